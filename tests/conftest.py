@@ -1,53 +1,124 @@
-"""Who runs corral in these tests, and on what host; see users.py."""
+"""Fixtures for all tests: users (users.py), tiers and rigs (rigs.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
 
 import pytest
 
+import rigs
 from users import SOURCE, User, make_user
 
 
+def pytest_addoption(parser) -> None:
+    parser.addoption("--rigs", help="what else may be used, as CORRAL_RIGS; see tests/rigs.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config) -> None:
+    """Use every processor if only directories were named and `-n` was not given."""
+    option = config.option
+    if hasattr(config, "workerinput"):
+        return
+    if getattr(option, "numprocesses", 0) is None and not (option.collectonly or option.usepdb):
+        places = [pathlib.Path(word.partition("::")[0]) for word in config.args]
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        if all(place.is_dir() for place in places) and processors > 1:
+            option.numprocesses = min(processors, 8)
+            option.dist = "worksteal"
+
+
+def pytest_configure(config) -> None:
+    config.addinivalue_line("markers", "rig(*names): needs these rigs; see tests/rigs.py")
+    rigs.declare(config.option.rigs)
+    if sys.platform == "darwin":
+        # On macOS Python counts the system's own threads when it warns about forks.
+        config.addinivalue_line("filterwarnings", "ignore:This process .* is multi-threaded")
+    if not hasattr(config, "workerinput"):
+        os.environ[rigs.SHARED] = tempfile.mkdtemp(prefix="corral-rigs-")
+
+
+def pytest_unconfigure(config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(rigs.SHARED, ""), ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items) -> None:
+    rigs.skip_undeclared(items)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = [report.longrepr[2].removeprefix("Skipped: ") for report in skipped]
+    if paragraph := rigs.closing(reasons):
+        terminalreporter.section("not tried")
+        terminalreporter.write_line(paragraph)
+
+
 @pytest.fixture(scope="session")
-def package(tmp_path_factory) -> pathlib.Path:
-    """corral where every user can read it."""
-    if os.geteuid():
-        return SOURCE
-    base = pathlib.Path("/tmp") / f"corral-tests-{os.getpid()}"
-    base.mkdir(mode=0o755)
+def package() -> pathlib.Path:
+    """Copy corral to a directory that every user can read. The users' homes are made beside the copy."""
+    base = pathlib.Path(tempfile.mkdtemp(prefix="corral-tests-"))
+    base.chmod(0o755)
     shutil.copytree(SOURCE, base / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for path in [base, *base.rglob("*")]:
+    for path in (base / "src").rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)
     yield base / "src"
-    shutil.rmtree(base)
+    remove(base)
 
 
 @pytest.fixture
 def tier(request) -> str:
-    """`@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)` runs a test in both."""
+    """Return the tier: "walled" is with namespaces, "bare" is without. Tests choose it by an indirect parameter."""
     return getattr(request, "param", "walled")
 
 
 @pytest.fixture(params=["root", "ordinary"])
-def user(request, package, tier) -> User:
+def user(request, package, tier) -> Iterator[User]:
     if request.param == "root" and os.geteuid():
         pytest.skip("this process is not root")
-    return make_user(request.param, package, tier)
+    with empty_home_afterwards(make_user(request.param, package, tier)) as someone:
+        yield someone
 
 
 @pytest.fixture
-def ordinary(package, tier) -> User:
-    return make_user("ordinary", package, tier)
+def ordinary(package, tier) -> Iterator[User]:
+    with empty_home_afterwards(make_user("ordinary", package, tier)) as someone:
+        yield someone
+
+
+@contextlib.contextmanager
+def empty_home_afterwards(user: User) -> Iterator[User]:
+    """Empty the home after the test, except for the cache, which is slow to fill."""
+    yield user
+    for entry in os.scandir(user.home):
+        if entry.is_dir(follow_symlinks=False):
+            if entry.name != ".cache":
+                remove(pathlib.Path(entry.path))
+        else:
+            os.unlink(entry.path)
 
 
 @pytest.fixture
 def scratch(user):
-    """A directory of the user's own, outside every sandbox."""
-    path = user.home / f"scratch-{os.getpid()}"
-    path.mkdir(mode=0o700)
+    """Create a directory for the test in the user's home."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="scratch-", dir=user.home))
     os.chown(path, user.owner, user.owner)
     yield path
+    remove(path)
+
+
+def remove(path: pathlib.Path) -> None:
+    """Remove a directory, even if a test has removed the permissions of a subdirectory."""
+    os.chmod(path, 0o700)
+    for folder, _, _ in os.walk(path):
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                os.chmod(entry.path, 0o700)
     shutil.rmtree(path)

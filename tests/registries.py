@@ -1,4 +1,4 @@
-"""Registries of the tests' own on loopback: npm's, a Python index, an MCP registry. Real HTTP, tiny packages."""
+"""Serve small registries on loopback over real HTTP: npm, a Python index, an MCP registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Registries:
-    """Answers what was published. `asked` are the paths that were asked for, in order."""
+    """A server of everything that was published. `asked` has the requested paths in order."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -74,7 +74,7 @@ class Registries:
     def serve(self, request: BaseHTTPRequestHandler, path: str) -> None:
         body = self.files[path]
         if path in self.without_length or path in self.longer:
-            # What it says about its length is the test's choice; the end is the connection's.
+            # The test chooses the Content-Length header. Closing the connection ends the answer.
             request.send_response(200)
             if path in self.longer:
                 request.send_header("Content-Length", str(self.longer[path]))
@@ -90,6 +90,8 @@ class Registries:
         request.send_response(code)
         kind = "text/html" if request.path.startswith("/simple/") else "application/octet-stream"
         usual = {"Content-Length": str(len(body)), "Content-Type": kind}
+        if request.path.startswith("/files/"):
+            usual["Cache-Control"] = "max-age=31536000, immutable"  # as in PyPI's files
         for name, value in {**usual, **headers}.items():
             request.send_header(name, value)
         request.end_headers()
@@ -101,7 +103,7 @@ class Registries:
         return {"name": name, "dist-tags": {"latest": list(versions)[-1]}, "versions": versions}
 
     def publish_npm(self, name: str, version: str, files: dict[str, str], **package: object) -> str:
-        """A package with these files; the path of its archive."""
+        """Publish a package with these files, and return the path of its archive."""
         data = {"name": name, "version": version, **package}
         archive = tarball({"package.json": json.dumps(data), **files})
         path = f"/-/{name}-{version}.tgz"
@@ -119,7 +121,7 @@ class Registries:
         return self.publish_file(name, file, made)
 
     def publish_file(self, name: str, file: str, content: bytes) -> str:
-        """A file of a Python project, listed with its hash."""
+        """Publish a file of a Python project with its hash."""
         path = f"/files/{file}"
         self.files[path] = content
         digest = hashlib.sha256(content).hexdigest()
@@ -131,7 +133,7 @@ class Registries:
     def publish_server(
         self, name: str, version: str, *, api: str = "v0.1", **server: object
     ) -> None:
-        """server.json of an MCP registry, also as its latest."""
+        """Publish server.json in the MCP registry, also as its latest version."""
         data = {"server": {"name": name, "version": version, "description": "x", **server}}
         for one in (version, "latest"):
             self.files[f"/{api}/servers/{name}/versions/{one}"] = json.dumps(data).encode()

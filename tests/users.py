@@ -1,13 +1,15 @@
-"""Who runs corral in these tests, and on what host: root and an ordinary user, with and without namespaces.
+"""Start corral as the users of these tests: root and an ordinary user, with and without namespaces.
 
-`corral` runs the command line in a real child process. As root the suite also runs everything as an ordinary
-user, from a world-readable copy of the package; started by an ordinary user it can only be that one.
-In the tier `bare` corral is started under a filter that forbids new namespaces and mounts, as containers do.
+`corral` runs the command line in a real child process. Root's suite also runs everything as an ordinary user, from a
+world-readable copy of the package. An ordinary user's suite runs as that user only. In the tier `bare` corral runs
+under a filter that forbids new namespaces and mounts, as in containers. In `replaced` the filter also forbids
+pidfd_getfd, as Docker's does. In `listened` the filter has the only listener that the kernel allows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -36,22 +38,28 @@ table = TABLES[machine]
 denied, absent = seccomp_compiler.errno_action(1), seccomp_compiler.errno_action(38)
 rules = dict.fromkeys(table.values(), seccomp_compiler.ALLOW)
 rules.update({table["unshare"]: denied, table["mount"]: denied, table["clone3"]: absent})
+tier = sys.argv.pop(1)
+if tier == "replaced":
+    rules[table["pidfd_getfd"]] = denied
 spaces = (abi.CLONE_NEWUSER, abi.CLONE_NEWNS, abi.CLONE_NEWPID, abi.CLONE_NEWNET)
 rules[table["clone"]] = (tuple(((seccomp_compiler.low(0, bit, bit),), denied) for bit in spaces), seccomp_compiler.ALLOW)
 limit = 0x40000000 if machine == "x86_64" else None
 program = seccomp_compiler.assemble(rules, arch=AUDIT_ARCHES[machine], unknown=absent, number_limit=limit)
 abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-abi.seccomp_set_filter(program)
+if tier == "listened":
+    os.set_inheritable(abi.seccomp_set_filter(program, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER), True)
+else:
+    abi.seccomp_set_filter(program)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
 @contextlib.contextmanager
 def signals_at_their_defaults():
-    """A shell starts background jobs with SIGINT and SIGQUIT ignored, and corral would inherit that."""
+    """Restore SIGINT and SIGQUIT, which a shell ignores in background jobs and corral would inherit."""
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
-        ignored = []  # only the main thread may
+        ignored = []  # only the main thread may set handlers
     for number in ignored:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -62,9 +70,9 @@ def signals_at_their_defaults():
 
 
 class User:
-    """One of the people who may run corral: starts processes as them, in their own home.
+    """A user who runs corral. Processes start as this user, in the user's home.
 
-    `owner` is whose files the target may use: without namespaces root's targets have an id of their own.
+    `owner` is the user id of the target. Without namespaces root's targets have their own user id.
     """
 
     def __init__(
@@ -80,16 +88,15 @@ class User:
         self.home = home
         self.package = package
         self.tier = tier
-        self.owner = uid or (_target_of_root() if tier == "bare" else 0)
-        everybody = self.owner and os.access(SYSTEM_PYTHON, os.X_OK)
-        self.python = SYSTEM_PYTHON if everybody else sys.executable
+        self.owner = uid or (_target_of_root() if tier != "walled" else 0)
+        self.python = SYSTEM_PYTHON if self.owner and has_system_python() else sys.executable
 
     @property
     def host(self) -> list[str]:
-        """What a command is started by to find itself on a host of this tier."""
+        """Return the words before a command that make this host one of the user's tier."""
         if self.tier == "walled":
             return []
-        return [self.python, "-c", NO_NAMESPACES, str(self.package)]
+        return [self.python, "-c", NO_NAMESPACES, str(self.package), self.tier]
 
     def environment(self, **extra: str) -> dict[str, str]:
         path = f"{os.path.dirname(self.python)}:/usr/local/bin:/usr/bin:/bin"
@@ -122,7 +129,7 @@ class User:
         timeout: float = 60,
         **options,
     ) -> subprocess.CompletedProcess:
-        """Run `corral ARGUMENTS` to its end with its output captured."""
+        """Run `corral ARGUMENTS` to its end and capture the output."""
         process = self.popen(
             self.corral_argv(*arguments),
             env=env,
@@ -142,11 +149,11 @@ class User:
     def run(
         self, *command: str, flags: tuple[str, ...] = (), **options
     ) -> subprocess.CompletedProcess:
-        """`corral run FLAGS -- COMMAND`."""
+        """Run `corral run FLAGS -- COMMAND`."""
         return self.corral("run", *flags, "--", *command, **options)
 
     def inside(self, code: str, *arguments: str, flags: tuple[str, ...] = (), **options) -> object:
-        """Run Python `code` inside; it sets `answer`, which comes back. Fails loudly if it could not run."""
+        """Run Python `code` inside and return the `answer` that it sets. Fail if it could not run."""
         script = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
         done = self.run(self.python, "-c", script, *arguments, flags=flags, **options)
         assert done.returncode == 0, (done.returncode, done.stderr.decode(), done.stdout.decode())
@@ -155,7 +162,7 @@ class User:
     def outside(
         self, code: str, *arguments: str, host: list[str] | None = None, **options
     ) -> object:
-        """The control: the same code as the same user, without walls."""
+        """Run the same code as the same user without a sandbox, as the control."""
         script = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
         process = self.popen(
             [*(host or []), self.python, "-c", script, *arguments],
@@ -167,6 +174,13 @@ class User:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, (process.returncode, err.decode())
         return json.loads(out.decode().splitlines()[-1])
+
+
+@functools.cache
+def has_system_python() -> bool:
+    """Return whether the system's Python is new enough. The tests' own Python may be in a closed home."""
+    code = "import sys; sys.exit(sys.version_info < (3, 11))"
+    return os.access(SYSTEM_PYTHON, os.X_OK) and not subprocess.call([SYSTEM_PYTHON, "-c", code])
 
 
 def _target_of_root() -> int:
@@ -182,11 +196,10 @@ def make_user(name: str, package: pathlib.Path, tier: str = "walled") -> User:
     elif os.geteuid() == 0:
         user = User(name, ORDINARY, home, package, tier)
     else:
-        import pwd
-
-        uid = os.geteuid()
-        return User(name, uid, pathlib.Path(pwd.getpwuid(uid).pw_dir), package, tier)
+        user = User(name, os.geteuid(), home, package, tier)
     if not home.exists():
         home.mkdir(mode=0o700)
-        os.chown(home, user.owner, user.owner)
+        os.chown(home, user.uid, user.uid)
+        if user.owner != user.uid:
+            home.chmod(0o711)  # root's target must be able to pass through the home
     return user

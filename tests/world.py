@@ -1,8 +1,8 @@
-"""A small internet of the tests' own: two network namespaces with a cable between them.
+"""Make a small internet for the tests: two network namespaces that a veth pair connects.
 
-corral runs in the near one, on a host whose /etc/hosts the test writes; servers are in the far one and
-own every address that a name may lead to, so that what the guard refuses would really have answered.
-Nothing here has a route to the machine's own network.
+corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far namespace and own every
+address that a name may resolve to, so a refused address would have answered without corral. There is no route to
+the machine's own network.
 """
 
 from __future__ import annotations
@@ -10,29 +10,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import socket
 import subprocess
 import threading
 from typing import TYPE_CHECKING
 
-import pytest
-
+import rigs
 from users import User
 
 if TYPE_CHECKING:
     import pathlib
 
 CLONE_NEWNET = 0x40000000
-TOOLS = {
-    "ip": "iproute2",
-    "nsenter": "util-linux",
-    "unshare": "util-linux",
-    "setpriv": "util-linux",
-}
 NEAR = ("11.0.0.1", "2a00:99::1")
 PUBLIC, OTHER, PUBLIC6 = "11.0.0.2", "11.0.0.3", "2a00:99::2"
-"""Addresses that the guard has nothing against, and that exist nowhere but here."""
+"""Addresses that the guard admits and that exist only here."""
 GUARDED = {
     "private": "10.99.0.2",
     "shared": "100.64.0.2",
@@ -44,7 +36,7 @@ GUARDED = {
     "nat64 of loopback": "64:ff9b::7f00:1",
     "6to4": "2002:a63:2::1",
 }
-"""NAT64 and 6to4 carry 10.99.0.2."""
+"""NAT64 and 6to4 addresses that contain 10.99.0.2."""
 HOSTS = """\
 127.0.0.1 localhost
 ::1 localhost
@@ -56,7 +48,7 @@ LAUNCHER = (
 
 
 class Namespace:
-    """A network namespace that lives as long as its descriptor. Threads enter it, nobody else."""
+    """A network namespace that exists as long as its descriptor is open. Only threads enter it."""
 
     def __init__(self) -> None:
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -65,7 +57,7 @@ class Namespace:
         self.ip("link", "set", "lo", "up")
 
     def call(self, act, *arguments):
-        """The result of `act` in a thread that is inside; its sockets and children stay there."""
+        """Call `act` in a thread inside the namespace. Its sockets and children stay there."""
         return self._thread(lambda: self._enter() or act(*arguments))
 
     def ip(self, *words: str) -> None:
@@ -75,7 +67,7 @@ class Namespace:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def listen(self, port: int, *, kind=socket.SOCK_STREAM, address: str = "::") -> socket.socket:
-        """A socket for both families on all addresses here, or on one."""
+        """Return a listening socket for both families, on all addresses of the namespace or on one."""
         return self.call(_listener, port, kind, address)
 
     def _make(self) -> int:
@@ -118,7 +110,7 @@ def _listener(port: int, kind: int, address: str) -> socket.socket:
 
 
 class Inhabitant(User):
-    """A user of the near host: all that this class starts is started there."""
+    """A user whose commands run on the near host."""
 
     def __init__(self, user: User, world: World) -> None:
         super().__init__(user.name, user.uid, user.home, user.package, user.tier)
@@ -133,7 +125,7 @@ class Inhabitant(User):
 
 
 class World:
-    """`name` gives a name an address; `serve` answers; `arrived` says who was called."""
+    """Two connected namespaces. `name` defines names, `serve` starts servers, `arrived` lists reached addresses."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.hosts = folder / "hosts"
@@ -168,7 +160,7 @@ class World:
             )
 
     def name(self, name: str, *addresses: str) -> str:
-        """From now on; the file stays the same one, which is mounted where corral already runs."""
+        """Set a name's addresses. The file is changed in place, because it is mounted where corral runs."""
         kept = [line for line in self.hosts.read_text().splitlines() if line.split()[1] != name]
         lines = [*kept, *(f"{address} {name}" for address in addresses)]
         self.hosts.write_text("".join(f"{line}\n" for line in lines))
@@ -180,7 +172,7 @@ class World:
         self.arrived.clear()
 
     def serve(self, handle, *, port: int, near: bool = False, close: bool = True) -> None:
-        """Each connection in a thread of its own: `handle(socket)`; on all addresses of a side."""
+        """Call `handle(socket)` in a thread for each connection to a port, on all addresses of one side."""
         listener = (self.near if near else self.far).listen(port)
         thread = threading.Thread(target=self._accept, args=(listener, handle, close))
         thread.start()
@@ -203,7 +195,7 @@ class World:
             thread.join()
 
     def stop(self) -> None:
-        """All servers; waits for their threads."""
+        """Stop all servers and wait for their threads."""
         self._open.close()
 
     def close(self) -> None:
@@ -216,19 +208,15 @@ def _handled(handle, end: socket.socket, close: bool) -> None:
     try:
         handle(end)
     except OSError:
-        pass  # the client went away; what it should have got is its test's business
+        pass  # the client has closed the connection
     finally:
         if close:
             end.close()
 
 
 def make_world(folder: pathlib.Path):
-    """For a fixture: `yield from make_world(...)`."""
-    if os.geteuid():
-        pytest.skip("this process is not root: it cannot make hosts of its own")
-    missing = [f"{tool} ({package})" for tool, package in TOOLS.items() if not shutil.which(tool)]
-    if missing:
-        pytest.skip(f"missing: {', '.join(missing)}")
+    """Yield a world and stop it afterwards. A fixture uses it by `yield from make_world(...)`."""
+    rigs.need("world")
     folder.chmod(0o755)
     world = World(folder)
     yield world

@@ -1,4 +1,4 @@
-"""corral on a real Mac. What these tests try, no other system has; they were written without one."""
+"""Fixtures that run corral on a real Mac. The authors of these tests had no Mac."""
 
 import json
 import os
@@ -11,7 +11,7 @@ MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 
 
 class Mac:
-    """corral as a client starts it, and the same code without it."""
+    """Runs code under corral, as a client starts it, and without corral."""
 
     def __init__(self, place):
         self.place = os.path.realpath(place)
@@ -33,7 +33,7 @@ class Mac:
         return json.loads(done.stdout)
 
     def outside(self, code, *arguments):
-        """The control: the same act without walls."""
+        """Run the same code without walls, as the control."""
         command = [sys.executable, "-c", script(code), *arguments]
         return json.loads(
             subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
@@ -41,7 +41,7 @@ class Mac:
 
 
 def script(code):
-    """`code` sets `answer`, or raises an OSError, whose number is the answer then."""
+    """Return a script that prints the `answer` that `code` sets, or the number of its OSError."""
     lines = "\n".join(f"    {line}" for line in code.splitlines())
     return f"import json, os, sys\ntry:\n{lines}\nexcept OSError as error:\n    answer = error.errno\nprint(json.dumps(answer))"
 

@@ -1,4 +1,4 @@
-"""Seatbelt from inside: each act is denied behind the wall and succeeds without it."""
+"""Try Seatbelt from inside: each act is denied under the profile and succeeds without it."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "darwin", reason="Seatbelt, libproc and jetsam are on macOS"
+    sys.platform != "darwin", reason="only macOS has Seatbelt, libproc and jetsam"
 )
 EPERM, EAGAIN, EACCES = 1, 35, 13
 READ = "answer = open(sys.argv[1]).read()"
@@ -46,7 +46,7 @@ def secret(mac):
     return path
 
 
-def test_a_file_that_nobody_granted(mac, secret):
+def test_an_ungranted_file_cannot_be_read(mac, secret):
     assert mac.inside(READ, secret) == EPERM
     assert mac.inside(READ, secret, flags=("--read", secret)) == "told"
     assert mac.outside(READ, secret) == "told"
@@ -57,12 +57,12 @@ def test_a_read_grant_is_read_only(mac, secret):
     assert mac.inside(WRITE, secret, flags=("--write", mac.place)) == "written"
 
 
-def test_names_of_users_are_not_listed(mac):
+def test_user_names_cannot_be_listed(mac):
     assert mac.inside(LIST, "/Users") == EPERM
     assert mac.outside(LIST, "/Users") == "listed"
 
 
-def test_a_secret_in_a_grant_is_hidden_and_a_hook_is_held(mac):
+def test_a_secret_in_a_grant_is_hidden_and_a_hook_is_read_only(mac):
     hidden, hook = f"{mac.place}/.env", f"{mac.place}/.git/hooks/pre-commit"
     os.makedirs(os.path.dirname(hook))
     with open(hidden, "w") as file:
@@ -78,7 +78,7 @@ def test_a_secret_in_a_grant_is_hidden_and_a_hook_is_held(mac):
     assert mac.outside(READ, hidden) == "told"
 
 
-def test_tcp_and_udp_on_loopback(mac):
+def test_loopback_is_closed_for_tcp_and_udp(mac):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         assert mac.inside(CONNECT, port) == EPERM
@@ -87,7 +87,7 @@ def test_tcp_and_udp_on_loopback(mac):
         assert mac.outside(SEND, port) == "sent"
 
 
-def test_unix_sockets_of_the_host(mac):
+def test_the_hosts_unix_sockets_cannot_be_reached(mac):
     path = f"/private/tmp/corral-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(path)
@@ -99,7 +99,7 @@ def test_unix_sockets_of_the_host(mac):
             os.unlink(path)
 
 
-def test_no_second_process_and_no_other_program(mac):
+def test_a_target_starts_no_process_and_no_other_program(mac):
     assert mac.inside(FORK) in {EPERM, EAGAIN}
     assert mac.inside(EXEC) in {EPERM, EACCES}
     assert (mac.outside(FORK), mac.outside(EXEC)) == ("forked", "executed")
@@ -111,20 +111,20 @@ def test_no_second_process_and_no_other_program(mac):
     )
 
 
-def test_with_processes_tools_run_behind_the_same_wall(mac, secret):
+def test_child_processes_run_behind_the_same_wall(mac, secret):
     code = "import subprocess; answer = subprocess.run(['/bin/cat', sys.argv[1]], capture_output=True).stdout.decode()"
     assert mac.inside(code, secret, flags=("--allow-subprocess",)) == ""
     assert mac.inside(code, secret, flags=("--allow-subprocess", "--read", secret)) == "told"
 
 
-def test_signals_to_processes_of_the_host(mac):
+def test_the_hosts_processes_cannot_be_signalled(mac):
     me = str(os.getpid())
     for flags in ((), ("--allow-subprocess",)):
         assert mac.inside(SIGNAL, me, flags=flags) == EPERM
     assert mac.outside(SIGNAL, me) == "signalled"
 
 
-def test_arguments_and_environment_of_processes_of_the_host(mac):
+def test_arguments_and_environments_of_other_processes_are_hidden(mac):
     me = str(os.getpid())
     assert mac.inside(PROCARGS, me) == EPERM
     assert mac.outside(PROCARGS, me) == "seen"
@@ -134,12 +134,12 @@ def test_arguments_and_environment_of_processes_of_the_host(mac):
     "name",
     ["com.apple.coreservices.launchservicesd", "com.apple.SecurityServer", "com.apple.pboard"],
 )
-def test_mach_services_that_act_for_whoever_asks(mac, name):
+def test_mach_services_that_act_for_any_caller_are_denied(mac, name):
     assert mac.inside(MACH, name) != 0
     assert mac.inside(MACH, "com.apple.system.opendirectoryd.libinfo") == 0
 
 
-def test_descriptors_of_the_caller(mac, secret):
+def test_the_callers_descriptors_are_not_inherited(mac, secret):
     with open(secret) as file:
         inherited = os.dup2(file.fileno(), 77)
         done = mac.run(sys.executable, "-c", "import os; os.fstat(77)", pass_fds=(inherited,))
@@ -147,21 +147,79 @@ def test_descriptors_of_the_caller(mac, secret):
     assert b"Bad file descriptor" in done.stderr
 
 
-def test_the_callers_environment(mac):
+def test_the_callers_environment_is_not_inherited(mac):
     done = mac.run("/usr/bin/env", env={**os.environ, "PLANTED": "1"})
     assert b"PLANTED" not in done.stdout
     assert b"TMPDIR=/private/tmp/corral-" in done.stdout
 
 
-def test_whether_a_file_is_there(mac, secret):
-    """node's existsSync asks by access(2), which is an operation of its own."""
+def test_ungranted_files_look_absent(mac, secret):
+    """node's existsSync uses access(2), for which Seatbelt has a separate operation."""
     there = "answer = os.access(sys.argv[1], os.F_OK)"
     assert mac.inside(there, secret) is False
     assert mac.inside(there, secret, flags=("--read", mac.place)) is True
     assert mac.inside(there, sys.executable) is True
 
 
-def test_a_repository_cannot_be_put_where_there_is_none(mac):
+CLONE = """
+import ctypes
+if ctypes.CDLL(None, use_errno=True).clonefile(sys.argv[1].encode(), sys.argv[2].encode(), 0):
+    raise OSError(ctypes.get_errno(), '')
+answer = 'cloned'
+"""
+STAT = "answer = os.stat(sys.argv[1]).st_size"
+
+
+def test_a_clone_copies_no_hidden_file(mac):
+    """macOS checks only the top directory of a clone. If clones were allowed, they would copy hidden files."""
+    os.makedirs(f"{mac.place}/project")
+    with open(f"{mac.place}/project/.env", "w") as file:
+        file.write("told")
+    inside = CLONE.replace("sys.argv[2]", "(os.environ['HOME'] + '/copy')")
+    for name in ("project", "project/.env"):
+        flags = ("--read", f"{mac.place}/project")
+        assert mac.inside(inside, f"{mac.place}/{name}", flags=flags) == EPERM
+    assert mac.outside(CLONE, f"{mac.place}/project", f"{mac.place}/copy") == "cloned"
+
+
+def test_a_hidden_environment_file_is_visible_and_unreadable(mac):
+    for name in (".env", "deeper/.env.local"):
+        path = f"{mac.place}/{name}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write("told")
+        assert mac.inside(STAT, path, flags=("--read", mac.place)) == 4
+        assert mac.inside(READ, path, flags=("--read", mac.place)) == EPERM
+        assert mac.inside(READ, path, flags=("--read", path)) == "told"
+
+
+def test_a_repository_below_a_grant_is_read_only(mac):
+    hook = f"{mac.place}/vendor/x/.git/hooks/post-checkout"
+    os.makedirs(os.path.dirname(hook))
+    assert mac.inside(WRITE, hook, flags=("--write", mac.place)) == EPERM
+    make = "os.makedirs(sys.argv[1]); answer = 'made'"
+    for name, answer in ((".git", EPERM), (".GIT", EPERM), ("git", "made")):
+        assert mac.inside(make, f"{mac.place}/new/{name}", flags=("--write", mac.place)) == answer
+    named = ("--write", mac.place, "--write", f"{mac.place}/vendor/x/.git")
+    assert mac.inside(WRITE, f"{mac.place}/vendor/x/.git/HEAD", flags=named) == "written"
+
+
+def test_errors_for_ungranted_names_are_recorded(mac, record_property):
+    """Apple does not document which call fails with EPERM or ENOENT, so the test records the errors."""
+    acts = {
+        "stat": "os.stat(sys.argv[1]); answer = 0",
+        "open": "open(sys.argv[1]); answer = 0",
+        "access": "answer = int(os.access(sys.argv[1], 0))",
+        "execve": "os.execv(sys.argv[1], ['x'])",
+    }
+    for path in ("/nope", "/.env", os.path.expanduser("~/nope")):
+        for name, code in acts.items():
+            answer = mac.inside(code, path)
+            record_property(f"{name} {os.path.basename(path)}", answer)
+            assert answer in {EPERM, 2, 0}
+
+
+def test_a_repository_cannot_be_created_in_a_grant(mac):
     put = "os.makedirs(sys.argv[1] + '/x/hooks'); os.rename(sys.argv[1] + '/x', sys.argv[1] + sys.argv[2]); answer = 'put'"
     assert mac.inside(put, mac.place, "/.git", flags=("--write", mac.place)) == EPERM
     os.rmdir(f"{mac.place}/x/hooks")
@@ -169,13 +227,13 @@ def test_a_repository_cannot_be_put_where_there_is_none(mac):
     assert mac.inside(put, mac.place, "/other", flags=("--write", mac.place)) == "put"
 
 
-def test_a_grant_in_another_spelling(mac, secret):
-    """Most volumes ignore case; Seatbelt compares what the kernel calls a file."""
+def test_a_grant_in_another_spelling_works(mac, secret):
+    """Most volumes ignore case, and Seatbelt compares paths in the kernel's spelling."""
     with open(f"{mac.place}/.env", "w") as file:
         file.write("hidden")
     other = os.path.join(os.path.dirname(mac.place), os.path.basename(mac.place).upper())
     if not os.path.exists(other):
-        pytest.skip("this volume tells names apart by case")
+        pytest.skip("this volume is case-sensitive")
     flags = ("--read", other)
     assert mac.inside(READ, secret, flags=flags) == "told"
     assert mac.inside(READ, f"{mac.place}/.env", flags=flags) == EPERM

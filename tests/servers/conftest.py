@@ -1,4 +1,4 @@
-"""What the start of each server costs with corral and without, printed after the tests."""
+"""Print after the tests how long each server's start takes with corral and without it."""
 
 from __future__ import annotations
 

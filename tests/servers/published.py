@@ -1,4 +1,4 @@
-"""Servers as they are published, pinned: what each is asked, and what it has to answer."""
+"""List published servers with pinned versions, the calls to make, and the expected answers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """`{work}` in arguments and calls is a directory of the test's, `{url}` a page that the host serves, `{mark}` a new word.
+    """A server and its calls. In their texts `{work}` is the test's directory, `{url}` a page, and `{mark}` a new word.
 
-    A call is a tool, its arguments, and a part of the answer. None for what depends on the Internet, an account or a browser: then
-    the answer has to be the one that the same server gives without corral.
+    A call is a tool, its arguments, and a part of the answer. The answer is None if it depends on the Internet, an
+    account or a browser. Then the server must give the same answer as without corral.
     """
 
     reference: str

@@ -1,35 +1,31 @@
-"""Python environments with an MCP SDK in them, made once and kept with the other rigs' downloads."""
+"""Make Python environments with an MCP SDK, once, and keep them with the rigs' downloads."""
 
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
-import pytest
+import rigs
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parent.parent / "src"
 SESSION = HERE / "session.py"
 
 
-def cache() -> pathlib.Path:
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(base) / "corral-rigs"
-
-
 def python(name: str, *requirements: str) -> str:
-    """The interpreter of an environment that has these."""
-    place = cache() / f"sdk-{name}-{sys.version_info.major}.{sys.version_info.minor}"
+    """Return the interpreter of an environment with these packages. The first worker makes the environment."""
+    return rigs.once(f"sdk-{name}", lambda: make_python(name, *requirements))
+
+
+def make_python(name: str, *requirements: str) -> str:
+    place = rigs.cache(f"sdk-{name}-{sys.version_info.major}.{sys.version_info.minor}")
     if not (place / "complete").exists():
-        uv = shutil.which(
-            "uv", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-        )
-        if uv is None:
-            pytest.skip("uv is not installed (pip install uv)")
+        from uv import find_uv_bin
+
+        uv = find_uv_bin()
         shutil.rmtree(place, ignore_errors=True)
         place.parent.mkdir(parents=True, exist_ok=True)
         subprocess.run([uv, "venv", "-q", "-p", sys.executable, place], check=True)
@@ -39,7 +35,7 @@ def python(name: str, *requirements: str) -> str:
 
 
 def session(interpreter: str, around: dict[str, str], **asked: object) -> dict:
-    """A real client's session with one server, in the environment `around`; see session.py."""
+    """Run session.py with these arguments and the variables `around`, and return its results."""
     done = subprocess.run(
         [interpreter, str(SESSION), str(SOURCE), json.dumps(asked)],
         env=around,

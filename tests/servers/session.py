@@ -1,7 +1,7 @@
-"""One session with one server by the official SDK, as its users write it. Runs where an SDK is installed.
+"""Run one session with one server through the official SDK, with code like that of the SDK's users.
 
-Asked on the command line, as JSON: command, args, env; sandboxed (policy and profile, or null to start the
-server as it stands); calls (tool, arguments). Prints what came back as JSON.
+The argument is JSON with the keys command, args, env, sandboxed and calls. `sandboxed` has a policy and a profile, or is
+null for a start without corral. A call is a tool and its arguments. The results are printed as JSON.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ def parameters() -> StdioServerParameters:
 
 
 async def call(session: ClientSession, name: str, given: dict) -> dict:
-    """What a server says when it cannot is an answer too: it may have no network."""
+    """Return the result, or the server's error, because the server may have no network."""
     try:
         return plain(await session.call_tool(name, given))
     except McpError as error:

@@ -1,6 +1,6 @@
-"""Published servers, from their registries, each started through corral with its profile by the official SDK.
+"""Start published servers through corral with their profiles, and talk to them with the official SDK.
 
-For each, the same runtime under the same profile also tries what the server must not be able to do.
+The same runtime under the same profile also tries forbidden acts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import pathlib
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,11 +18,12 @@ import threading
 
 import pytest
 
+import rigs
 from servers import sdk
 from servers.conftest import STARTS
 from servers.published import SERVERS
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="walls that can be tried here")
+pytestmark = pytest.mark.rig("servers")
 MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; main()"
 PAGE = b"<html><body><p>a page of the host's</p></body></html>"
 
@@ -41,8 +41,8 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def home():
-    """A user's home with a key in it, and the packages that were installed by an earlier run."""
-    place = sdk.cache() / "servers"
+    """Return a user's home with a key. It keeps the packages that earlier runs installed."""
+    place = rigs.cache("servers")
     (place / ".ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
     (place / ".ssh" / "id_ed25519").write_text("a key")
     return place
@@ -50,8 +50,6 @@ def home():
 
 @pytest.fixture(scope="module")
 def environment(home):
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed")
     names = ("PATH", "LANG", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS", "HTTPS_PROXY", "https_proxy")
     kept = {name: os.environ[name] for name in names if name in os.environ}
     return {**kept, "HOME": str(home)}
@@ -86,7 +84,7 @@ def work(tmp_path, environment):
 
 
 def filled(item: object, words: dict[str, str]) -> object:
-    """`item` with every `{name}` in its texts replaced."""
+    """Return `item` with each `{name}` in its texts replaced by the word of that name."""
     if isinstance(item, str):
         for name, value in words.items():
             item = item.replace(f"{{{name}}}", value)
@@ -110,7 +108,7 @@ def corral(environment, *arguments: str, timeout: float = 110) -> subprocess.Com
 
 
 def bare_argv(environment, server, words) -> list[str]:
-    """How the server starts by itself, once corral has installed it: `explain` shows it."""
+    """Return the server's own command from `explain`, for a start without corral."""
     arguments = server.arguments if server.bare is None else server.bare
     done = corral(
         environment,
@@ -125,24 +123,24 @@ def bare_argv(environment, server, words) -> list[str]:
     return json.loads(done.stdout)["program"]["argv"]
 
 
-def carrying(mark: str) -> list[str]:
-    """The processes that have this word in their environment."""
+def processes_with(mark: str) -> list[str]:
+    """Return the processes that have this word in their environment."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
             if mark.encode() in path.read_bytes():
                 found.append(path.parent.name)
         except OSError:
-            pass  # it has ended meanwhile, or is another user's
+            pass  # the process has ended, or belongs to another user
     return found
 
 
-def test_what_a_session_leaves_would_be_found():
+def test_leftover_processes_of_a_session_would_be_found():
     mark = secrets.token_hex(8)
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env={"T_MARK": mark}) as process:
-        assert carrying(mark) == [str(process.pid)]
+        assert processes_with(mark) == [str(process.pid)]
         process.stdin.close()
-    assert carrying(mark) == []
+    assert processes_with(mark) == []
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.profile)
@@ -187,7 +185,7 @@ def test_a_published_server_works_inside(server, environment, client, page, work
         for answer in (outside, result):
             assert filled(expected, words) in answer["text"], name
             assert not answer["failed"], answer["text"]
-    assert carrying(words["mark"]) == []
+    assert processes_with(words["mark"]) == []
     STARTS[server.reference] = (bare["started"], inside["started"])
 
 
@@ -212,8 +210,10 @@ def listener():
 
 
 @pytest.mark.parametrize("server", SERVERS, ids=lambda server: server.profile)
-def test_what_it_must_not_do(server, environment, home, listener, page, work):
-    """The control of each is the same act by the same program without corral."""
+def test_a_published_server_cannot_do_forbidden_acts(
+    server, environment, home, listener, page, work
+):
+    """The control is the same act by the same program without corral."""
     words = {"work": str(work), "host": page, "url": f"http://{page}/"}
     start, acts = RUNTIMES[server.runtime]
     targets = {"read": str(home / ".ssh" / "id_ed25519"), "connect": listener}
@@ -221,7 +221,7 @@ def test_what_it_must_not_do(server, environment, home, listener, page, work):
         targets["spawn"] = ""
     policy = json.dumps({"version": 1, **filled(dict(server.policy), words)})
     for act, target in targets.items():
-        # Not as an argument: naming a path there is granting it to some of these servers.
+        # Some servers' profiles grant paths in the arguments, so the secret's path is passed in the code.
         argv = [*start, acts[act].format(target=target)]
         control = subprocess.run(argv, env=environment, check=False, timeout=60)
         assert control.returncode == 0, act
@@ -231,8 +231,8 @@ def test_what_it_must_not_do(server, environment, home, listener, page, work):
         assert tried.returncode not in {0, 125, 126, 127}, (act, tried.stderr)
 
 
-def test_memory_is_kept_between_runs_and_is_not_the_users(environment, client, home):
-    """The profile's state: a second run of the same server reads what the first wrote, in a place of its own."""
+def test_the_memory_server_keeps_its_own_state_between_runs(environment, client, home):
+    """With the profile's `state` a second run reads what the first wrote, in the server's own directory."""
     server = next(one for one in SERVERS if one.profile == "memory")
     start = {"command": server.reference, "args": [], "env": {}, "sandboxed": {"profile": "memory"}}
     fact = f"fact {secrets.token_hex(8)}"
@@ -243,7 +243,7 @@ def test_memory_is_kept_between_runs_and_is_not_the_users(environment, client, h
 
 
 @pytest.mark.parametrize(("name", "requirement"), [("mcp-1", "mcp<2"), ("mcp-2", "mcp>=2")])
-def test_both_generations_of_the_sdk(name, requirement, environment):
+def test_both_generations_of_the_sdk_start_servers(name, requirement, environment):
     server = next(one for one in SERVERS if one.profile == "everything")
     found = sdk.session(
         sdk.python(name, requirement),
@@ -276,7 +276,7 @@ asyncio.run(main())
 """
 
 
-def test_fastmcp(environment):
+def test_fastmcp_starts_servers(environment):
     server = next(one for one in SERVERS if one.profile == "everything")
     interpreter = sdk.python("fastmcp", "fastmcp")
     argv = [interpreter, "-c", FASTMCP, str(sdk.SOURCE), server.reference]
@@ -287,7 +287,7 @@ def test_fastmcp(environment):
     assert "by FastMCP" in done.stdout
 
 
-def test_the_example_agent(environment, client, tmp_path):
+def test_the_example_agent_works(environment, client, tmp_path):
     (tmp_path / "a-note.txt").write_text("hello")
     argv = [client, str(sdk.SOURCE.parent / "examples" / "agent.py"), str(tmp_path)]
     done = subprocess.run(

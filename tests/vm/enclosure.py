@@ -1,7 +1,7 @@
-"""The last step before a machine starts, in mount and PID namespaces made for it: WORK BINDS COMMAND...
+"""Prepare the mounts of a virtual machine in its own mount and PID namespaces: WORK BINDS COMMAND...
 
-Makes everything that is mounted read-only, but for a tmpfs on WORK/memory, and runs the command there; if it was
-root, as nobody in particular. A machine that escapes into this process finds nothing that it could write to.
+All mounts become read-only, except for a tmpfs on WORK/memory, in which the command runs. Root becomes `nobody`. A
+guest that escapes into this process finds nothing that it could write to.
 """
 
 import ctypes
@@ -9,12 +9,12 @@ import os
 import struct
 import sys
 
-MS_NOSUID, MS_NODEV, MS_BIND = 0x2, 0x4, 0x1000
+MS_NOSUID, MS_NODEV, MS_BIND, MS_REC = 0x2, 0x4, 0x1000, 0x4000
 MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 1, -100, 0x8000
 SYS_mount_setattr = 442
 PR_SET_NO_NEW_PRIVS = 38
 KEEPER = 65532
-CONSOLE = 3  # stderr once more: QEMU opens none of the first three itself
+CONSOLE = 3  # a copy of stderr, because QEMU does not open descriptors 0 to 2 by itself
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -27,13 +27,13 @@ def call(name: str, *arguments: "str | bytes | int | None") -> None:
 
 
 def read_only(path: str) -> None:
-    """And everything mounted below."""
+    """Make a mount and all mounts below it read-only."""
     attributes = struct.pack("4Q", MOUNT_ATTR_RDONLY, 0, 0, 0)
     call("syscall", SYS_mount_setattr, AT_FDCWD, path, AT_RECURSIVE, attributes, len(attributes))
 
 
 def become_nobody() -> None:
-    """In a user namespace of our own there is nobody else to become."""
+    """Become the user `nobody`, unless this user namespace has no other user."""
     if os.stat("/").st_uid == 0:
         os.setgroups([])
         os.setresgid(KEEPER, KEEPER, KEEPER)
@@ -44,10 +44,10 @@ def main() -> None:
     work, binds, *command = sys.argv[1:]
     for bind in binds.split(","):
         source, target = bind.split(":")
-        call("mount", source, target, None, MS_BIND, None)
+        call("mount", source, target, None, MS_BIND | MS_REC, None)
     read_only("/")
     memory = f"{work}/memory"
-    # The machine's own memory size is the limit here.
+    # The machine's own memory size limits the tmpfs.
     call("mount", "tmpfs", memory, "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
     child = os.fork()
     if child == 0:
@@ -61,7 +61,7 @@ def main() -> None:
             "LANG": "C.UTF-8",
         }
         os.execvpe(command[0], command, environment)
-    # The machine is not PID 1, which cannot even abort(); whatever it leaves behind dies with this process.
+    # The machine must not be PID 1, because PID 1 cannot abort(). Its leftovers end with this process.
     while True:
         pid, status = os.wait()
         if pid == child:

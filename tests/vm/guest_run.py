@@ -1,18 +1,17 @@
-"""The tests of `guest/` as tests of the host: each of theirs is one here, and one boot runs a file of them.
+"""Report each test of `guest/` as a test of the host. One boot runs all tests of a file.
 
-A guest test that did not report is a failure: the machine may have come down.
+A guest test that did not report counts as failed, because the machine may have crashed.
 """
 
 from __future__ import annotations
 
 import ast
-import functools
 import json
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 
+import rigs
 from vm import rig
 
 if TYPE_CHECKING:
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Machine(Protocol):
-        """`uml`, or a `qemu.Machine`."""
+        """The interface of `uml`, `systemd` and `qemu.Machine`."""
+
+        NAME: str
 
         def require(self) -> object: ...
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
         ) -> rig.Result: ...
 
     Told = tuple[dict[str, list[dict[str, str]]], str]
-    """What each test of a guest file came to, and all that was printed."""
+    """The outcome of each test in a guest file, and the whole output."""
 
 GUEST = rig.HERE / "guest"
 MARK = "@@guest@@"
@@ -44,7 +45,7 @@ USERS = {"root": None, "ordinary": rig.ORDINARY}
 
 
 def tests_in(name: str) -> list[str]:
-    """Their functions; parameters are the guest's own business."""
+    """Return the names of the test functions in a file, without their parameters."""
     tree = ast.parse((GUEST / f"{name}.py").read_text())
     return [
         node.name
@@ -55,25 +56,6 @@ def tests_in(name: str) -> list[str]:
 
 SYSCTLS = {"no_user_namespaces": {"user.max_user_namespaces": "0"}}
 OPTIONS = ("-s", "-q", "--color=no", "--tb=short", "-p", "no:cacheprovider", "-c", "/dev/null")
-
-
-@functools.cache
-def pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=len(USERS))
-
-
-@functools.cache
-def booted(machine: Machine, name: str, users: tuple[str, ...]) -> dict[str, Future[Told]]:
-    """Boots for all users at once, since one machine keeps one processor busy."""
-    return {user: pool().submit(told, machine, name, user) for user in users}
-
-
-@functools.cache
-def outcome(machine: Machine, name: str, user: str, users: tuple[str, ...]) -> Told:
-    from vm import ahead
-
-    found = ahead.answer(ahead.key(machine, name, user))
-    return found or booted(machine, name, users)[user].result()
 
 
 def told(machine: Machine, name: str, user: str) -> Told:
@@ -101,11 +83,9 @@ def told(machine: Machine, name: str, user: str) -> Told:
     return found, result.output
 
 
-def expect_passed(
-    machine: Machine, name: str, user: str, test: str, users: tuple[str, ...] = tuple(USERS)
-) -> None:
-    machine.require()
-    found, output = outcome(machine, name, user, users)
+def expect_passed(machine: Machine, name: str, user: str, test: str) -> None:
+    key = f"{machine.NAME}-{name}-{user}"
+    found, output = rigs.once(key, lambda: told(machine, name, user))
     if test not in found:
         pytest.fail(f"{test} was not run in the machine:\n{output}", pytrace=False)
     texts = {

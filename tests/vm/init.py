@@ -1,8 +1,8 @@
-"""PID 1 of the machines that `uml` and `qemu` boot: a writable view of the root, pure cgroup v2, one command.
+"""Run as PID 1 of the virtual machines of `uml` and `qemu`: make the root writable, mount cgroup v2, run one command.
 
-Runs under the system's Python with nothing else imported: `init.py JOB`, where JOB is a JSON file. The root it
-starts on is the host's, read-only; everything written goes to a tmpfs overlay and ends with the machine.
-Whatever goes wrong here is written to the output, and the machine powers off.
+It runs as `init.py JOB` under the system's Python and needs no other module. JOB is a JSON file. Its root is the
+host's, read-only. Everything that is written goes to a tmpfs overlay and ends with the machine. After an error the
+machine prints the error and powers off.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND = 0x1, 0x2, 0x4, 0x1000
 MNT_DETACH = 2
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 RB_POWER_OFF = 0x4321FEDC
-SYS_finit_module, SYS_pivot_root = 313, 155  # x86_64
+SYS_finit_module, SYS_pivot_root = {"x86_64": (313, 155), "aarch64": (273, 41)}[os.uname().machine]
 
 CGROUP = "/sys/fs/cgroup"
 OVERLAY = "/mnt"
@@ -51,7 +51,10 @@ def load_modules(paths: "list[str]") -> None:
 
 
 def enter_overlay(lower: str, stage: str) -> None:
-    """A private, writable copy of `lower` as the root. By pivot_root: a chroot may not create user namespaces."""
+    """Make a writable overlay on `lower` the new root.
+
+    This uses pivot_root, because the kernel refuses user namespaces in a chroot.
+    """
     mount("tmpfs", OVERLAY, "mode=755")
     for name in ("upper", "work", "root"):
         os.mkdir(f"{OVERLAY}/{name}")
@@ -78,6 +81,12 @@ def mount_kernel_filesystems() -> None:
             os.symlink(f"/proc/self/fd{target}", f"/dev/{name}")
 
 
+def leave_the_hosts_container() -> None:
+    """Remove a container engine's mark from the root. The host may be a container, but the machine is not."""
+    if os.path.exists("/.dockerenv"):
+        os.unlink("/.dockerenv")
+
+
 def loopback_up() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         flags = fcntl.ioctl(control, SIOCGIFFLAGS, struct.pack("16sh14x", b"lo", 0))
@@ -91,9 +100,9 @@ def write(path: str, text: str) -> None:
 
 
 def mount_cgroups() -> None:
-    """Every controller in use from the root down, and no process in the root: as systemd leaves it.
+    """Enable every controller below the root, and move all processes out of the root, as systemd does.
 
-    Kernel threads stay: they do not count as inner processes, and `cpu` takes no real-time ones elsewhere.
+    Kernel threads stay in the root. They do not prevent controllers, and `cpu` accepts real-time threads only there.
     """
     mount("cgroup2", CGROUP)
     os.mkdir(f"{CGROUP}/init")
@@ -113,7 +122,7 @@ def enable_controllers(group: str) -> None:
 
 
 def session(uid: int) -> str:
-    """The cgroup that the command runs in; for an ordinary user inside a subtree that is its own."""
+    """Return the cgroup for the command. An ordinary user's is in a delegated subtree."""
     slice_ = f"{CGROUP}/user-{uid}"
     os.mkdir(slice_)
     os.mkdir(f"{slice_}/session")
@@ -125,7 +134,7 @@ def session(uid: int) -> str:
 
 
 def home(uid: int) -> str:
-    """A home and a name for the user, where the host has none."""
+    """Return the user's home. Make the home and a user name if the host has none."""
     try:
         pwd.getpwuid(uid)
     except KeyError:
@@ -165,7 +174,7 @@ def run(job: "dict") -> int:
         finally:
             os._exit(127)
     while True:
-        pid, status = os.wait()  # orphans come here too
+        pid, status = os.wait()  # this may be an orphan's pid
         if pid == child:
             return os.waitstatus_to_exitcode(status)
 
@@ -186,6 +195,7 @@ def main() -> None:
         load_modules(job["modules"])
         enter_overlay(job["root"], job["stage"])
         mount_kernel_filesystems()
+        leave_the_hosts_container()
         take_output(job["output"])
         loopback_up()
         mount_cgroups()

@@ -1,26 +1,36 @@
-"""Debian's own kernels, as packages and never installed: the image, and an initrd that reaches a 9p root.
+"""Unpack kernels from packages of Debian and Ubuntu: the image, and an initrd that mounts a 9p root.
 
-Fetched with a private apt state, so that no root is needed and the host's own lists stay as they are.
+apt fetches them with a private state, which needs no root and leaves the host's own lists unchanged. The key of
+Ubuntu's archive comes from a Debian package, so Debian's signature covers it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import lzma
-import os
 import pathlib
 import re
 import shutil
 import stat
 import subprocess
 import tempfile
+from typing import TYPE_CHECKING
 
+import rigs
 from vm import rig
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 MIRROR = "http://deb.debian.org/debian"
-# What reaches a 9p root over virtio and puts an overlay on it; what they depend on comes along.
+UBUNTU = "http://archive.ubuntu.com/ubuntu"
+UBUNTU_KEYRING = ("trixie", "ubuntu-keyring")
+# Modules for a 9p root over virtio with an overlay. Their dependencies are added.
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
-RECIPE = 1  # of the initrd: a change here is a new cache entry
+RECIPE = 1  # increased with each change of the initrd, to make a new cache entry
+# `init.py` loads these for tests of case-insensitive directories.
+FILE_SYSTEMS = ("loop", "crc32c_generic", "ext4")
 INIT = """\
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs devtmpfs /dev
@@ -32,73 +42,147 @@ exec /bin/busybox switch_root /root "$@"
 """
 
 
-def kernel(name: str, suite: str) -> pathlib.Path:
-    """A directory with `vmlinuz` and `initrd` of the suite's kernel; downloaded once."""
-    target = rig.cache(f"kernel-{suite}-{RECIPE}")
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The source of a kernel: `package` is an image, or a package that depends on one."""
+
+    suite: str
+    package: str = "linux-image-amd64"
+    architecture: str = "amd64"
+    ubuntu: bool = False
+
+    @property
+    def name(self) -> str:
+        usual = self.package == "linux-image-amd64"
+        return self.suite if usual else f"{self.suite}-{self.package.removeprefix('linux-image-')}"
+
+
+def kernel(name: str, source: Source) -> pathlib.Path:
+    """Return a directory with `vmlinuz`, `initrd` and `version` of a kernel. The first call downloads it."""
+    target = rigs.cache(f"kernel-{source.name}-{RECIPE}")
     if not target.exists():
-        busybox = rig.need_program(name, "busybox", "busybox-static")
-        for program in ("apt-get", "dpkg-deb"):
-            rig.need_program(name, program, "a Debian host, which has it")
-        if not os.path.exists(KEYRING):
-            rig.unavailable(
-                name, f"{KEYRING} is missing; install the package debian-archive-keyring"
-            )
         with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
             try:
-                build(suite, busybox, pathlib.Path(scratch), partial)
+                build(source, pathlib.Path(scratch), partial)
             except subprocess.CalledProcessError as error:
-                rig.unavailable(name, f"the kernel of {suite} cannot be fetched: {error}")
+                rigs.broken(name, f"the kernel of {source.name} cannot be fetched: {error}")
     return target
 
 
-def build(suite: str, busybox: str, scratch: pathlib.Path, target: pathlib.Path) -> None:
-    package = download(suite, scratch)
-    subprocess.run(["dpkg-deb", "-x", package, scratch / "tree"], check=True)
-    image = next((scratch / "tree/boot").glob("vmlinuz-*"))
-    version = image.name.removeprefix("vmlinuz-")
-    modules = next(p for p in (scratch / "tree").glob("**/modules") if (p / version).is_dir())
+def file_systems(name: str, source: Source) -> list[pathlib.Path]:
+    """Return the modules for file systems, in the order in which they are loaded after those of the initrd."""
+    target = rigs.cache(f"file-systems-{kernel(name, source).name}")
+    if not target.exists():
+        with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
+            try:
+                _, modules = unpack(source, pathlib.Path(scratch))
+            except subprocess.CalledProcessError as error:
+                rigs.broken(name, f"the kernel of {source} cannot be fetched: {error}")
+            loaded = load_order(modules)
+            found = load_order(modules, (*MODULES, *FILE_SYSTEMS))
+            wanted = [module for module in found if module not in loaded]
+            for number, module in enumerate(wanted):
+                (partial / f"{number:03}-{module}.ko").write_bytes(found[module])
+    return sorted(target.iterdir())
+
+
+def unpack(source: Source, scratch: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """Unpack the image and the modules of a kernel."""
+    tree = unpacked(image_packages(source, scratch), scratch / "tree")
+    image = next(tree.glob("**/vmlinuz*"))
+    version = image.name.removeprefix("vmlinuz").lstrip("-") or image.parent.name
+    modules = next(path for path in tree.glob("**/modules") if (path / version).is_dir())
+    return image, modules / version
+
+
+def build(source: Source, scratch: pathlib.Path, target: pathlib.Path) -> None:
+    image, modules = unpack(source, scratch)
     shutil.copy(image, target / "vmlinuz")
-    (target / "version").write_text(version)
-    (target / "initrd").write_bytes(initrd(modules / version, pathlib.Path(busybox)))
+    (target / "version").write_text(modules.name)
+    (target / "initrd").write_bytes(initrd(modules, busybox(source, scratch)))
     for path in target.iterdir():
         path.chmod(0o644)
 
 
-def download(suite: str, scratch: pathlib.Path) -> pathlib.Path:
-    """The package that `linux-image-amd64` stands for."""
-    apt = ["apt-get", *(f"-o{option}" for option in private_state(suite, scratch))]
-    subprocess.run([*apt, "-qq", "update"], check=True)
-    show = subprocess.run(
-        ["apt-cache", *apt[1:], "depends", "linux-image-amd64"],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
+def unpacked(packages: list[pathlib.Path], tree: pathlib.Path) -> pathlib.Path:
+    for package in packages:
+        subprocess.run(["dpkg-deb", "-x", package, tree], check=True)
+    return tree
+
+
+def busybox(source: Source, scratch: pathlib.Path) -> pathlib.Path:
+    """Return the host's busybox, or that of another architecture."""
+    if source.architecture == "amd64":
+        return pathlib.Path(rigs.found("busybox") or "busybox")
+    apt = fresh_apt(source, scratch / "busybox")
+    return next(
+        unpacked(download(apt, ["busybox-static"]), scratch / "other").glob("**/bin/busybox")
     )
-    name = re.search(r"Depends: (linux-image-\S+)", show.stdout)
-    assert name, show.stdout
-    subprocess.run([*apt, "-qq", "download", name[1]], check=True, cwd=scratch)
-    return next(scratch.glob("linux-image-*.deb"))
 
 
-def private_state(suite: str, scratch: pathlib.Path) -> list[str]:
-    (scratch / "lists/partial").mkdir(parents=True)
-    (scratch / "archives/partial").mkdir(parents=True)
-    (scratch / "status").touch()
-    (scratch / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {suite} main\n")
+def image_packages(source: Source, scratch: pathlib.Path) -> list[pathlib.Path]:
+    """Return the packages of the image and, if they are separate, of its modules."""
+    apt = fresh_apt(source, scratch / "kernel")
+    image = dependencies(apt, source.package, "image")[:1] or [source.package]
+    return download(apt, [*image, *dependencies(apt, image[0], "(?:binary|modules)")])
+
+
+@dataclasses.dataclass(frozen=True)
+class Apt:
+    """The options of apt's private state, and its download directory."""
+
+    options: tuple[str, ...]
+    place: pathlib.Path
+
+
+def fresh_apt(source: Source, place: pathlib.Path) -> Apt:
+    """Return a private apt state with the package lists of one suite."""
+    keyring = KEYRING
+    if source.ubuntu:
+        suite, package = UBUNTU_KEYRING
+        found = download(fresh_apt(Source(suite), place / "debian"), [package])
+        keyring = str(next(unpacked(found, place / "keys").glob("**/ubuntu-archive-keyring.gpg")))
+    apt = Apt(tuple(f"-o{option}" for option in private_state(source, place, keyring)), place)
+    subprocess.run(["apt-get", *apt.options, "-qq", "update"], check=True)
+    return apt
+
+
+def download(apt: Apt, packages: list[str]) -> list[pathlib.Path]:
+    argv = ["apt-get", *apt.options, "-qq", "download", *packages]
+    subprocess.run(argv, check=True, cwd=apt.place)
+    return sorted(apt.place.glob("*.deb"))
+
+
+def dependencies(apt: Apt, package: str, kind: str) -> list[str]:
+    """Return the packages `linux-KIND-...` on which a package depends."""
+    argv = ["apt-cache", *apt.options, "depends", package]
+    show = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True)
+    return re.findall(rf"Depends: (linux-{kind}-\d\S*)", show.stdout)
+
+
+def private_state(source: Source, place: pathlib.Path, keyring: str) -> list[str]:
+    for name in ("lists", "archives"):
+        (place / name / "partial").mkdir(parents=True)
+    (place / "status").touch()
+    archive = UBUNTU if source.ubuntu else mirror()
+    (place / "sources.list").write_text(
+        f"deb [signed-by={keyring}] {archive} {source.suite} main\n"
+    )
     return [
-        f"Dir::State={scratch}",
-        f"Dir::State::status={scratch}/status",
-        f"Dir::Cache={scratch}",
-        f"Dir::Etc::sourcelist={scratch}/sources.list",
+        f"Dir::State={place}",
+        f"Dir::State::status={place}/status",
+        f"Dir::Cache={place}",
+        f"Dir::Etc::sourcelist={place}/sources.list",
         "Dir::Etc::sourceparts=-",
-        "APT::Sandbox::User=",  # its own user could not write here
-        "APT::Architecture=amd64",
+        "APT::Sandbox::User=",  # apt's own user could not write to this directory
+        f"APT::Architecture={source.architecture}",
+        f"APT::Architectures={source.architecture}",
         "Acquire::Languages=none",
     ]
 
 
 def mirror() -> str:
-    """The one that the host uses itself, if it is Debian."""
+    """Return the mirror that the host uses itself, if the host is Debian."""
     form = "$(ORIGIN) $(LABEL) $(REPO_URI)"
     argv = ["apt-get", "indextargets", "--format", form, "Identifier: Packages"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
@@ -122,8 +206,8 @@ def initrd(modules: pathlib.Path, busybox: pathlib.Path) -> bytes:
     )
 
 
-def load_order(modules: pathlib.Path) -> dict[str, bytes]:
-    """The modules and what they depend on, each after what it needs; what is built in has no file."""
+def load_order(modules: pathlib.Path, wanted: Sequence[str] = MODULES) -> dict[str, bytes]:
+    """Return the modules in load order, with their dependencies. Built-in modules have no file."""
     files = {
         path.name.partition(".ko")[0].replace("-", "_"): path for path in modules.rglob("*.ko*")
     }
@@ -133,20 +217,25 @@ def load_order(modules: pathlib.Path) -> dict[str, bytes]:
         path = files.get(name.replace("-", "_"))
         if path is None or name in order:
             return
-        data = path.read_bytes()
-        data = lzma.decompress(data) if path.suffix == ".xz" else data
+        data = plain(path)
         found = re.search(rb"\0depends=([^\0]*)\0", data)
         for needed in found[1].decode().split(",") if found and found[1] else ():
             add(needed)
         order[name] = data
 
-    for name in MODULES:
+    for name in wanted:
         add(name)
     return order
 
 
+def plain(module: pathlib.Path) -> bytes:
+    if module.suffix == ".zst":
+        return subprocess.check_output(["zstd", "-dcq", module])
+    return lzma.decompress(module.read_bytes()) if module.suffix == ".xz" else module.read_bytes()
+
+
 def cpio(files: dict[str, tuple[int, bytes]]) -> bytes:
-    """The `newc` format, as the kernel's own buffer-format.rst has it."""
+    """Return an archive in the `newc` format, which the kernel's buffer-format.rst describes."""
     archive = bytearray()
     for number, (name, (mode, data)) in enumerate([*files.items(), ("TRAILER!!!", (0, b""))]):
         fields = (number, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)

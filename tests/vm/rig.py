@@ -1,7 +1,7 @@
-"""What the machines have in common: what they are given, how they are started and what comes back.
+"""Start the virtual machines that tests use: prepare their files, boot them and read their results.
 
-A machine is started in namespaces of its own, so that its mounts and its last process go with it, and sees the
-host's files read-only. Everything it is handed lies in one directory, `/srv` inside.
+A machine runs in its own namespaces, so that its mounts and processes end with it. It sees the host's files read-only.
+Its input is in one directory, which is `/srv` inside.
 """
 
 from __future__ import annotations
@@ -16,27 +16,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-import pytest
+import rigs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 HERE = pathlib.Path(__file__).resolve().parent
 CHECKOUT = HERE.parent.parent
 SYSTEM_PYTHON = "/usr/bin/python3"
 ORDINARY = 65533
 DISK = 64 << 20
+GLANCE = 10  # seconds between two reads of the output
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 NOISE = shutil.ignore_patterns("__pycache__", ".*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How the command ended, what it wrote to stdout and stderr, and what the kernel had to say."""
+    """The exit status of the command, its stdout and stderr, and the kernel's log."""
 
     returncode: int
     output: str
@@ -44,12 +46,12 @@ class Result:
 
 
 class MachineError(Exception):
-    """The machine came down before its command had ended."""
+    """The machine stopped before its command had ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What `init.py` does in the machine."""
+    """The task of `init.py` in the machine."""
 
     command: tuple[str, ...]
     as_user: int | None
@@ -63,49 +65,33 @@ class Job:
     token: str = dataclasses.field(default_factory=lambda: f"machine-{secrets.token_hex(8)}")
 
 
-def unavailable(rig: str, why: str) -> NoReturn:
-    """Skip, unless the runner declared this rig (CORRAL_RIGS=uml,qemu,systemd): then it has to be there."""
-    if rig in os.environ.get("CORRAL_RIGS", "").split(","):
-        pytest.fail(f"the {rig} rig is declared in CORRAL_RIGS, but: {why}", pytrace=False)
-    pytest.skip(f"no {rig} rig: {why}")
-
-
-def need_program(rig: str, program: str, package: str) -> str:
-    found = shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    return found or unavailable(rig, f"{program} is missing; install the package {package}")
-
-
 def need_python(rig: str) -> None:
-    """The machine runs the system's Python: the one of the tests may lie where nobody else can read."""
+    """Fail unless the system's Python is new enough. Guests use it, because they may not read the tests' Python."""
     code = "import sys; sys.exit(sys.version_info < (3, 11))"
     if subprocess.run([SYSTEM_PYTHON, "-c", code], check=False).returncode:
-        unavailable(rig, f"{SYSTEM_PYTHON} is not Python 3.11 or newer")
-
-
-def cache(name: str) -> pathlib.Path:
-    """Where the build of `name` is kept; it exists only if it is complete."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(base) / "corral-rigs" / name
+        rigs.broken(rig, f"{SYSTEM_PYTHON} is not Python 3.11 or newer")
 
 
 @contextmanager
 def building(target: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A directory that becomes `target` in one step, if the body succeeds."""
+    """Yield a directory that becomes `target` in one step if the body succeeds."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = pathlib.Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
     try:
         partial.chmod(0o755)
         yield partial
-        if not target.exists():  # or another run was quicker
+        if not target.exists():  # another run may have made it in the meantime
             partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def pytest_for_guest() -> pathlib.Path:
-    """The running pytest and what it needs, compiled for the system's Python: compiling takes seconds inside."""
+    """Return pytest and its dependencies, compiled for the system's Python, because compiling in the guest takes
+    seconds.
+    """
     version = subprocess.check_output([SYSTEM_PYTHON, "-V"], text=True).split()[1]
-    target = cache(f"pytest-{importlib.metadata.version('pytest')}-python-{version}")
+    target = rigs.cache(f"pytest-{importlib.metadata.version('pytest')}-python-{version}")
     if not target.exists():
         with building(target) as partial:
             for distribution in PYTEST:
@@ -136,7 +122,7 @@ def copy_distribution(name: str, target: pathlib.Path) -> None:
 
 @contextmanager
 def workplace() -> Iterator[pathlib.Path]:
-    """A directory for one boot; `stage` in it is /srv inside, with corral and its tests."""
+    """Yield a directory for one boot. Its subdirectory `stage` is /srv inside, with corral and its tests."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-"))
     try:
         for name in ("memory", "stage"):
@@ -154,12 +140,11 @@ def workplace() -> Iterator[pathlib.Path]:
 
 
 def disk(work: pathlib.Path) -> pathlib.Path:
-    """An empty disk for a machine; it is never written to: what changes is the machine's to keep."""
+    """Return an empty disk for a machine. The machine keeps its changes in memory, so the file stays empty."""
     image = work / "disk"
     with image.open("wb") as file:
         file.truncate(DISK)
-    mke2fs = shutil.which("mke2fs", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-    subprocess.run([mke2fs or "mke2fs", "-q", "-F", "-t", "ext4", image], check=True)
+    subprocess.run([rigs.found("mke2fs"), "-q", "-F", "-t", "ext4", image], check=True)
     image.chmod(0o644)
     return image
 
@@ -174,11 +159,11 @@ def enclosed(
     argv: Sequence[str],
     binds: Mapping[pathlib.Path, pathlib.Path] = MappingProxyType({}),
 ) -> list[str]:
-    """`argv` with mount and PID namespaces of its own: nothing of it outlives the process that starts it."""
+    """Return a command that runs `argv` in new mount and PID namespaces, which end with the caller."""
     user = ["--user", "--map-root-user"] if os.geteuid() else []
     shown = {pytest_for_guest(): work / "stage/pytest", **binds}
     for target in shown.values():
-        target.mkdir(exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
     pairs = ",".join(f"{source}:{target}" for source, target in shown.items())
     return [
         *("setpriv", "--pdeathsig", "KILL"),
@@ -192,28 +177,47 @@ def need_namespaces(rig: str) -> None:
     argv = ["unshare", *user, "--mount", "--pid", "--fork", "--mount-proc", "true"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
-        unavailable(rig, f"a machine needs mount and PID namespaces: {done.stderr.strip()}")
+        rigs.broken(rig, f"a machine needs mount and PID namespaces: {done.stderr.strip()}")
 
 
-def start(argv: Sequence[str], token: str, timeout: float) -> Result:
-    """Run a machine to its end; stdout is its output line, stderr its console."""
+def start(
+    argv: Sequence[str],
+    token: str,
+    timeout: float,
+    watch: Callable[[bytes], None] | None = None,
+) -> Result:
+    """Run a machine to its end. Stdout is its output line, stderr its console. `watch` gets the output so far."""
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
     )
-    problem = ""
     try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        problem = f"still running after {timeout} s"
+        ended = communicate(process, timeout, watch)
     except BaseException:
         process.kill()
         process.communicate()
         raise
-    output, console = out.decode(errors="replace"), err.decode(errors="replace")
+    problem = ""
+    if ended is None:
+        process.kill()
+        ended = process.communicate()
+        problem = f"still running after {timeout} s"
+    output, console = (stream.decode(errors="replace") for stream in ended)
     body, found, status = output.rpartition(f"\n{token} ")
     if not found:
         problem = problem or f"ended with {process.returncode} before its command had"
         raise MachineError(f"{problem}\n--- output\n{output}\n--- console\n{console}")
     return Result(returncode=int(status.split()[0]), output=body, console=console)
+
+
+def communicate(
+    process: subprocess.Popen[bytes], timeout: float, watch: Callable[[bytes], None] | None
+) -> tuple[bytes, bytes] | None:
+    """Return the machine's output, or nothing if the machine still runs."""
+    end = time.monotonic() + timeout
+    while (left := end - time.monotonic()) > 0:
+        try:
+            return process.communicate(timeout=min(left, GLANCE) if watch else left)
+        except subprocess.TimeoutExpired as expired:
+            if watch:
+                watch(expired.output or b"")
+    return None

@@ -1,6 +1,6 @@
-"""A machine with systemd as PID 1, logind and a user manager: user-mode Linux on an image made by mmdebstrap.
+"""Boot a virtual machine with systemd as PID 1, logind and a user manager: user-mode Linux on an image of mmdebstrap.
 
-The command runs in a login session of the user, whose own cgroup is not the user's; the user manager's subtree is.
+The command runs in a login session of the user. The session's cgroup is not delegated, but the user manager's is.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import subprocess
 from typing import TYPE_CHECKING
 
+import rigs
 from vm import rig, uml
 
 if TYPE_CHECKING:
@@ -17,35 +18,40 @@ if TYPE_CHECKING:
 
     from vm.rig import Result
 
-PACKAGE = "mmdebstrap"
+NAME = "systemd"
 SUITE = "bookworm"
 INCLUDE = ("systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "python3")
 UNUSED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 DELEGATE = "cpu cpuset io memory pids"
-RECIPE = 1  # of the image: a change here is a new cache entry
+RECIPE = 1  # increased with each change of the image, to make a new cache entry
 
 
 @functools.cache
 def require() -> tuple[str, pathlib.Path]:
-    """The kernel and the image, or a skip that says what is missing."""
+    """Return the kernel and the image."""
     kernel = uml.require()
-    mmdebstrap = rig.need_program("systemd", "mmdebstrap", PACKAGE)
-    target = rig.cache(f"systemd-{SUITE}-{RECIPE}")
+    target = rigs.cache(f"systemd-{SUITE}-{RECIPE}")
     if not target.exists():
         with rig.building(target) as partial:
-            build(mmdebstrap, partial)
+            build(partial)
     return kernel, target
 
 
-def build(mmdebstrap: str, target: pathlib.Path) -> None:
-    """Through a tarball: nothing in it belongs to anyone or is a device, and all of it can be read."""
+def build(target: pathlib.Path) -> None:
+    """Build the image from a tarball without owners and devices, so that every user can read all files."""
     archive = target.with_suffix(".tar")
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in UNUSED]
-    argv = [mmdebstrap, "--quiet", "--variant=minbase", f"--include={','.join(INCLUDE)}", *options]
+    argv = [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        f"--include={','.join(INCLUDE)}",
+        *options,
+    ]
     try:
         done = subprocess.run([*argv, SUITE, archive], capture_output=True, text=True, check=False)
         if done.returncode:
-            rig.unavailable("systemd", f"mmdebstrap failed: {done.stderr.strip()[-400:]}")
+            rigs.broken("systemd", f"mmdebstrap failed: {done.stderr.strip()[-400:]}")
         unpack = ["tar", "--extract", "--no-same-owner", "--exclude=./dev/*", "--mode=a+rX"]
         subprocess.run([*unpack, f"--directory={target}", f"--file={archive}"], check=True)
         subprocess.run(["chmod", "-R", "a+rX,u+w", target], check=True)
@@ -63,7 +69,7 @@ def boot(
     delegate: str | None = DELEGATE,
     timeout: float = 200,
 ) -> Result:
-    """Run `command` in a login session of `as_user`, or as root in a service of the system's."""
+    """Run `command` in a login session of `as_user`, or as root in a system service."""
     kernel, image = require()
     with rig.workplace() as work:
         job = rig.Job(
@@ -73,7 +79,7 @@ def boot(
             stage=f"{work}/stage",
             output=uml.OUTPUT,
             root=f"{work}/image",
-            modules=uml.modules(kernel),
+            modules=uml.modules(kernel, ["overlay"]),
             sysctls=sysctls or {},
             delegate=delegate,
         )

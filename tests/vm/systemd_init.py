@@ -1,7 +1,7 @@
-"""Before and after systemd in a machine that has it as PID 1: `systemd_init.py JOB` and `systemd_init.py JOB session`.
+"""Prepare a virtual machine for systemd (`systemd_init.py JOB`), and run its command later (`systemd_init.py JOB session`).
 
-First as PID 1: put an overlay on the image, write the units, become systemd. Then as a service of its own: log the
-user in, so that logind gives it a session and a user manager, run the command there, say how it ended, power off.
+First it is PID 1: it puts an overlay on the image, writes the units and becomes systemd. Then it is a service: it logs
+the user in, so that logind makes a session and a user manager, runs the command there, and powers off.
 """
 
 import json
@@ -32,7 +32,7 @@ Requires=basic.target
 Wants=rig.service
 AllowIsolate=yes
 """
-# Nothing here has devices to wait for or a clock to set.
+# The machine has no devices to wait for and no clock to set.
 MASKED = (
     "systemd-udevd.service",
     "systemd-udevd-control.socket",
@@ -85,7 +85,7 @@ def become_systemd(job: "dict") -> None:
 
 
 def run(job: "dict") -> int:
-    """`runuser` goes through PAM, and so through logind: a session scope, XDG_RUNTIME_DIR, the user's bus."""
+    """Run the job's command with `runuser`, so that PAM and logind make a session and the user's bus."""
     words = [f"{name}={value}" for name, value in job["env"].items()]
     argv = ["env", *words, *job["command"]]
     if job["as_user"]:

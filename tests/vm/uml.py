@@ -1,43 +1,47 @@
-"""User-mode Linux from Debian's `user-mode-linux`: a kernel as an ordinary process, booted in seconds.
+"""Boot Debian's user-mode Linux: a kernel that is an ordinary process and boots in seconds.
 
 It has pure cgroup v2 with cpu, io, memory and pids, user namespaces and seccomp, and it has no Landlock.
-Its root is the host's, read-only; it can reach nothing else of the host, and writes nowhere but into itself. Home is on
-a disk of its own, which ends with it.
+Its root is the host's, read-only. It cannot reach anything else of the host, and all writes stay in the machine. The
+home is on a separate disk, which ends with the machine.
 """
 
 from __future__ import annotations
 
 import functools
-import glob
+import pathlib
 import subprocess
 from typing import TYPE_CHECKING
 
+import rigs
 from vm import rig
 
 if TYPE_CHECKING:
-    import pathlib
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from vm.rig import Result
 
-PACKAGE = "user-mode-linux"
+NAME = "uml"
 OUTPUT = "/dev/ttyS0"
 
 
 @functools.cache
 def require() -> str:
-    """The kernel's path, or a skip that says what is missing."""
-    kernel = rig.need_program("uml", "linux.uml", PACKAGE)
-    rig.need_program("uml", "mke2fs", "e2fsprogs")
+    """Return the kernel, after checking all that it needs."""
     rig.need_python("uml")
     rig.need_namespaces("uml")
-    return kernel
+    return rigs.found("linux.uml") or "linux.uml"
 
 
-def modules(kernel: str) -> tuple[str, ...]:
+def modules(kernel: str, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return the files of modules, each after those that it needs."""
     version = subprocess.check_output([kernel, "--version"], text=True).strip()
-    found = glob.glob(f"/usr/lib/uml/modules/{version}/**/overlay.ko", recursive=True)
-    return tuple(found[:1])
+    top = pathlib.Path("/usr/lib/uml/modules", version)
+    order: dict[str, None] = {}
+    for line in (top / "modules.dep").read_text().splitlines():
+        path, _, needed = line.partition(":")
+        if pathlib.Path(path).stem in wanted:
+            order |= dict.fromkeys([*reversed(needed.split()), path])
+    return tuple(str(top / path) for path in order)
 
 
 def boot(
@@ -48,8 +52,12 @@ def boot(
     env: Mapping[str, str] | None = None,
     sysctls: Mapping[str, str] | None = None,
     timeout: float = 100,
+    watch: Callable[[bytes], None] | None = None,
+    wanted: Sequence[str] = (),
 ) -> Result:
-    """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user."""
+    """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user. `wanted` are more
+    modules of the kernel.
+    """
     kernel = require()
     with rig.workplace() as work:
         job = rig.Job(
@@ -58,17 +66,17 @@ def boot(
             env=env or {},
             stage=f"{work}/stage",
             output=OUTPUT,
-            modules=modules(kernel),
+            modules=modules(kernel, ("overlay", *wanted)),
             sysctls=sysctls or {},
         )
         rig.write_job(work, job)
         argv = command_line(kernel, work, "init.py", memory)
         argv[1:1] = [f"ubd0={work}/memory/changes,{rig.disk(work)}"]
-        return rig.start(rig.enclosed(work, argv), job.token, timeout)
+        return rig.start(rig.enclosed(work, argv), job.token, timeout, watch)
 
 
 def command_line(kernel: str, work: pathlib.Path, init: str, memory: str) -> list[str]:
-    """The kernel's stdout is what is written to OUTPUT inside, its stderr the console."""
+    """Return the kernel's command line. Its stdout is the OUTPUT file inside, its stderr the console."""
     return [
         *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),
         *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),

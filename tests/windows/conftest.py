@@ -1,7 +1,7 @@
-"""Who runs the tests for Windows: Windows itself or Wine, never the host that starts Wine.
+"""Fixtures of the tests that run on Windows or under Wine, not on the host that starts Wine.
 
-`corral` runs the command line in a real child process; `inside` and `outside` run one piece of Python code with walls
-and without. A test that only real Windows can pass is marked `real_windows`.
+`corral` runs the command line in a real child process. `inside` and `outside` run the same Python code with and
+without walls. A test that only real Windows can pass is marked `real_windows`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from corral.abi import win32_process
 from corral.plan.model import Results
 
 MARK = "@@windows@@"
+PYTHON = getattr(sys, "_base_executable", "") or sys.executable
+"""Targets run on the base Python of a virtual environment, because each run copies its Python with all packages."""
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
-OF_THE_RIG = ["test_rig.py", "test_under_wine.py"]  # and of no use on Windows
+# These modules test the rig, so they do not run on Windows.
+OF_THE_RIG = ["test_rig.py", "test_under_wine.py"]
 if sys.platform == "win32":
     collect_ignore = OF_THE_RIG
 else:
@@ -41,11 +44,13 @@ def wine() -> bool:
 def pytest_runtest_setup(item):
     mark = item.get_closest_marker("real_windows")
     if mark is not None and wine():
-        pytest.skip(f"Wine is no Windows here: {mark.kwargs.get('reason', 'no AppContainer')}")
+        pytest.skip(
+            f"Wine differs from Windows: {mark.kwargs.get('reason', 'it has no AppContainer')}"
+        )
 
 
 def pytest_runtest_logreport(report):
-    """One line a test for `test_under_wine.py`, as soon as it is known: Wine may not live to the end."""
+    """Print one line for each test at once, because Wine may crash. `test_under_wine.py` reads the lines."""
     if "CORRAL_UNDER_WINE" in os.environ and (report.when == "call" or report.outcome != "passed"):
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
         line = {"name": report.nodeid, "outcome": outcome, "text": reason(report, outcome)}
@@ -62,7 +67,7 @@ def reason(report, outcome: str) -> str:
 
 
 class Corral:
-    """The command line, as this user."""
+    """Runs corral's command line as this user."""
 
     def argv(self, *arguments: str) -> list[str]:
         return [sys.executable, "-c", MAIN, *arguments]
@@ -70,7 +75,7 @@ class Corral:
     def __call__(
         self, *arguments: str, input: bytes = b"", timeout: float = 60, **options
     ) -> subprocess.CompletedProcess:
-        """Run `corral ARGUMENTS` to its end with its output captured."""
+        """Run `corral ARGUMENTS` to its end and capture the output."""
         return subprocess.run(
             self.argv(*arguments),
             input=input,
@@ -83,15 +88,15 @@ class Corral:
     def run(
         self, *command: str, flags: tuple[str, ...] = (), **options
     ) -> subprocess.CompletedProcess:
-        """`corral run FLAGS -- COMMAND`."""
+        """Run `corral run FLAGS -- COMMAND`."""
         return self("run", *flags, "--", *command, **options)
 
     def inside(self, code: str, *arguments: str, flags: tuple[str, ...] = (), **options) -> object:
-        """Run Python `code` inside; it sets `answer`, which comes back. Fails loudly if it could not run."""
+        """Run Python `code` inside and return the `answer` that it sets. Raise if it could not run."""
         return answer(self.run(*script(code, *arguments), flags=flags, **options))
 
     def outside(self, code: str, *arguments: str, **options) -> object:
-        """The control: the same code as the same user, without walls."""
+        """Run the same code as the same user without walls, as the control."""
         options = {"stdin": subprocess.DEVNULL, "timeout": 60, **options}
         argv = script(code, *arguments)
         return answer(subprocess.run(argv, capture_output=True, check=False, **options))
@@ -99,7 +104,7 @@ class Corral:
 
 def script(code: str, *arguments: str) -> list[str]:
     whole = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
-    return [sys.executable, "-c", whole, *arguments]
+    return [PYTHON, "-c", whole, *arguments]
 
 
 def answer(done: subprocess.CompletedProcess) -> object:
@@ -108,12 +113,19 @@ def answer(done: subprocess.CompletedProcess) -> object:
 
 
 def results_of_this_process() -> Results:
-    """For `verify`: this very process taken for the target, which it is not."""
+    """Return results for `verify` in which this process is the target."""
     process = win32_process.Process.__new__(win32_process.Process)
     process.handle = types.SimpleNamespace(value=win32_process.GetCurrentProcess())
     results = Results()
     results.add(process)
     return results
+
+
+@pytest.fixture(scope="session", autouse=True)
+def copied_python() -> None:
+    """Copy the targets' Python before the first test, because the copy takes minutes."""
+    if sys.platform == "win32" and not wine():
+        Corral().run(PYTHON, "-c", "pass", timeout=600)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""The last step before Wine, in mount and PID namespaces made for it: TREES PREFIX COMMAND...
+"""Prepare the mount and PID namespaces in which Wine runs: TREES PREFIX COMMAND...
 
-Everything that is mounted becomes read-only, but for a tmpfs on /tmp, where wineserver keeps its socket, and one on
-/mnt, which shows TREES (`name=path,...`) and holds the prefix, unpacked from the archive PREFIX if there is one. Run
-by root, the command is nobody in particular. When it ends, everything that it started ends with it.
+All mounts become read-only, except for a tmpfs on /tmp, where wineserver keeps its socket, and one on /mnt, which has
+TREES (`name=path,...`) and the prefix, unpacked from the archive PREFIX if there is one. If root runs this, the command
+runs as an unprivileged user. When the command ends, all its processes end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def show(trees: str) -> None:
         name, source = tree.split("=")
         os.mkdir(f"{PLACE}/{name}")
         call("mount", source, f"{PLACE}/{name}", None, MS_BIND, None)
-    # Last, since the trees may lie below the real one.
+    # This mount comes last, because the trees may be below the directory that it covers.
     call("mount", "tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
 
 

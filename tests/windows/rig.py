@@ -1,8 +1,8 @@
-"""Programs for Windows on a Linux host, under Wine: one call, `run`.
+"""Run programs for Windows on a Linux host, under Wine.
 
-Each run has a prefix of its own in memory, a copy of one that is made once: C:\\Python is `windows_python`, C:\\corral
-a copy of this checkout, both read-only, and C:\\work, where a run begins, is empty. Nothing else of the host can be written to,
-and when `run` returns, nothing is left of it.
+Each run has its own Wine prefix in memory, a copy of one that is made once. C:\\Python is `windows_python`, and
+C:\\corral is a copy of this checkout. Both are read-only. A run starts in C:\\work, which is empty. It can write no file
+of the host, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
+import rigs
 from vm import rig as machines
 from windows import windows_python
 
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NAME = "wine"
-RECIPE = 1  # of the prefix: a change here is a new cache entry
+RECIPE = 1  # increased with each change of the prefix, to make a new cache entry
 PYTHON = "C:\\Python\\python.exe"
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 PROGRAMS = {"python": (PYTHON,), "corral": (PYTHON, "-c", MAIN)}
 CHECKOUT = "C:\\corral"
-DEBIAN = "/usr/lib/wine/wine64"  # beside a `wine` that would rather run the 32-bit one
-# Wine copies its 700 MB of libraries into every prefix; links to the originals do as well.
+DEBIAN = "/usr/lib/wine/wine64"  # Debian's `wine` would prefer the 32-bit program
+# Wine copies 700 MB of libraries into every prefix. Links to the originals work as well.
 MAKE_PREFIX = """
 set -e
 exec 3>&1 >&2
@@ -53,7 +54,7 @@ tar -cf - . >&3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How the program ended, and what it wrote."""
+    """The exit status and output of a program."""
 
     returncode: int
     output: str
@@ -67,7 +68,7 @@ def run(
     stdin: bytes = b"",
     timeout: float = 120,
 ) -> Result:
-    """Run a program for Windows to its end; `python` is the one of this rig, `corral` that of this checkout."""
+    """Run a program for Windows to its end. `python` is the rig's Python, and `corral` is this checkout's."""
     program = PROGRAMS.get(argv[0], (argv[0],))
     done = enclosed([wine(), *program, *argv[1:]], str(prefix()), env or {}, stdin, timeout)
     return Result(
@@ -78,35 +79,33 @@ def run(
 
 
 def require() -> None:
-    """Makes what is made once, or skips; `run` does so too, but two at a time would make it twice."""
+    """Make the prefix, Python and corral's copy once. Two runs at the same time would make them twice."""
     windows_python.installed(NAME)
     prefix()
     staged()
 
 
 def wine() -> str:
-    if os.uname().machine != "x86_64":
-        machines.unavailable(NAME, "its programs are for x86_64")
-    return DEBIAN if os.path.exists(DEBIAN) else machines.need_program(NAME, "wine64", "wine64")
+    return DEBIAN
 
 
 @functools.cache
 def prefix() -> pathlib.Path:
-    """An archive of a prefix that says it is Windows 10."""
+    """Return an archive of a prefix that reports Windows 10."""
     version = subprocess.check_output([wine(), "--version"], text=True).split()[0]
-    target = machines.cache(f"prefix-{version}-{RECIPE}")
+    target = rigs.cache(f"prefix-{version}-{RECIPE}")
     if not target.exists():
         with machines.building(target) as partial:
             done = enclosed(["sh", "-c", MAKE_PREFIX], "", {}, b"", 300)
             if done.returncode:
-                machines.unavailable(NAME, f"Wine made no prefix: {done.stderr.decode()}")
+                rigs.broken(NAME, f"Wine made no prefix: {done.stderr.decode()}")
             (partial / "prefix.tar").write_bytes(done.stdout)
     return target / "prefix.tar"
 
 
 @functools.cache
 def staged() -> pathlib.Path:
-    """corral and its tests, compiled: to do that at each start would take longer than the rest of it."""
+    """Copy and compile corral and its tests, because compiling at each start is slow."""
     stage = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-"))
     atexit.register(shutil.rmtree, stage)
     stage.chmod(0o755)

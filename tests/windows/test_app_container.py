@@ -1,4 +1,4 @@
-"""AppContainer profiles: computed SIDs against Windows' own, tokens read back; and where there are none, said so."""
+"""Test AppContainer profiles: computed SIDs, the tokens of processes, and reports of missing support."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from corral.abi import win32, win32_security, win32_token
 from corral.abi.win32_security import format_sid, parse_sid
 from corral.plan.model import Results
 from corral.platforms.windows.files.access_list import capability_sid, grant_sid, package_sid
-from corral.platforms.windows.mechanisms import app_container, network_capabilities
+from corral.platforms.windows.mechanisms import (
+    app_container,
+    network_capabilities,
+    restricted_token,
+)
 from windows.conftest import results_of_this_process, wine
 
-only_wine = pytest.mark.skipif(not wine(), reason="Windows has AppContainers")
+only_wine = pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
 DIGEST = "0123456789abcdef"
 
 
@@ -37,7 +41,7 @@ def profile():
 
 
 @only_wine
-def test_without_app_containers_the_probe_says_so():
+def test_the_probe_reports_missing_app_containers():
     found = app_container.probe()
     assert found.status == "absent"
     assert found.evidence == "this Windows has no AppContainers"
@@ -45,20 +49,20 @@ def test_without_app_containers_the_probe_says_so():
 
 
 @only_wine
-def test_without_app_containers_a_run_says_so(profile):
+def test_a_run_reports_missing_app_containers(profile):
     with pytest.raises(OSError, match=r"no AppContainers.*WSL2") as caught:
         profile.apply(Results())
     assert caught.value.filename == profile.profile
 
 
-def test_a_process_outside_does_not_pass(profile):
-    """The control of `verify`: this very process is in no AppContainer."""
+def test_a_process_outside_fails_verification(profile):
+    """This is the control of `verify`: this process is not in an AppContainer."""
     with pytest.raises(OSError, match="not in an AppContainer"):
         profile.verify(results_of_this_process())
 
 
-def test_powers_that_walk_past_access_lists(profile, monkeypatch):
-    """This very process taken for a target in its container: with some of its privileges called dangerous, and none."""
+def test_dangerous_privileges_fail_verification(profile, monkeypatch):
+    """This process is the target. First some of its privileges count as dangerous, then none."""
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)
     having = tuple(
@@ -68,11 +72,14 @@ def test_powers_that_walk_past_access_lists(profile, monkeypatch):
     monkeypatch.setattr(win32_security, "app_container_sid", lambda _: parse_sid(profile.package))
     monkeypatch.setattr(win32_security, "token_capabilities", lambda _: having)
     results = results_of_this_process()
-    monkeypatch.setattr(app_container, "DANGEROUS", frozenset({held[0], "SeDebugPrivilege"}))
-    with pytest.raises(OSError, match=f"its token holds .*{held[0]}"):
-        profile.verify(results)
-    monkeypatch.setattr(app_container, "DANGEROUS", frozenset())
-    profile.verify(results)  # the control
+    profile.verify(results)
+    step = restricted_token.FilteredToken()
+    monkeypatch.setattr(restricted_token, "ADMINISTRATORS", "")
+    monkeypatch.setattr(restricted_token, "DANGEROUS", frozenset({held[0], "SeDebugPrivilege"}))
+    with pytest.raises(OSError, match=f"its token has .*{held[0]}"):
+        step.verify(results)
+    monkeypatch.setattr(restricted_token, "DANGEROUS", frozenset())
+    step.verify(results)  # the control
 
 
 @pytest.mark.parametrize(
@@ -84,7 +91,7 @@ def test_powers_that_walk_past_access_lists(profile, monkeypatch):
         (win32.ERROR_INVALID_PARAMETER, "CreateAppContainerProfile: ", ""),
     ],
 )
-def test_what_each_failure_means(code, text, hint):
+def test_each_failure_has_its_explanation(code, text, hint):
     why, advice = app_container.explain(win32.windows_error(code, "CreateAppContainerProfile"))
     assert text in why
     assert hint in advice
@@ -96,7 +103,7 @@ DeriveCapabilitySidsFromName = win32.function(
 
 
 def derived_capability_sids(name):
-    """Windows' own answer: both arrays and all SIDs in them are allocated for the caller."""
+    """Return the SIDs that Windows derives. Windows allocates the arrays and SIDs, and the caller frees them."""
     groups, group_count, capabilities, count = (
         win32.LPVOID(), win32.DWORD(), win32.LPVOID(), win32.DWORD(),
     )  # fmt: skip
@@ -142,7 +149,7 @@ def test_network_capabilities_are_what_windows_derives(name, sid):
 
 
 @pytest.mark.real_windows
-def test_a_profile_is_made_and_goes(profile):
+def test_a_profile_is_created_and_deleted(profile):
     results = Results()
     profile.apply(results)
     assert os.path.isdir(profile.home)
@@ -152,8 +159,8 @@ def test_a_profile_is_made_and_goes(profile):
 
 
 @pytest.mark.real_windows
-def test_a_profile_that_is_there_already(profile):
-    """One that stays is used again with all that is in it; one of a single run is made anew."""
+def test_an_existing_profile_is_kept_or_replaced(profile):
+    """A kept profile is used again with its content. A profile for a single run starts empty."""
     profile.apply(Results())
     left = os.path.join(profile.home, "left")
     with open(left, "w") as file:
@@ -168,7 +175,7 @@ def test_a_profile_that_is_there_already(profile):
 
 
 @pytest.mark.real_windows
-def test_the_probe():
+def test_the_probe_succeeds_on_real_windows():
     assert app_container.probe().status == "proven"
 
 
@@ -184,7 +191,7 @@ answer = value.value
 
 
 @pytest.mark.real_windows
-def test_a_target_is_in_one(corral):
-    """As an administrator too: Windows takes the privileges away, or corral refuses the run."""
+def test_a_target_is_in_an_app_container(corral):
+    """This also applies to an administrator: Windows removes the privileges, or corral refuses the run."""
     assert corral.outside(TOKEN) == 0
     assert corral.inside(TOKEN) == 1

@@ -1,4 +1,4 @@
-"""The audit file on Windows: the descriptor is written to directly, so nothing may translate its lines."""
+"""Check on Windows that the audit file's line endings are not changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(path, destination):
         os.close(fd)
 
 
-def test_a_chain_goes_on_in_the_next_run(tmp_path):
+def test_the_next_run_continues_the_chain(tmp_path):
     path = tmp_path / "audit"
     write(path, "a.example")
     write(path, "b.example")
@@ -29,7 +29,7 @@ def test_a_chain_goes_on_in_the_next_run(tmp_path):
     assert b"\r" not in path.read_bytes()
 
 
-def test_one_run_at_a_time_writes_it(tmp_path):
+def test_one_run_at_a_time_writes_an_audit(tmp_path):
     path = tmp_path / "audit"
     fd = open_audit(str(path))
     with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Command lines, read back by the readers that count: CommandLineToArgvW, a C runtime, cmd.exe."""
+"""Read command lines back with CommandLineToArgvW, a C runtime and cmd.exe."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def random_arguments(seed: int, cases: int):
         yield [words[0].replace('"', "") or "x", *words[1:]]
 
 
-def test_windows_itself_splits_it_back():
+def test_windows_splits_the_line_back():
     for argv in random_arguments(1, 3000):
         assert split(quoted(argv)) == argv
-    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # the control: it is a splitter
+    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # the control: it splits
 
 
-def test_a_c_runtime_splits_it_back():
-    """All in one process: what python.exe got is what its C runtime or Windows made of the line."""
+def test_a_c_runtime_splits_the_line_back():
+    """python.exe gets the arguments that its C runtime or Windows made from the line."""
     for argv in random_arguments(2, 8):
-        # NUL aside, a line feed in an argument is fine for every reader but a batch file.
+        # Every reader except a batch file accepts a line feed in an argument.
         application, line = start_line([sys.executable, "-c", SHOW, *argv], system_root=ROOT)
         done = subprocess.run(line, executable=application, capture_output=True, check=True)
         assert json.loads(done.stdout) == argv
@@ -64,7 +64,7 @@ def batch(tmp_path):
     return str(path)
 
 
-def test_a_batch_file_gets_what_was_meant(batch):
+def test_a_batch_file_gets_its_arguments(batch):
     argv = ["a b", "c;d=e,f", "C:\\", "", "plain"]
     application, line = start_line([batch, *argv], system_root=ROOT)
     done = subprocess.run(line, executable=application, capture_output=True, check=False)
@@ -73,31 +73,31 @@ def test_a_batch_file_gets_what_was_meant(batch):
 
 
 @pytest.mark.parametrize("injected", ['"&echo injected&"', "%SystemRoot%", "x\necho injected"])
-def test_a_batch_file_cannot_be_made_to_run_more(batch, injected):
+def test_a_batch_file_does_not_run_injected_commands(batch, injected):
     with pytest.raises(CommandError):
         start_line([batch, injected], system_root=ROOT)
 
 
 def through_cmd(batch: str, argument: str) -> bytes:
-    """Quoted as for a program, which is what every launcher once did."""
+    """Run a batch file with an argument that is quoted for a program, which is wrong for cmd.exe."""
     line = f'cmd.exe /d /s /c "{quoted([batch, argument])}"'
     cmd = f"{ROOT}\\System32\\cmd.exe"
     return subprocess.run(line, executable=cmd, capture_output=True, check=False).stdout
 
 
-def test_the_control_cmd_does_expand(batch):
+def test_cmd_expands_variables_in_wrongly_quoted_arguments(batch):
     assert json.loads(through_cmd(batch, "plain")) == ["plain"]
     assert json.loads(through_cmd(batch, "%OS%")) == ["Windows_NT"]
 
 
 @pytest.mark.real_windows(reason="its cmd.exe ends quotes elsewhere")
-def test_the_control_cmd_does_run_more(batch):
+def test_cmd_runs_injected_commands_in_wrongly_quoted_arguments(batch):
     shown = through_cmd(batch, '"&echo injected&"')
     assert any(row.strip().startswith(b"injected") for row in shown.splitlines())
 
 
-def test_windows_reads_the_block():
-    """GetEnvironmentStringsW hands out such a block too: both ways of writing one agree."""
+def test_windows_reads_the_environment_block():
+    """GetEnvironmentStringsW of the new process must return the same block."""
     GetEnvironmentStringsW = win32.function("kernel32", "GetEnvironmentStringsW", win32.LPVOID)
     FreeEnvironmentStringsW = win32.function(
         "kernel32", "FreeEnvironmentStringsW", win32.BOOL, win32.LPVOID
@@ -108,7 +108,7 @@ def test_windows_reads_the_block():
         found.append(text)
         at += 2 * (len(text) + 1)
     FreeEnvironmentStringsW(place)
-    # Names with a leading "=" are cmd.exe's own and never handed on by us.
+    # Names with a leading "=" belong to cmd.exe. corral never passes them on.
     own = [tuple(text.split("=", 1)) for text in found if not text.startswith("=")]
     block = environment_block(own).decode("utf-16-le")
     assert sorted(block[:-2].split("\0")) == sorted("=".join(pair) for pair in own)

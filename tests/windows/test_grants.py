@@ -1,4 +1,4 @@
-"""Grants on a real disk: what the walk refuses, what is set and taken back, what a target then reaches."""
+"""Test grants on a real disk: refused trees, entries that are set and removed, and access from inside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from corral.platforms.windows import undo
 from corral.platforms.windows.files import access_list, granted_tree, journal
 from corral.platforms.windows.files.access_list import grant_sid
 from corral.platforms.windows.mechanisms import path_grants
-from windows.conftest import wine
+from windows.conftest import PYTHON, wine
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,10 @@ def root_of(path, access="write"):
 
 
 def walked(path):
-    return sorted((name, directory) for name, _, directory in granted_tree.walk(path))
+    return sorted(
+        (os.path.join(path, node.name) if node.name else path, node.directory)
+        for node, _ in granted_tree.walk(path)
+    )
 
 
 def junction(target, path):
@@ -51,7 +54,7 @@ def junction(target, path):
         pytest.skip(f"no junction can be made here: {error}")
 
 
-def test_a_walk(tree):
+def test_a_walk_finds_every_file(tree):
     assert walked(tree) == [
         (tree, True),
         (os.path.join(tree, "sub"), True),
@@ -59,17 +62,16 @@ def test_a_walk(tree):
     ]
 
 
-def test_a_walk_of_one_file(tree):
+def test_a_walk_of_one_file_finds_that_file(tree):
     file = os.path.join(tree, "sub", "file.txt")
     assert walked(file) == [(file, False)]
 
 
-def test_a_second_name_stops_the_walk(tree, tmp_path):
-    walked(tree)  # the control
+def test_the_walk_finds_a_second_hard_link(tree, tmp_path):
     (tmp_path / "outside").write_text("secret")
     os.link(tmp_path / "outside", os.path.join(tree, "inside"))
-    with pytest.raises(OSError, match="has 2 names"):
-        walked(tree)
+    links = {node.name: node.links for node, _ in granted_tree.walk(tree)}
+    assert (links["inside"], links["sub\\file.txt"]) == (2, 1)
 
 
 def test_a_junction_stops_the_walk(tree, tmp_path):
@@ -81,20 +83,19 @@ def test_a_junction_stops_the_walk(tree, tmp_path):
     assert node.reparse
 
 
-def test_a_parent_swapped_in_the_middle(tree, tmp_path):
-    """What has its name by then lies elsewhere, and the handle tells where."""
+def test_a_directory_replaced_during_the_walk_is_refused(tree, tmp_path):
+    """Another directory takes the name during the walk, so its handle has another path."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file.txt").write_text("secret")
     with contextlib.closing(granted_tree.walk(tree)) as walk:
-        seen = [next(walk)[0], next(walk)[0]]
-        assert seen == [tree, os.path.join(tree, "sub")]
+        assert [next(walk)[0].name, next(walk)[0].name] == ["", "sub"]
         os.rename(os.path.join(tree, "sub"), str(tmp_path / "away"))
         junction(str(tmp_path / "outside"), os.path.join(tree, "sub"))
         with pytest.raises(OSError, match=r"moved|link"):
             list(walk)
 
 
-def test_the_same_object_as_stat_saw(tree):
+def test_a_handle_leads_to_the_object_that_stat_saw(tree):
     found = os.lstat(tree)
     with granted_tree.open_object(tree) as handle:
         assert granted_tree.has_identity(handle.value, found.st_dev, found.st_ino)
@@ -102,16 +103,16 @@ def test_the_same_object_as_stat_saw(tree):
         assert not granted_tree.has_identity(handle.value, found.st_dev + 1, found.st_ino)
 
 
-def test_a_root_that_was_swapped(tree, tmp_path):
+def test_a_replaced_root_is_refused(tree, tmp_path):
     root = root_of(tree)
     os.rename(tree, str(tmp_path / "away"))
     os.mkdir(tree)
-    with pytest.raises(OSError, match="no longer what was granted") as caught:
-        path_grants.set_entries(root, kept=False)
+    with pytest.raises(OSError, match="not the object that was granted") as caught:
+        path_grants.set_entries(root, path_grants.Exceptions(), kept=False)
     assert caught.value.filename == tree
 
 
-def test_a_path_that_is_not_there(tmp_path):
+def test_a_missing_path_is_an_error(tmp_path):
     missing = str(tmp_path / "none")
     with pytest.raises(OSError) as caught:
         walked(missing)
@@ -128,44 +129,47 @@ def deep(tmp_path):
     return str(tmp_path)
 
 
-def test_paths_longer_than_260(deep):
+def test_paths_longer_than_260_characters_open(deep):
     assert len(granted_tree.read_tree(deep).nodes) == 7
 
 
-@pytest.mark.real_windows(reason="it does not tell where such a path leads")
-def test_a_walk_of_paths_longer_than_260(deep):
+@pytest.mark.real_windows(reason="it does not return the final path of such a handle")
+def test_a_walk_finds_paths_longer_than_260_characters(deep):
     assert len(walked(deep)) == 7
 
 
-def test_a_mutex_is_free_again():
+OPEN = "D:(A;;GA;;;WD)"
+
+
+def test_a_released_mutex_is_free():
     for _ in range(2):
-        with win32_files.own_mutex("Local\\corral-test"):
+        with win32_files.own_mutex("Local\\corral-test", OPEN):
             pass
 
 
 HELD = """
 import sys
 from corral.abi import win32_files
-with win32_files.own_mutex("Local\\\\corral-test-held"):
+with win32_files.own_mutex("Local\\\\corral-test-held", "D:(A;;GA;;;WD)"):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
 def test_a_mutex_of_a_killed_process_is_free():
-    """While it lives nobody waits for it without end."""
+    """While the process lives, others give up after a limited time."""
     with subprocess.Popen(
         [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout.readline().strip() == b"held"
         with (
-            pytest.raises(OSError, match="does not let go"),
-            win32_files.own_mutex("Local\\corral-test-held", timeout_ms=1),
+            pytest.raises(OSError, match="keeps the mutex"),
+            win32_files.own_mutex("Local\\corral-test-held", OPEN, timeout_ms=1),
         ):
             pass
         child.kill()
         child.wait()
-    with win32_files.own_mutex("Local\\corral-test-held"):
+    with win32_files.own_mutex("Local\\corral-test-held", OPEN):
         pass
 
 
@@ -195,8 +199,8 @@ def test_a_claim_lives_as_long_as_its_process(tmp_path):
     assert os.listdir(directory) == []
 
 
-def test_a_dead_run_whose_root_is_gone(tmp_path, tree):
-    """Nothing to take out of it: the journal goes."""
+def test_a_dead_runs_journal_is_removed_if_its_root_is_gone(tmp_path, tree):
+    """The granted root no longer exists, so only the journal is removed."""
     directory = str(tmp_path / "journal")
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()
@@ -205,7 +209,7 @@ def test_a_dead_run_whose_root_is_gone(tmp_path, tree):
     assert os.listdir(directory) == []
 
 
-def test_a_run_sweeps_up_first(tmp_path):
+def test_a_run_first_cleans_up_after_dead_runs(tmp_path):
     directory = str(tmp_path / "journal")
     journal.create(directory, "dead", journal.Entry(profile="", roots=())).leave()
     results = Results()
@@ -216,9 +220,9 @@ def test_a_run_sweeps_up_first(tmp_path):
     assert os.listdir(directory) == []
 
 
-@pytest.mark.skipif(not wine(), reason="Windows keeps what is set")
-def test_entries_that_do_not_stay_are_a_failure(tree):
-    """Wine has Unix modes in place of access lists: what was set is not there afterwards, and that is said."""
+@pytest.mark.skipif(not wine(), reason="tests a host that ignores access lists")
+def test_entries_that_do_not_read_back_are_a_failure(tree):
+    """Wine has no access lists, so an entry does not read back. corral must report a failure."""
     step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
     step.apply(Results())
     with pytest.raises(OSError, match="no entry of this grant") as caught:
@@ -236,8 +240,8 @@ def all_security(tree):
 
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
-def test_set_and_taken_back(tree, tmp_path):
-    """Byte for byte what it was, of every file, and nothing of ours on what was made meanwhile."""
+def test_entries_are_set_and_removed(tree, tmp_path):
+    """Every file gets its exact access list back, and new files keep no entry of corral."""
     before = all_security(tree)
     root = root_of(tree)
     step = path_grants.Grants(roots=(root,), directory=str(tmp_path / "journal"))
@@ -261,8 +265,8 @@ def test_set_and_taken_back(tree, tmp_path):
 
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
-def test_two_runs_on_one_root(tree, tmp_path):
-    """The entries stay until the last of them ends, in either order."""
+def test_two_runs_share_the_entries_of_one_root(tree, tmp_path):
+    """The entries stay until the last run ends, in either order."""
     directory, root = str(tmp_path / "journal"), root_of(tree)
     both = [Results(), Results()]
     for number, results in enumerate(both):
@@ -279,8 +283,8 @@ def test_two_runs_on_one_root(tree, tmp_path):
 def test_a_crash_is_cleaned_up_by_the_next_run(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
     crashed = journal.create(directory, "crashed", journal.Entry(profile="", roots=(root,)))
-    path_grants.set_entries(root, kept=False)
-    crashed.leave()  # as its death would
+    path_grants.set_entries(root, path_grants.Exceptions(), kept=False)
+    crashed.leave()  # as a crash would
     assert access_list.has_entry(security(tree), root.sid)
     results = Results()
     undo.Claim(directory=directory, run="next", profile="", roots=()).apply(results)
@@ -289,7 +293,7 @@ def test_a_crash_is_cleaned_up_by_the_next_run(tree, tmp_path):
 
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
-def test_kept_until_cleaned(tree, tmp_path):
+def test_kept_entries_stay_until_they_are_cleaned(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
     results = Results()
     claim = undo.Claim(directory=directory, run="r", profile="", roots=(root,), keep=True)
@@ -307,7 +311,7 @@ WRITE = "\ntry:\n    open(sys.argv[1], 'w').write('changed')\n    answer = 'writ
 
 
 @pytest.mark.real_windows
-def test_what_a_target_reads(corral, tree, tmp_path):
+def test_a_target_reads_only_its_grants(corral, tree, tmp_path):
     file, outside = os.path.join(tree, "sub", "file.txt"), str(tmp_path / "outside.txt")
     with open(outside, "w") as made:
         made.write("secret")
@@ -319,7 +323,7 @@ def test_what_a_target_reads(corral, tree, tmp_path):
 
 
 @pytest.mark.real_windows
-def test_what_a_target_writes(corral, tree):
+def test_a_target_writes_only_its_grants(corral, tree):
     file = os.path.join(tree, "sub", "file.txt")
     assert corral.inside(WRITE, file, flags=("--write", tree)) == "written"
     with open(file) as found:
@@ -327,8 +331,8 @@ def test_what_a_target_writes(corral, tree):
 
 
 @pytest.mark.real_windows
-def test_a_granted_directory_of_the_servers_own_project(corral, tmp_path):
-    """The server runs from a copy; what it was granted is not copied, named or started in otherwise."""
+def test_a_granted_directory_of_the_servers_project_is_used_in_place(corral, tmp_path):
+    """The server runs from a copy, but its granted directory is not copied."""
     project, data = tmp_path / "project", tmp_path / "project" / "data"
     data.mkdir(parents=True)
     (project / "pyproject.toml").touch()
@@ -337,7 +341,7 @@ def test_a_granted_directory_of_the_servers_own_project(corral, tmp_path):
     )
     said = data / "said"
     done = corral.run(
-        *(sys.executable, str(project / "main.py"), str(said)),
+        *(PYTHON, str(project / "main.py"), str(said)),
         flags=("--write", str(data)),
         cwd=str(data),
     )
@@ -357,8 +361,8 @@ except OSError as error:
 
 
 @pytest.mark.real_windows
-def test_a_junction_planted_by_the_target(corral, tree, tmp_path):
-    """It leads nowhere for the target, and the next run refuses the tree rather than follow it."""
+def test_a_junction_planted_by_the_target_gives_no_access(corral, tree, tmp_path):
+    """The target cannot follow the junction, and the next run refuses the tree."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("x")
     planted = os.path.join(tree, "planted")
@@ -370,6 +374,6 @@ def test_a_junction_planted_by_the_target(corral, tree, tmp_path):
         == "PermissionError"
     )
     if os.path.lexists(planted):
-        done = corral.run(sys.executable, "-c", "pass", flags=("--write", tree))
+        done = corral.run(PYTHON, "-c", "pass", flags=("--write", tree))
         assert done.returncode == 125
         assert b"planted" in done.stderr

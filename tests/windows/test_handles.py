@@ -1,4 +1,4 @@
-"""The ground of the bindings, by calls into the real libraries: errors, missing functions, handles."""
+"""Test the bindings with the real libraries: errors, missing functions, handles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_ntstatus_becomes_the_windows_error_that_belongs_to_it():
     assert win32.winerror(caught.value) == 6
 
 
-def test_a_function_that_is_not_there_says_so():
+def test_a_missing_function_is_named():
     for library, name in (("kernel32", "NoSuchFunction"), ("no-such-library", "Function")):
         missing = win32.function(library, name, win32.BOOL)
         assert not missing.exists()
@@ -40,7 +40,7 @@ def test_a_function_that_is_not_there_says_so():
     assert win32.CloseHandle.exists()
 
 
-def test_a_library_beside_the_program_cannot_stand_in_for_one_of_windows(tmp_path, monkeypatch):
+def test_a_library_beside_the_program_does_not_replace_one_of_windows(tmp_path, monkeypatch):
     (tmp_path / "standin.dll").write_bytes(b"MZ")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(win32.MissingFunctionError) as caught:
@@ -68,7 +68,7 @@ def test_a_handle_is_closed_once_and_counted():
         event.value  # noqa: B018
 
 
-def test_a_handle_that_was_given_away_stays_open():
+def test_a_detached_handle_stays_open():
     event = win32.Handle(CreateEventW(None, True, False, None))
     value = event.detach()
     event.close()
@@ -76,6 +76,6 @@ def test_a_handle_that_was_given_away_stays_open():
 
 
 @pytest.mark.parametrize("value", [0, win32.INVALID_HANDLE_VALUE])
-def test_what_is_no_handle_cannot_be_owned(value):
-    with pytest.raises(ValueError, match="no handle"):
+def test_an_invalid_handle_cannot_be_owned(value):
+    with pytest.raises(ValueError, match="not a handle"):
         win32.Handle(value)

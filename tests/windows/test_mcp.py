@@ -1,19 +1,23 @@
-"""A real MCP session through `corral run` and through the API."""
+"""Hold a real MCP session through `corral run` and through the API."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
 
 import pytest
 
 import corral as package
-from corral.messages.client import Client
+from corral.messages.client import Client, ConversationError
+from windows.conftest import PYTHON
 
-SERVER = (sys.executable, "-m", "corral.demo.server")
+SOURCE = os.path.dirname(os.path.dirname(package.__file__))
+# The base Python has few packages to copy. corral's own files are granted instead.
+SERVER = (PYTHON, "-m", "corral.demo.server")
+VARIABLES = {**os.environ, "PYTHONPATH": SOURCE}
 LOOSE = {
     "environment": {"pass": ["PYTHONPATH"]},
+    "filesystem": {"read": [SOURCE]},
     "degrade": {
         "allow": [
             *("filesystem", "network", "subprocess", "syscalls"),
@@ -24,17 +28,18 @@ LOOSE = {
 
 
 @pytest.fixture
-def session(corral):
-    flags = ("--best-effort", "--env", "PYTHONPATH")
+def session(corral, tmp_path):
+    grants = ("--read", SOURCE, "--read", str(tmp_path))
+    flags = ("--best-effort", "--env", "PYTHONPATH", *grants)
     argv = corral.argv("run", *flags, "--", *SERVER)
     with subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=VARIABLES
     ) as process:
         yield process
         process.kill()
 
 
-def test_a_session(session, tmp_path):
+def test_a_session_works_through_run(session, tmp_path):
     note = tmp_path / "note.txt"
     note.write_text("written outside")
     client = Client(session.stdout, session.stdin)
@@ -44,22 +49,40 @@ def test_a_session(session, tmp_path):
     assert (answer.error, "written outside" in answer.text) == (False, True)
     assert client.call_tool("read_file", {"path": str(tmp_path / "none")}).error  # the control
     session.stdin.close()
-    assert session.wait(20) == 0
+    assert session.wait(90) == 0
     assert session.stdout.read() == b""
 
 
-def test_the_end_of_input_ends_a_session_that_never_began(session):
+def test_the_end_of_input_ends_an_unused_session(session):
     session.stdin.close()
-    assert session.wait(20) == 0
+    assert session.wait(90) == 0
 
 
-def test_a_session_of_the_api():
+def test_a_session_works_through_the_api():
     with package.launch(
-        SERVER, LOOSE, stdin=package.PIPE, stdout=package.PIPE, env=os.environ
+        SERVER, LOOSE, stdin=package.PIPE, stdout=package.PIPE, env=VARIABLES
     ) as sandbox:
         client = Client(sandbox.stdout, sandbox.stdin)
         assert client.initialize()["serverInfo"]["name"] == "corral-demo"
         assert "read_file" in client.list_tools()
         sandbox.stdin.close()
-        assert sandbox.wait(20) == 0
+        assert sandbox.wait(90) == 0
     assert sandbox.report.outcome.kind == "exited"
+
+
+def test_a_session_works_through_the_guard():
+    """Windows cannot poll pipes, so the guard uses threads to read and write them."""
+    policy = {**LOOSE, "mcp": {"tools": {"deny": ["read_file"]}}}
+    with package.launch(
+        SERVER, policy, stdin=package.PIPE, stdout=package.PIPE, env=os.environ
+    ) as sandbox:
+        client = Client(sandbox.stdout, sandbox.stdin)
+        assert client.initialize()["serverInfo"]["name"] == "corral-demo"
+        listed = client.list_tools()
+        assert listed
+        assert "read_file" not in listed
+        with pytest.raises(ConversationError, match=r"mcp\.tools\.deny"):
+            client.call_tool("read_file", {"path": "any"})
+        sandbox.stdin.close()
+        assert sandbox.wait(90) == 0
+    assert [row.kind for row in sandbox.report.denials] == ["tool"]

@@ -1,4 +1,4 @@
-"""The minifilter client on Windows: a missing driver is said, and drives have devices."""
+"""Test the minifilter client on Windows: a missing driver is reported, and drives have devices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from corral.abi import win32, win32_filter
 from corral.platforms.windows.mechanisms import minifilter
 
 
-def test_a_driver_that_is_not_there_is_said():
+def test_a_missing_driver_is_reported():
     before = win32.open_handles()
     with pytest.raises(minifilter.AbsentError) as caught:
         minifilter.connect(minifilter.Checks())

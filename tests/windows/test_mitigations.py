@@ -1,10 +1,9 @@
-"""Mitigations are read back from the very process; what Wine takes and ignores must show there."""
+"""Read mitigations back from the process. Wine accepts and ignores them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 
 import pytest
 
@@ -12,22 +11,20 @@ from corral.abi import win32, win32_process
 from corral.platforms.windows.mechanisms import mitigations
 from corral.platforms.windows.streams import Streams
 from corral.programs import windows_command_line
-from windows.conftest import wine
+from windows.conftest import PYTHON, wine
 
-only_wine = pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
+only_wine = pytest.mark.skipif(not wine(), reason="tests a host that ignores mitigations")
 ROOT = os.environ["SYSTEMROOT"]
 MILD = mitigations.EXTENSION_POINTS.bit | mitigations.NO_REMOTE_IMAGES.bit
 
 
 @contextlib.contextmanager
 def started(step: mitigations.Mitigations, code: str = "pass"):
-    """A python of its own under these attributes; its process and what it says."""
+    """Start python with these attributes, and return its process and output."""
     reading, writing = os.pipe()
     streams = Streams((reading, writing, writing))
     attributes = step.attributes()
-    application, line = windows_command_line.start_line(
-        [sys.executable, "-c", code], system_root=ROOT
-    )
+    application, line = windows_command_line.start_line([PYTHON, "-c", code], system_root=ROOT)
     with win32_process.Attributes(1 + len(attributes)) as made:
         made.add_handles(win32_process.PROC_THREAD_ATTRIBUTE_HANDLE_LIST, streams.values())
         for attribute, value, size in attributes:
@@ -55,9 +52,9 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
         os.close(reading)
 
 
-def test_a_process_without_mitigations_does_not_pass():
+def test_a_process_without_mitigations_fails_verification():
     own = win32_process.GetCurrentProcess()
-    mitigations.plan(0, subprocess=True).check(own)  # the control: nothing was asked
+    mitigations.plan(0, subprocess=True).check(own)  # the control: nothing was requested
     with pytest.raises(OSError, match="no child processes: reads back as off"):
         mitigations.plan(0, subprocess=False).check(own)
     strict = mitigations.plan(mitigations.STRICT_HANDLES.bit, subprocess=True)
@@ -65,8 +62,8 @@ def test_a_process_without_mitigations_does_not_pass():
         strict.check(own)
 
 
-def test_a_runtime_starts_under_none():
-    """The control: what python does here without any mitigation."""
+def test_a_runtime_starts_without_mitigations():
+    """The control: python starts here without any mitigation."""
     with started(mitigations.plan(0, subprocess=True), "print('started')") as (_, reading):
         assert os.read(reading, 100).startswith(b"started")
 
@@ -75,7 +72,7 @@ def test_a_runtime_starts_under_none():
 @pytest.mark.parametrize(
     "step", [mitigations.plan(MILD, subprocess=True), mitigations.plan(0, subprocess=False)]
 )
-def test_what_is_taken_and_ignored_is_a_failure(step):
+def test_an_ignored_mitigation_is_a_failure(step):
     before = win32.open_handles()
     with started(step) as (process, _), pytest.raises(OSError, match="reads back as off"):
         step.check(process.value)
@@ -84,18 +81,18 @@ def test_what_is_taken_and_ignored_is_a_failure(step):
 
 @pytest.mark.real_windows(reason="it ignores mitigations")
 @pytest.mark.parametrize("item", mitigations.ORDER, ids=lambda item: item.name)
-def test_a_mitigation_that_was_asked_for_reads_back(item):
+def test_a_requested_mitigation_reads_back(item):
     step = mitigations.plan(item.bit, subprocess=True)
     with started(step, "import time; input()") as (process, _):
         step.check(process.value)
 
 
-CHILD = f"import subprocess, sys\ntry: subprocess.run([{sys.executable!r}, '-c', 'pass'])\nexcept OSError: print('denied')\nelse: print('ran')"
+CHILD = f"import subprocess, sys\ntry: subprocess.run([{PYTHON!r}, '-c', 'pass'])\nexcept OSError: print('denied')\nelse: print('ran')"
 
 
 @pytest.mark.real_windows(reason="it ignores mitigations")
 @pytest.mark.parametrize(("allowed", "word"), [(False, b"denied"), (True, b"ran")])
-def test_no_child_processes(allowed, word):
+def test_child_processes_start_only_if_allowed(allowed, word):
     step = mitigations.plan(0, subprocess=allowed)
     with started(step, CHILD) as (process, reading):
         step.check(process.value)

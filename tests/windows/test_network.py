@@ -1,4 +1,4 @@
-"""What a target reaches by a level, or by name through the relay; each with its control."""
+"""Test which hosts a target reaches by a network level, or by name through the relay. Each test has a control."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def web():
     server.server_close()
 
 
-@pytest.mark.skipif(not wine(), reason="Windows has AppContainers")
+@pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
 @pytest.mark.parametrize("flags", [(), ("--allow-net", "example.com")])
 def test_without_a_container_the_network_is_refused(corral, flags):
     done = corral.run("cmd", "/c", "echo started", flags=flags)
@@ -68,9 +68,9 @@ def test_without_a_container_the_network_is_refused(corral, flags):
     assert b"started" not in done.stdout
 
 
-@pytest.mark.skipif(not wine(), reason="Windows has AppContainers")
-def test_a_network_that_was_let_go_has_no_relay(corral):
-    """Nothing is walled off, so there is nothing to relay: the run goes on with a warning."""
+@pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
+def test_an_unenforced_network_has_no_relay(corral):
+    """Without walls a relay is useless, so the run goes on with a warning."""
     flags = ("--best-effort", "--allow-net", "example.com")
     done = corral.run("cmd", "/c", "echo [%HTTP_PROXY%]", flags=flags)
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_a_level_and_names_exclude_each_other(corral, tmp_path):
 
 
 @pytest.mark.real_windows
-def test_a_named_host_by_the_relay_and_no_other_way(corral, web, tmp_path):
+def test_a_named_host_is_reached_by_the_relay_only(corral, web, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         ports = [web, str(other.getsockname()[1])]
         report = tmp_path / "report.json"
@@ -101,7 +101,7 @@ def test_a_named_host_by_the_relay_and_no_other_way(corral, web, tmp_path):
 
 @pytest.mark.real_windows
 @pytest.mark.parametrize("level", ["outbound", "local", "full"])
-def test_no_level_opens_the_host_s_loopback(corral, web, tmp_path, level):
+def test_no_level_opens_the_hosts_loopback(corral, web, tmp_path, level):
     policy = tmp_path / "policy.toml"
     policy.write_text(f'version = 1\n[windows]\nnetwork = "{level}"\n')
     assert corral.outside(CONNECT, web) == "reached"

@@ -1,4 +1,4 @@
-"""The relay on Windows: its pipes and sockets are not those of Linux, the code is the same."""
+"""Test the relay with the pipes and sockets of Windows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import http.server
 import os
 import socket
 import subprocess
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -18,12 +17,13 @@ from corral.denials.records import Denials
 from corral.network.destinations import check_from_policy
 from corral.network.guard import HostAddresses
 from corral.network.http_proxy.outbound import Outbound
+from corral.plan.model import Results
 from corral.platforms.windows.layers import BASE
 from corral.platforms.windows.mechanisms import job
 from corral.platforms.windows.relay import inside
 from corral.platforms.windows.relay import outside as outer
 from corral.platforms.windows.relay import start as relay_start
-from windows.conftest import wine
+from windows.conftest import PYTHON, wine
 
 LARGE = 4 << 20
 
@@ -54,7 +54,7 @@ def web():
 class Running:
     def __init__(self, allow):
         self.denials = Denials()
-        argv = relay_start.shim_argv(sys.executable)
+        argv = relay_start.shim_argv(PYTHON)
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         reader = os.dup(self.process.stdout.fileno())
         self.port = inside.read_hello(reader)
@@ -93,19 +93,19 @@ def running(web):
     made.close()
 
 
-def test_allowed_and_denied(running, web):
+def test_only_allowed_hosts_are_reached_through_the_relay(running, web):
     assert running.get(f"http://allowed.test:{web}/") == (200, b"hello")
     assert running.get(f"http://evil.test:{web}/")[0] == 403
     assert [row.destination for row in running.denials.rows()] == [f"evil.test:{web}"]
 
 
-def test_a_large_body(running, web):
+def test_a_large_body_arrives(running, web):
     code, body = running.get(f"http://allowed.test:{web}/large")
     assert (code, len(body)) == (200, LARGE)
 
 
 def test_a_refused_connection_does_not_stay_open(running):
-    """By abort: on Windows only closing a socket wakes a thread that reads from it."""
+    """The relay closes the socket, because on Windows only this wakes a thread that reads from it."""
     with socket.create_connection(("127.0.0.1", running.port), timeout=30) as end:
         end.sendall(b"nonsense\r\n\r\n")
         assert end.recv(1000).startswith(b"HTTP/1.1 400 ")
@@ -116,16 +116,16 @@ def test_the_shim_ends_with_its_pipe(running):
     assert running.process.returncode is None  # the control
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), running.relay._descriptors[1])
-    assert running.process.wait(30) == 0
+    assert running.process.wait(90) == 0
 
 
-def test_the_host_s_own_addresses_are_known():
+def test_the_hosts_own_addresses_are_known_on_windows():
     own = HostAddresses()
     assert bytes([127, 0, 0, 1]) in own
     assert bytes([192, 0, 2, 1]) not in own
 
 
-# --- started as for a run -------------------------------------------------------------------------
+# --- The shim, started as for a run
 
 ENVIRONMENT = tuple(
     (name, os.environ[name]) for name in ("SYSTEMROOT", "TEMP") if name in os.environ
@@ -133,8 +133,8 @@ ENVIRONMENT = tuple(
 
 
 def hosts(**changes):
-    """Without a container, and as far as Wine keeps a job's limits: not at all."""
-    values = {"allow": ("allowed.test",), "python": sys.executable, "environment": ENVIRONMENT}
+    """Return a step without a container and without limits, because Wine has neither."""
+    values = {"allow": ("allowed.test",), "python": PYTHON, "environment": ENVIRONMENT}
     if wine():
         values |= {"memory": None, "read_back": False, "childless": False}
     return relay_start.NamedHosts(**{**values, **changes})
@@ -147,8 +147,8 @@ def nothing_is_left():
     assert win32.open_handles() == before
 
 
-def test_a_shim_of_a_run(web, nothing_is_left):
-    shim = relay_start.start(hosts(), None)
+def test_a_runs_shim_relays_and_leaves_nothing(web, nothing_is_left):
+    shim = relay_start.start(hosts(), Results())
     relay = outer.Relay(
         *shim.take_pipes(),
         Outbound(
@@ -166,18 +166,18 @@ def test_a_shim_of_a_run(web, nothing_is_left):
         socket.create_connection(("127.0.0.1", shim.port), timeout=30)
 
 
-def test_a_shim_that_nobody_needed(nothing_is_left):
-    relay_start.start(hosts(), None).release()
+def test_an_unused_shim_leaves_nothing(nothing_is_left):
+    relay_start.start(hosts(), Results()).release()
 
 
 @pytest.mark.parametrize("program", ["C:\\no\\such\\python.exe", "hostname.exe"])
-def test_what_does_not_become_a_shim(nothing_is_left, program):
+def test_a_program_that_is_not_a_shim_is_refused(nothing_is_left, program):
     path = os.path.join(os.environ["SYSTEMROOT"], "System32", program)
     with pytest.raises(OSError):
-        relay_start.start(hosts(python=path), None)
+        relay_start.start(hosts(python=path), Results())
 
 
-@pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
+@pytest.mark.skipif(not wine(), reason="tests a host that ignores the limits")
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
@@ -188,6 +188,6 @@ def test_what_does_not_become_a_shim(nothing_is_left, program):
     ],
     ids=["limits", "ui", "mitigations", "children"],
 )
-def test_a_shim_whose_limits_do_not_hold_is_not_started(nothing_is_left, asked, text):
+def test_a_shim_is_not_started_if_its_limits_do_not_read_back(nothing_is_left, asked, text):
     with pytest.raises(OSError, match=text):
-        relay_start.start(hosts(**asked), None)
+        relay_start.start(hosts(**asked), Results())

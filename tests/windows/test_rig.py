@@ -1,4 +1,4 @@
-"""The rig itself: what it promises to the tests that run under Wine, and to the host it runs on."""
+"""Test the Wine rig itself: it gives correct results, and changes nothing on the host."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from windows import rig
 from windows.test_under_wine import judge
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.rig("wine"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture
 def token() -> str:
-    """Marks the processes of one run by their command lines."""
+    """Return a word that marks the processes of one run in their command lines."""
     return f"corral-{secrets.token_hex(8)}"
 
 
@@ -29,7 +29,7 @@ def running(token: str) -> list[str]:
         try:
             found.append(pathlib.Path(f"/proc/{entry}/cmdline").read_text())
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
     return [line for line in found if token in line]
 
 
@@ -39,14 +39,14 @@ def test_status_and_streams_come_back():
     assert (result.returncode, result.output, result.errors) == (7, "cba\n", "wrong")
 
 
-def test_it_is_windows_for_a_python_that_finds_corral():
+def test_python_under_wine_reports_windows_and_finds_corral():
     code = "import sys, corral.abi.win32 as w; print(sys.platform, w.CloseHandle.exists())"
     assert rig.run(["python", "-c", code]).output == "win32 True\n"
 
 
 @pytest.fixture
 def shared():
-    """A directory of the host that everybody may write to."""
+    """Make a directory of the host that every user may write to."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-", dir="/var/tmp"))
     path.chmod(0o777)
     yield path
@@ -79,7 +79,7 @@ def test_a_program_that_hangs_is_ended(token):
     with pytest.raises(subprocess.TimeoutExpired):
         rig.run(["python", "-c", code, token], timeout=5)
     while running(token):
-        pass  # the timeout of this test is the judge
+        pass  # only the timeout of this test ends a failing loop
 
 
 def test_a_test_that_did_not_report_has_failed():

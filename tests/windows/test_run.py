@@ -1,4 +1,4 @@
-"""`corral run` and its sisters: what is held is named, what is not is refused."""
+"""Check that `corral run` and other commands name the enforced controls, and refuse if one is missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import sys
 
 import pytest
 
@@ -14,8 +13,9 @@ import corral as package
 from corral.errors import UnenforceableError
 from corral.platforms.windows.mechanisms import job
 from corral.platforms.windows.mechanisms.job import Job
+from windows.conftest import PYTHON
 
-QUICK = (sys.executable, "-c", "print('ran')")
+QUICK = (PYTHON, "-c", "print('ran')")
 LETTING_GO = (
     *("filesystem", "network", "subprocess", "syscalls"),
     *("memory", "pids", "fds", "disk"),
@@ -36,8 +36,8 @@ def policy(path, text: str) -> tuple[str, str]:
     return "--policy", str(path)
 
 
-def test_a_memory_limit_that_is_not_kept_refuses(corral, tmp_path):
-    """The test of honesty: Wine accepts the limit, so only reading it back tells."""
+def test_a_memory_limit_that_does_not_read_back_is_refused(corral, tmp_path):
+    """Wine accepts the limit and drops it. Only reading it back shows this."""
     if keeps(Job(memory=64 << 20)):
         pytest.skip("this Windows keeps its limits")
     report = tmp_path / "report.json"
@@ -48,14 +48,6 @@ def test_a_memory_limit_that_is_not_kept_refuses(corral, tmp_path):
     assert b"reads back as 0x0" in done.stderr
     outcome = json.loads(report.read_text())["outcome"]
     assert (outcome["kind"], outcome["exit_code"]) == ("refused", 125)
-
-
-@pytest.mark.parametrize("package", ["npm:left-pad@1.3.0", "pypi:mcp-server-time"])
-def test_packages_are_refused(corral, package):
-    done = corral("run", package)
-    assert (done.returncode, done.stdout) == (125, b"")
-    assert b"packages are not installed on Windows yet" in done.stderr
-    assert b"hint:" in done.stderr
 
 
 def test_best_effort_runs_and_warns(corral):
@@ -75,7 +67,7 @@ def test_best_effort_runs_and_warns(corral):
     ],
     ids=["fds", "disk", "listen"],
 )
-def test_what_windows_cannot_hold_refuses_when_it_is_stated(corral, tmp_path, flags, control):
+def test_a_stated_limit_that_windows_cannot_enforce_is_refused(corral, tmp_path, flags, control):
     loose = [name for name in LETTING_GO if name.encode() != control]
     chosen = policy(tmp_path / "p.toml", f"[degrade]\nallow = {json.dumps(loose)}")
     done = corral.run(*QUICK, flags=(*chosen, *flags))
@@ -85,13 +77,16 @@ def test_what_windows_cannot_hold_refuses_when_it_is_stated(corral, tmp_path, fl
     assert corral.run(*QUICK, flags=everything).returncode == 0  # the control
 
 
-def test_io_refuses_when_it_is_stated(corral, tmp_path):
+def test_a_stated_io_limit_is_refused(corral, tmp_path):
     text = f'[limits]\nio = "1M"\n[degrade]\nallow = {json.dumps(LETTING_GO)}'
     done = corral.run(*QUICK, flags=policy(tmp_path / "p.toml", text))
-    assert (done.returncode, b"io: nothing on windows holds it" in done.stderr) == (125, True)
+    assert (done.returncode, b"io: no mechanism on windows enforces it" in done.stderr) == (
+        125,
+        True,
+    )
 
 
-def test_the_report_names_what_held(corral, tmp_path):
+def test_the_report_names_what_was_enforced(corral, tmp_path):
     path = tmp_path / "report.json"
     done = corral.run(*QUICK, flags=("--best-effort", "--report", str(path)))
     assert done.returncode == 0
@@ -107,56 +102,58 @@ def test_the_report_names_what_held(corral, tmp_path):
 def test_explain_prints_the_steps_and_starts_nothing(corral, tmp_path):
     mark = tmp_path / "mark"
     code = f"open({str(mark)!r}, 'w')"
-    done = corral("explain", "--best-effort", "--", sys.executable, "-c", code)
+    done = corral("explain", "-v", "--best-effort", "--", PYTHON, "-c", code)
     assert done.returncode == 0, done.stderr
     said = done.stdout.decode()
     assert "clone: create the process suspended, in the job" in said
     assert "supervisor: job object" in said
     assert not mark.exists()
-    assert corral.run(sys.executable, "-c", code, flags=("--best-effort",)).returncode == 0
+    flags = ("--best-effort", "--write", str(tmp_path))
+    assert corral.run(PYTHON, "-c", code, flags=flags).returncode == 0
     assert mark.exists()  # the control: the same command does something
 
 
-def test_without_a_word_it_refuses_all_that_is_missing(corral):
-    """Nothing is put up halfway: every wall that lacks is named at once."""
+def test_a_run_refuses_and_names_every_missing_control(corral):
+    """The refusal names every missing wall at once, and nothing is started."""
     doctor = json.loads(corral("doctor", "--json").stdout)["findings"]
     if any(item["capability"] == "app_container" for item in doctor if item["status"] == "proven"):
-        pytest.skip("the walls can be put up here")
+        pytest.skip("this Windows has the walls")
     done = corral.run(*QUICK)
     assert (done.returncode, done.stdout) == (125, b"")
     for wall in (b"filesystem", b"network", b"syscalls", b"subprocess"):
         assert wall in done.stderr
 
 
-def test_the_fallback_must_be_the_users_word(corral, tmp_path):
-    """Layering B is no wall for reads or the network: those stay missing, whoever allows it."""
+def test_the_fallback_switch_makes_no_other_control_optional(corral, tmp_path):
+    """The AppContainer's controls become optional, but the process limit is still required."""
     text = "[windows]\nfail_on_app_container_error = false"
     done = corral.run(*QUICK, flags=policy(tmp_path / "p.toml", text))
     if done.returncode == 0:
-        pytest.skip("the walls can be put up here")
+        pytest.skip("this Windows has the walls")
     assert done.returncode == 125
-    assert re.search(rb"filesystem, network[a-z, ]*: no app_container", done.stderr)
+    assert b"subprocess: no child_process_policy" in done.stderr
+    assert not re.search(rb"(filesystem|network|syscalls)[a-z, ]*: no ", done.stderr)
 
 
-def test_an_app_container_that_was_switched_off_is_missed(corral, tmp_path):
+def test_a_disabled_app_container_counts_as_missing(corral, tmp_path):
     text = "[windows]\napp_container = false"
     done = corral.run(*QUICK, flags=policy(tmp_path / "p.toml", text))
     assert done.returncode == 125
     assert b"no windows.app_container = true" in done.stderr
 
 
-def test_the_api(tmp_path):
+def test_the_api_runs_a_command(tmp_path):
     code = "import sys; print(sys.stdin.read()); sys.stderr.write('e'); sys.exit(3)"
-    done = package.run([sys.executable, "-c", code], LOOSE, input=b"hello")
+    done = package.run([PYTHON, "-c", code], LOOSE, input=b"hello")
     assert (done.exit_code, done.stdout.split(), done.stderr) == (3, [b"hello"], b"e")
     assert done.report.outcome.kind == "exited"
     assert done.report.usage.wall_ms > 0
 
 
-def test_the_api_moves_more_than_a_pipe_holds():
+def test_the_api_passes_more_data_than_a_pipe_takes():
     data = os.urandom(1 << 20)
     code = "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read())"
-    assert package.run([sys.executable, "-c", code], LOOSE, input=data).stdout == data
+    assert package.run([PYTHON, "-c", code], LOOSE, input=data).stdout == data
 
 
 def test_the_api_refuses_as_an_error():
@@ -167,8 +164,8 @@ def test_the_api_refuses_as_an_error():
         package.run([*QUICK], stated)
 
 
-def test_the_api_has_a_deadline_of_its_own():
-    waiting = [sys.executable, "-c", "input()"]
+def test_the_api_has_its_own_timeout():
+    waiting = [PYTHON, "-c", "input()"]
     with package.launch(waiting, LOOSE, stdin=package.PIPE) as sandbox:
         with pytest.raises(TimeoutError):
             sandbox.wait(0.1)
@@ -177,20 +174,20 @@ def test_the_api_has_a_deadline_of_its_own():
 
 
 def test_ps_lists_a_live_run(corral):
-    waiting = [sys.executable, "-c", "print('here', flush=True); input()"]
+    waiting = [PYTHON, "-c", "print('here', flush=True); input()"]
     with package.launch(waiting, LOOSE, stdin=package.PIPE, stdout=package.PIPE) as sandbox:
         assert sandbox.stdout.readline().strip() == b"here"
         listed = json.loads(corral("ps", "--json").stdout)
         assert [entry["command"] for entry in listed] == [waiting]
-        assert listed[0]["tasks"] == 1
+        assert listed[0]["tasks"] in {1, 2}  # Wine counts the process of the console as well
     assert json.loads(corral("ps", "--json").stdout) == []
 
 
-def test_the_async_api():
+def test_the_async_api_runs_two_commands():
     code = "import sys; print(sys.stdin.read()); sys.stderr.write('e'); sys.exit(4)"
 
     async def both():
-        argv = [sys.executable, "-c", code]
+        argv = [PYTHON, "-c", code]
         runs = (package.run_async(argv, LOOSE, input=text) for text in (b"one", b"two"))
         return await asyncio.gather(*runs)
 
@@ -198,13 +195,15 @@ def test_the_async_api():
         assert (done.exit_code, done.stdout.split(), done.stderr) == (4, [text], b"e")
 
 
-def test_clean_takes_back_what_was_kept_and_nothing_else(corral, tmp_path):
-    """Nothing was kept here: there is nothing to take back, and that is no error."""
+def test_clean_removes_kept_grants_only(corral, tmp_path):
+    """No grants were kept, so nothing is removed, and this is not an error."""
     done = corral("clean", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert corral("clean", "more").returncode != 0
 
 
-def test_the_demo_says_why_it_does_not_play(corral):
-    done = corral("demo")
-    assert (done.returncode, b"hint: `corral doctor -v`" in done.stderr) == (125, True)
+def test_the_demo_writes_its_file(corral):
+    """Wine has no AppContainers, so fewer acts are denied, but every act is in the file."""
+    data = json.loads(corral("demo", "--json").stdout)
+    assert (data["version"], data["host"]["os"]) == (1, "windows")
+    assert len(data["held"]) + len(data["did_not_hold"]) + len(data["not_tried"]) in {1, 20}

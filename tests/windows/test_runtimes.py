@@ -1,4 +1,4 @@
-"""The store and the launchers on a real disk."""
+"""Test the store and the launchers of runtimes on a real disk."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from corral.platforms.windows.runtime_copies import store as runtimes
 from corral.programs import windows_resolve
 from corral.programs.model import Program
 from corral.servers.store import tree
+from windows.conftest import PYTHON
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +46,16 @@ def server(tmp_path):
     return tmp_path / "srv"
 
 
-def test_our_own_python_is_found_on_path(server):
-    variables = {**os.environ, "PATH": os.path.dirname(sys.executable)}
+def test_the_running_python_is_found_on_path(server):
+    variables = {**os.environ, "PATH": os.path.dirname(PYTHON)}
     found = resolve("python", "main.py", cwd=server, variables=variables)
-    assert os.path.samefile(found.path, sys.executable)
+    assert os.path.samefile(found.path, PYTHON)
     assert found.argv[1] == str(server / "main.py")
     assert str(server) in found.reads
     assert os.path.dirname(found.real) in found.reads
 
 
-def test_our_own_copy_is_the_standard_library_alone():
+def test_the_copy_of_the_running_python_has_only_the_standard_library():
     def installed(trees):
         names = [name.lower() for tree in trees for name, _, _ in tree.listing.files]
         assert "lib\\os.py" in names
@@ -66,14 +67,14 @@ def test_our_own_copy_is_the_standard_library_alone():
     assert not installed(runtimes.plan_own_interpreter("C:\\users\\nobody").trees)
 
 
-def test_a_name_that_only_the_current_directory_has(server):
+def test_a_program_in_the_current_directory_is_not_found(server):
     (server / "tool.exe").write_bytes(b"MZ")
     with pytest.raises(CommandError, match="not found on PATH"):
         resolve("tool", cwd=server)
     assert resolve(".\\tool", cwd=server).path == str(server / "tool.exe")
 
 
-def test_a_batch_file_of_npm(server, tmp_path):
+def test_npms_batch_file_is_resolved_to_its_script(server, tmp_path):
     binaries = tmp_path / "node_modules" / ".bin"
     binaries.mkdir(parents=True)
     (tmp_path / "node_modules" / "x").mkdir()
@@ -104,8 +105,8 @@ LEADING_AWAY = {
 
 
 @pytest.mark.parametrize("way", LEADING_AWAY)
-def test_what_a_strangers_file_names_elsewhere_is_not_even_looked_at(way, tmp_path, monkeypatch):
-    """Windows shows the user's credentials to any server that it asks for a file."""
+def test_network_paths_in_untrusted_files_are_not_opened(way, tmp_path, monkeypatch):
+    """Opening a network path makes Windows send the user's credentials to that server."""
     for name, text in LEADING_AWAY[way].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -117,8 +118,8 @@ def test_what_a_strangers_file_names_elsewhere_is_not_even_looked_at(way, tmp_pa
     try:
         resolve(str(tmp_path / "python"), cwd=tmp_path)
     except CommandError as refused:
-        assert "is not there" in str(refused)  # noqa: PT017 - some need not be refused
-    assert any(str(tmp_path) in path for path in asked)  # the control: this is how it looks
+        assert "does not exist" in str(refused)  # noqa: PT017 - some need not be refused
+    assert any(str(tmp_path) in path for path in asked)  # the control: local paths are opened
     assert [path for path in asked if "host.invalid" in path] == []
 
 
@@ -149,8 +150,8 @@ def results():
     made.release()
 
 
-def test_a_copy_runs(server, tmp_path, results):
-    """Outside of any container: what is copied is a server that works."""
+def test_a_copied_server_runs(server, tmp_path, results):
+    """The copied server works, here without a container."""
     store = planned(server, tmp_path / "store")
     store.apply(results)
     copied = store.program.argv[1]
@@ -185,12 +186,12 @@ def test_a_half_made_copy_is_made_again(server, tmp_path, results):
     assert os.path.exists(store.program.argv[1])
 
 
-def test_a_copy_stays_for_as_long_as_a_run_has_it(server, tmp_path, results):
+def test_a_copy_in_use_is_not_removed(server, tmp_path, results):
     store, other = planned(server, tmp_path / "store"), Results()
     (room,) = [tree.directory for tree in store.trees]
     store.apply(results)
     store.apply(other)
-    for name in ("trees", "entries"):  # of packages, in the same directory
+    for name in ("trees", "entries"):  # directories of installed packages, in the same store
         (tmp_path / "store" / name).mkdir()
     other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []
@@ -202,17 +203,17 @@ def test_a_copy_stays_for_as_long_as_a_run_has_it(server, tmp_path, results):
     assert os.path.exists(store.program.argv[1])
 
 
-def test_what_a_killed_run_was_copying_is_collected(corral, tmp_path):
-    room = tmp_path / "corral" / "cache" / "store" / ("0a" * 16)
+def test_an_unfinished_copy_of_a_dead_run_is_removed(corral, tmp_path):
+    room = tmp_path / ".corral" / "cache" / "store" / ("0a" * 16)
     room.mkdir(parents=True)
     (room / "half").touch()
-    variables = {**os.environ, "LOCALAPPDATA": str(tmp_path)}
+    variables = {**os.environ, "USERPROFILE": str(tmp_path)}
     done = corral("cache", "gc", "--json", env=variables)
     assert json.loads(done.stdout) == {"removed": [str(room)]}
     assert not room.exists()
 
 
-def test_a_source_that_changes_is_copied_anew(server, tmp_path, results):
+def test_a_changed_source_is_copied_again(server, tmp_path, results):
     first = planned(server, tmp_path / "store")
     first.apply(results)
     (server / "main.py").write_text("print('other')\n")
@@ -224,8 +225,28 @@ def test_a_source_that_changes_is_copied_anew(server, tmp_path, results):
     assert second.trees[0].directory != first.trees[0].directory
 
 
+def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results):
+    """A copy of Python has hundreds of megabytes, and each newly installed package makes a new copy."""
+    store, running = tmp_path / "store", Results()
+    (server / "data").mkdir()
+    first = planned(server, store)
+    first.apply(running)
+    (kept,) = runtimes.plan(first.program, directory=str(store), without=("data",)).trees
+    runtimes.make_copy(kept)  # another selection of the same source is not an older copy
+    rooms = [first.trees[0].directory, kept.directory]
+    for text in ("two", "three"):
+        (server / "main.py").write_text(text)
+        new = planned(server, store)
+        new.apply(results)
+        results.release()
+        rooms.append(new.trees[0].directory)
+        running.release()  # this run used the first copy while the second was made
+        there = [os.path.exists(room) for room in rooms]
+        assert there == ([True, True, True] if text == "two" else [False, True, False, True])
+
+
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
-def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path, results):
+def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
     store = planned(server, tmp_path / "store")
     store.apply(results)
     store.verify(results)
@@ -241,7 +262,7 @@ def test_what_is_copied_can_be_read_by_its_capability_alone(server, tmp_path, re
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
-    """It takes no privilege to make one, and to look it is a directory like others."""
+    """Every user may create a junction, and it looks like a directory."""
     import _winapi
 
     outside, package = tmp_path / "outside", tmp_path / "package"
@@ -253,7 +274,7 @@ def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
     with pytest.raises(SandboxError, match="leads out"):
         tree.check_tree(str(package))
     tree.make_read_only(str(package))
-    (outside / "mine").write_text("after")  # the control: it can still be written
+    (outside / "mine").write_text("after")  # the control: the file is still writable
     tree.remove_tree(str(package))
     assert not package.exists()
     assert (outside / "mine").read_text() == "after"

@@ -1,4 +1,4 @@
-"""Layering B on Windows itself: what is asked of a token is read back, and what does not hold is a failure."""
+"""Test restricted tokens on Windows. Properties are read back, and a missing effect is a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from corral.plan.model import Results
 from corral.platforms.windows.mechanisms import desktop, restricted_token
 from windows.conftest import results_of_this_process, wine
 
-only_wine = pytest.mark.skipif(not wine(), reason="Windows does what it is asked")
+only_wine = pytest.mark.skipif(not wine(), reason="tests a host that ignores restricted tokens")
 TOKEN = restricted_token.RestrictedToken()
 LOW = restricted_token.LowIntegrity()
 
@@ -25,8 +25,8 @@ def no_handle_is_left():
     assert win32.open_handles() == before
 
 
-def test_the_caller_s_own_token_is_understood():
-    """The control of all readings: an ordinary token has what a restricted one must not have."""
+def test_the_callers_own_token_is_read():
+    """The control: an ordinary token has the rights that a restricted token must not have."""
     with abi.own_token(restricted_token.ACCESS) as own:
         assert "SeChangeNotifyPrivilege" in abi.token_privileges(own.value)
         assert restricted_token.extra_privileges(abi.token_privileges(own.value))
@@ -38,18 +38,18 @@ def test_the_caller_s_own_token_is_understood():
 
 
 @pytest.mark.parametrize("text", ["S-1-1-0", "S-1-16-4096", "S-1-15-3-1", "S-1-5-32-544"])
-def test_sids_there_and_back(text):
+def test_sids_survive_conversion_in_both_directions(text):
     assert format_sid(parse_sid(text)) == text
 
 
 @only_wine
-def test_privileges_that_stay_are_a_failure():
-    with pytest.raises(OSError, match="still holds Se"):
+def test_remaining_privileges_are_a_failure():
+    with pytest.raises(OSError, match="still has Se"):
         TOKEN.apply(Results())
 
 
 @only_wine
-def test_a_level_that_stays_is_a_failure():
+def test_an_unchanged_integrity_level_is_a_failure():
     with abi.own_token(restricted_token.ACCESS) as own:
         made = abi.create_restricted_token(own.value, restricted_token.FLAGS, ())
     with made, pytest.raises(OSError, match="reads back as S-1-16-12288"):
@@ -57,36 +57,36 @@ def test_a_level_that_stays_is_a_failure():
 
 
 @only_wine
-def test_a_desktop_that_is_not_low_is_a_failure():
-    with pytest.raises(OSError, match="not labelled Low"):
+def test_a_window_station_without_access_control_is_a_failure():
+    with pytest.raises(OSError, match="window station of this logon: it has no access list"):
         desktop.PrivateDesktop().apply(Results())
 
 
 @only_wine
-def test_what_does_not_hold_is_absent(tmp_path):
+def test_a_token_without_effect_is_absent(tmp_path):
     found = restricted_token.probe(str(tmp_path))
     assert found.status == "absent"
-    assert "still holds" in found.evidence
+    assert "still has" in found.evidence
     assert os.listdir(tmp_path) == []
 
 
-def test_a_token_that_is_not_restricted_does_not_pass():
+def test_an_unrestricted_token_fails_verification():
     with abi.own_token(restricted_token.ACCESS) as own:
-        with pytest.raises(OSError, match="reads back otherwise"):
+        with pytest.raises(OSError, match="reads back differently"):
             restricted_token.check_restricted(own.value)
         with pytest.raises(OSError, match="reads back as"):
             restricted_token.check_low(own.value)
 
 
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
-def test_a_process_that_was_born_without_it_does_not_run(step):
-    """Looked at in the process itself: a token that was made is not yet a token that is worn."""
+def test_a_process_without_the_token_does_not_run(step):
+    """The check reads the token of the process, not the token that corral made."""
     with pytest.raises(OSError, match="reads back"):
         step.verify(results_of_this_process())
 
 
-@pytest.mark.real_windows(reason="it ignores what a token is restricted to")
-def test_a_restricted_token():
+@pytest.mark.real_windows(reason="it ignores the restrictions of tokens")
+def test_a_restricted_token_has_the_planned_properties():
     results = Results()
     TOKEN.apply(results)
     token = results.get(restricted_token.PrimaryToken).handle
@@ -97,16 +97,16 @@ def test_a_restricted_token():
     results.release()
 
 
-@pytest.mark.real_windows(reason="it ignores what a token is restricted to")
-def test_the_effect(tmp_path):
+@pytest.mark.real_windows(reason="it ignores the restrictions of tokens")
+def test_a_restricted_token_has_its_effect(tmp_path):
     found = restricted_token.probe(str(tmp_path))
     assert found.status == "proven", found.evidence
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.real_windows(reason="its desktops have no labels")
-def test_a_private_desktop():
-    made = desktop.create()
+def test_a_private_desktop_is_made():
+    made = desktop.create("S-1-15-2-1")
     station, _, name = made.path.partition("\\")
     assert station
     assert name.startswith("corral-")

@@ -1,28 +1,19 @@
-"""Every test for Windows as a test of this host. One that did not report has failed: Wine may have come down."""
+"""Run every test for Windows under Wine. A test that did not report has failed, because Wine may have crashed."""
 
 from __future__ import annotations
 
 import pytest
 
-from vm import ahead
-from windows import rig, wine_run
+from windows import wine_run
 from windows.wine_run import PLACES, TIMEOUT
 
-pytestmark = pytest.mark.timeout(TIMEOUT + 100)
-
-
-@pytest.fixture(scope="module")
-def told(request):
-    """What each test came to, and all that was printed."""
-    rig.require()
-    items = [item for item in request.session.items if item.path == request.path]
-    wanted = [item.callspec.params["place"] for item in items]
-    return ahead.answer(ahead.WINE) or wine_run.told(wanted)
+pytestmark = [pytest.mark.rig("wine"), pytest.mark.timeout(TIMEOUT + 100)]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_under_wine(place, told):
-    judge(place, *told)
+def test_under_wine(place, request):
+    items = [item for item in request.session.items if item.path == request.path]
+    judge(place, *wine_run.told(place, [item.callspec.params["place"] for item in items]))
 
 
 def judge(place, found, output):

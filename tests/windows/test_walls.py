@@ -1,6 +1,6 @@
-"""The walls of a real Windows, tried from inside; every act that is denied there succeeds outside.
+"""Try the walls of real Windows from inside. Every denied act succeeds outside.
 
-Only the command line is used, so nothing here knows how the walls are made.
+The tests use only the command line, so they do not depend on corral's code.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import uuid
 
 import pytest
 
+from windows.conftest import PYTHON
+
 if sys.platform == "win32":
     import winreg
 
@@ -32,7 +34,7 @@ PROCESS_VM_READ = 0x10
 
 
 def attempt(act: str) -> str:
-    """Code whose answer is "done", or what Windows said instead."""
+    """Return the source of a program that sets `answer` to "done" or to the error of Windows."""
     body = textwrap.indent(textwrap.dedent(act), "    ")
     return f"try:\n{body}\nexcept OSError as error:\n    answer = f'denied: {{error}}'\nelse:\n    answer = 'done'"
 
@@ -55,7 +57,7 @@ def name() -> str:
 
 @pytest.fixture
 def secret(name):
-    """A file of the user's, in the profile and granted to nobody."""
+    """Write a file in the user's profile, which is not granted."""
     folder = pathlib.Path.home() / name
     folder.mkdir()
     path = folder / "file"
@@ -78,8 +80,8 @@ def test_the_users_profile_is_not_readable(corral, secret):
     "form",
     ["\\\\?\\{}", "\\\\.\\{}", "\\\\localhost\\{share}", "\\\\127.0.0.1\\{share}", "{}::$DATA"],
 )
-def test_other_spellings_of_a_path_lead_nowhere(corral, secret, form):
-    """Device paths, the administrative share, the default stream."""
+def test_other_spellings_of_a_path_give_no_access(corral, secret, form):
+    """The spellings are device paths, the administrative share and the default stream."""
     share = str(secret).replace(":", "$", 1)
     path = form.format(secret, share=share)
     if not succeeds(corral, READ, path):
@@ -87,7 +89,7 @@ def test_other_spellings_of_a_path_lead_nowhere(corral, secret, form):
     assert denied(corral, READ, path)
 
 
-def test_nothing_of_the_users_is_writable(corral, secret):
+def test_the_users_files_are_not_writable(corral, secret):
     assert denied(corral, APPEND, str(secret))
     assert denied(corral, APPEND, str(secret), flags=("--read", str(secret)))
     assert succeeds(corral, APPEND, str(secret))
@@ -108,7 +110,7 @@ def test_a_read_grant_lets_no_stream_be_written(corral, tmp_path):
     assert not denied(corral, APPEND, stream, flags=("--write", str(tmp_path)))
 
 
-def test_a_junction_made_inside_leads_nowhere(corral, secret, tmp_path):
+def test_a_junction_made_inside_gives_no_access(corral, secret, tmp_path):
     act = """
     import _winapi
     _winapi.CreateJunction(os.path.dirname(sys.argv[1]), sys.argv[2])
@@ -119,7 +121,7 @@ def test_a_junction_made_inside_leads_nowhere(corral, secret, tmp_path):
     assert succeeds(corral, act, str(secret), without)
 
 
-def test_a_junction_that_was_there_is_no_grant(corral, secret, tmp_path):
+def test_an_existing_junction_gives_no_access(corral, secret, tmp_path):
     import _winapi
 
     granted = tmp_path / "granted"
@@ -128,7 +130,7 @@ def test_a_junction_that_was_there_is_no_grant(corral, secret, tmp_path):
     path = str(granted / "junction" / secret.name)
     assert succeeds(corral, READ, path)
     done = corral.run(
-        *(sys.executable, "-c", "import sys; print(open(sys.argv[1]).read())", path),
+        *(PYTHON, "-c", "import sys; print(open(sys.argv[1]).read())", path),
         flags=("--read", str(granted)),
         timeout=PATIENCE,
     )
@@ -136,22 +138,22 @@ def test_a_junction_that_was_there_is_no_grant(corral, secret, tmp_path):
     assert b"secret" not in done.stdout
 
 
-def test_a_hard_link_cannot_be_made_to_what_is_not_granted(corral, secret, tmp_path):
+def test_an_ungranted_file_cannot_be_hard_linked(corral, secret, tmp_path):
     act = "os.link(sys.argv[1], sys.argv[2])"
     within, without = str(tmp_path / "within"), str(tmp_path / "without")
     assert denied(corral, act, str(secret), within, flags=("--write", str(tmp_path)))
     assert succeeds(corral, act, str(secret), without)
 
 
-def test_a_hard_link_that_was_there_opens_no_other_name(corral, secret, tmp_path):
-    """Both names share one security descriptor, so a grant on one would be a grant on the other."""
+def test_an_existing_hard_link_gives_no_access_to_its_other_name(corral, secret, tmp_path):
+    """Both names share one security descriptor, so a grant of one would also grant the other."""
     granted = tmp_path / "granted"
     granted.mkdir()
     os.link(secret, granted / "link")
     code = "import sys; open(sys.argv[1], 'w').write('changed')"
     link = str(granted / "link")
     done = corral.run(
-        *(sys.executable, "-c", code, link), flags=("--write", str(granted)), timeout=PATIENCE
+        *(PYTHON, "-c", code, link), flags=("--write", str(granted)), timeout=PATIENCE
     )
     assert done.returncode != 0
     assert secret.read_text() == "secret"
@@ -233,7 +235,7 @@ def test_nothing_can_be_scheduled(corral, name):
 
 
 def test_no_com_server_starts_outside(corral):
-    """One that would run programs for whoever asks, as the user and without walls."""
+    """A COM server outside would run programs for any caller, as the user and without walls."""
     act = f"""
     import ctypes, uuid
     local_server, made = 4, ctypes.c_void_p()
@@ -275,10 +277,8 @@ answer = subprocess.Popen(sleeper, creationflags=subprocess.DETACHED_PROCESS).pi
 
 
 def test_a_target_starts_without_a_stdin(corral):
-    """Its stdin is then no NUL, which some builds of Windows deny to AppContainers."""
-    argv = corral.argv(
-        "run", "--", sys.executable, "-c", "import sys; print(sys.stdin.read() == '')"
-    )
+    """The target's stdin must not be NUL, because some builds of Windows deny NUL to AppContainers."""
+    argv = corral.argv("run", "--", PYTHON, "-c", "import sys; print(sys.stdin.read() == '')")
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE
     )

@@ -1,8 +1,8 @@
-"""A real CPython for Windows out of PyPI's wheels alone, of the version that runs these tests.
+"""Build a real CPython for Windows from PyPI's wheels. It has the version that runs these tests.
 
-panda3d's wheels carry python3xx.dll as python.org signed it, and every extension of the standard library. The rest of
-the standard library is the same on all systems, so it comes from the running interpreter. python.exe is the one part
-that is ours.
+panda3d's wheels contain python3xx.dll as python.org signed it, and every extension of the standard library. The rest of
+the standard library is the same on all systems, so it is copied from the running interpreter. Only python.exe is
+compiled here.
 """
 
 from __future__ import annotations
@@ -16,16 +16,20 @@ import sysconfig
 import tempfile
 import zipfile
 
+import rigs
 from vm import rig
 
-RECIPE = 1  # a change here is a new cache entry
+RECIPE = 2  # increased with each change of this build, to make a new cache entry
 PANDA3D = "1.10.16"
 MINOR = f"{sys.version_info.major}{sys.version_info.minor}"
 COMPILER, RESOURCES = "x86_64-w64-mingw32-gcc", "x86_64-w64-mingw32-windres"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 FOR_WINDOWS = ("--platform", "win_amd64", "--python-version", MINOR, "--only-binary=:all:")
-# colorama: pip asks whether *this* system is Windows before it adds it to pytest.
-PACKAGES = ("pytest", "pytest-timeout", "colorama")
+# pip adds colorama to pytest only if *this* system is Windows, so it is named here.
+PACKAGES = ("pytest", "pytest-timeout", "colorama", "pip")
+ANY_VERSION = ("colorama", "pip")
+# corral copies this file, but starts the real python.exe.
+REDIRECTOR = "Lib/venv/scripts/nt/python.exe"
 UNUSED = (
     *("site-packages", "dist-packages", "lib-dynload", "config-*", "__pycache__", "test", "tests"),
     *("idlelib", "tkinter", "turtledemo", "lib2to3", "ensurepip"),
@@ -38,7 +42,7 @@ int wmain(int argc, wchar_t **argv) {{
     return main ? main(argc, argv) : 120;
 }}
 """
-# Without it Windows, and Wine, answer questions for their version with that of Windows 8.
+# Without this manifest Windows and Wine report the version of Windows 8.
 MANIFEST = """\
 <?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 <assembly xmlns="urn:schemas-microsoft-com:asm.v1" manifestVersion="1.0">
@@ -49,20 +53,15 @@ MANIFEST = """\
 
 
 def installed(name: str) -> pathlib.Path:
-    """A directory as the installer makes it: python.exe, DLLs, Lib, with pytest in site-packages."""
+    """Return a directory like that of Python's installer, with pytest in site-packages."""
     version = importlib.metadata.version("pytest")
-    target = rig.cache(f"windows-python-{MINOR}-{PANDA3D}-pytest-{version}-{RECIPE}")
+    target = rigs.cache(f"windows-python-{MINOR}-{PANDA3D}-pytest-{version}-{RECIPE}")
     if not target.exists():
-        for program, package in (
-            (COMPILER, "g++-mingw-w64-x86-64-win32"),
-            (RESOURCES, "binutils-mingw-w64-x86-64"),
-        ):
-            rig.need_program(name, program, package)
         with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
             try:
                 build(pathlib.Path(scratch), partial)
             except subprocess.CalledProcessError as error:
-                rig.unavailable(name, f"no Python for Windows: {error} {error.stderr}")
+                rigs.broken(name, f"no Python for Windows: {error} {error.stderr}")
     return target
 
 
@@ -71,10 +70,12 @@ def build(scratch: pathlib.Path, target: pathlib.Path) -> None:
     stdlib = sysconfig.get_path("stdlib")
     shutil.copytree(stdlib, target / "Lib", ignore=shutil.ignore_patterns(*UNUSED))
     call(*PIP, "install", *FOR_WINDOWS, "--no-compile", "--target", site(target), *pinned())
-    # Read only, and never checked again: under Wine every look at a file counts.
+    # Python does not check these compiled files again, because file access under Wine is slow.
     compiled = ("compileall", "-q", "--invalidation-mode", "unchecked-hash")
     call(sys.executable, "-m", *compiled, "-s", target, "-p", "C:/Python", target / "Lib")
     compile_shim(scratch, target / "python.exe")
+    (target / REDIRECTOR).parent.mkdir(exist_ok=True)
+    shutil.copy(target / "python.exe", target / REDIRECTOR)
 
 
 def site(target: pathlib.Path) -> pathlib.Path:
@@ -82,9 +83,9 @@ def site(target: pathlib.Path) -> pathlib.Path:
 
 
 def pinned() -> list[str]:
-    """What runs here also runs there."""
+    """Return the installed versions as pins, so that Wine and this host run the same pytest."""
     return [
-        f"{name}=={importlib.metadata.version(name)}" if name != "colorama" else name
+        name if name in ANY_VERSION else f"{name}=={importlib.metadata.version(name)}"
         for name in PACKAGES
     ]
 
@@ -95,7 +96,7 @@ def unpack_libraries(scratch: pathlib.Path, target: pathlib.Path) -> None:
     with zipfile.ZipFile(next(scratch.glob("panda3d-*.whl"))) as wheel:
         for entry in wheel.namelist():
             folder, _, name = entry.rpartition("/")
-            # Not those that Windows brings, and not those of the build without a global lock.
+            # Windows' own libraries and those of the free-threaded build are left out.
             wanted = not name.startswith("api-ms-") and f"cp{MINOR}t-" not in name
             if folder == "deploy_libs" and wanted:
                 beside = name.lower().startswith(("python", "vcruntime"))

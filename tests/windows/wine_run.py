@@ -1,4 +1,4 @@
-"""The tests for Windows, run by Wine: once a processor, all that are asked for."""
+"""Run the requested tests for Windows under Wine, in one process for each processor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import os
 import pathlib
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 
+import rigs
 from windows import rig
 from windows.conftest import MARK, OF_THE_RIG
 
@@ -18,7 +18,7 @@ TIMEOUT = 400
 
 
 def functions_of(path: pathlib.Path) -> list[str]:
-    """Their functions; parameters are Wine's own business."""
+    """Return the names of test functions without their parameters."""
     return [
         node.name
         for node in ast.parse(path.read_text()).body
@@ -29,11 +29,11 @@ def functions_of(path: pathlib.Path) -> list[str]:
 PLACES = [f"{path.name}::{test}" for path in FILES for test in functions_of(path)]
 
 
-def told(wanted):
-    """What each test came to, and all that was printed."""
-    rig.require()
-    with ThreadPoolExecutor() as pool:
-        output = "".join(pool.map(run_all, shares(wanted)))
+def told(place, wanted):
+    """Return the outcomes of all tests in the share that contains `place`, and its output."""
+    rigs.once("wine", rig.require)
+    number, share = next(pair for pair in enumerate(shares(wanted)) if place in pair[1])
+    output = rigs.once(f"wine-{number}", lambda: run_all(share))
     found: dict[str, list[dict[str, str]]] = {}
     for line in output.splitlines():
         if line.startswith(MARK):
@@ -44,7 +44,7 @@ def told(wanted):
 
 
 def shares(places):
-    """One for each of two processors, every file whole: what they spend is mostly waiting for processes to start."""
+    """Divide the files between two processes, because the tests mostly wait for processes to start."""
     by_file = {}
     for place in places:
         by_file.setdefault(place.partition("::")[0], []).append(place)
@@ -55,7 +55,7 @@ def shares(places):
 
 
 def run_all(places):
-    """What was said until the end, or until it took too long."""
+    """Run these tests under Wine. Return what they printed before they ended or timed out."""
     try:
         result = rig.run(
             [

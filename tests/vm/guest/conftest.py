@@ -1,6 +1,6 @@
-"""The tests here run inside a machine, as root or as a user with a delegated cgroup; `vm.guest_run` boots it.
+"""Fixtures of the tests inside a machine, which run as root or as a user with a delegated cgroup.
 
-Their files are not called test_*.py, so that nobody collects them on the host.
+Their files are not called test_*.py, so that pytest does not collect them on the host.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MARK = "@@guest@@"
 
 
 def pytest_runtest_logreport(report):
-    """One line a test, as soon as it is known: the machine may not live to the end."""
+    """Print one line for each test at once, because the machine may crash before the end."""
     if report.when == "call" or report.outcome != "passed":
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
         text = reason(report, outcome)
@@ -46,17 +46,17 @@ def whoever() -> User:
 
 @pytest.fixture
 def person() -> User:
-    """Whoever this process is."""
+    """Return the user of this process."""
     return whoever()
 
 
 @pytest.fixture(scope="module")
 def module_person() -> User:
-    """The same, for what is too slow to be done again in every test."""
+    """Return the user of this process, for fixtures that are too slow to run in every test."""
     return whoever()
 
 
 @pytest.fixture
 def subtree() -> pathlib.Path:
-    """The cgroup subtree that is this user's to use."""
+    """Return the cgroup subtree that this user may use."""
     return own_cgroup().parent

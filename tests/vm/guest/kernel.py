@@ -1,4 +1,4 @@
-"""The machine itself, before anything of corral is tried in it: its kernel holds what cgroup v2 promises."""
+"""Check without corral that the machine's kernel enforces the limits of cgroup v2."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for pid in children:
 
 @pytest.fixture
 def group(subtree):
-    """A leaf with every controller that the subtree has."""
+    """Yield a leaf cgroup with every controller of the subtree."""
     for name in (subtree / "cgroup.controllers").read_text().split():
         (subtree / "cgroup.subtree_control").write_text(f"+{name}")
     path = subtree / "trial"
@@ -72,7 +72,7 @@ def test_every_controller_reaches_the_subtree(subtree):
     assert {"cpu", "io", "memory", "pids"} <= set(controllers)
 
 
-def test_this_user_is_who_the_rig_was_asked_for():
+def test_the_tests_run_as_the_requested_user():
     assert os.environ["RIG_USER"] == str(os.getuid())
     assert os.getresuid() == (os.getuid(),) * 3
     assert os.getgroups() in ([], [os.getgid()])
@@ -86,7 +86,7 @@ def test_memory_max_kills(group):
     assert table(group / "memory.events")["oom_kill"] == 1
 
 
-def test_memory_max_lets_pass_what_fits(group):
+def test_memory_max_allows_memory_within_the_limit(group):
     (group / "memory.max").write_text(str(HOG_SIZE * 2))
     done = inside(group, HOG)
     assert (done.returncode, done.stdout) == (0, f"{HOG_SIZE}\n")
@@ -99,7 +99,7 @@ def test_pids_max_denies_a_fork(group):
     assert done.stdout.split() == [str(errno.EAGAIN), "7"]
 
 
-def test_without_pids_max_they_all_fork(group):
+def test_without_pids_max_every_fork_succeeds(group):
     assert inside(group, FORKS).stdout.split() == ["0", "20"]
 
 
@@ -114,7 +114,7 @@ def test_cpu_max_gives_its_share(group, quota, seconds, low, high):
     assert low <= share <= high
 
 
-def test_cgroup_kill_reaches_what_left_its_session(group):
+def test_cgroup_kill_reaches_processes_in_another_session(group):
     code = "import os, signal; os.fork(); os.setsid(); print(1, flush=True); signal.pause()"
     argv = ["sh", "-c", ENTER, str(group), sys.executable, "-ISc", code]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:

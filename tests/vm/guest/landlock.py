@@ -1,4 +1,4 @@
-"""Landlock and cgroup v2 in one kernel, as most users' machines have them; older and newer ones side by side."""
+"""Test Landlock and cgroup v2 together, in older and newer kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 MIB = 1 << 20
 LIMIT = 48 * MIB
-# As the kernels of these tests are known to have it; corral itself never reads a version.
+# The Landlock version of each tested kernel. corral itself never reads versions.
 ABI = {"6.1": 2, "6.12": 6}
 
 
@@ -21,7 +21,7 @@ def findings(request, module_person):
 
 @pytest.fixture(scope="module")
 def ended(module_person, tmp_path_factory):
-    """One run that stays within its limits and tries a file of the host's, and one that does not stay within."""
+    """Return a run within its limits that tries to read a file of the host, and a run that exceeds a limit."""
     place = tmp_path_factory.mktemp("host")
     (place / "secret").write_text("secret")
     runs = {}
@@ -38,13 +38,13 @@ def ended(module_person, tmp_path_factory):
     return runs
 
 
-def test_doctor_proves_landlock_as_this_kernel_has_it(findings):
+def test_doctor_proves_the_landlock_rights_of_this_kernel(findings):
     version = ".".join(os.uname().release.split(".")[:2])
     assert findings["landlock"]["status"] == "proven"
     assert f"ABI {ABI[version]}" in findings["landlock"]["evidence"]
 
 
-def test_doctor_proves_namespaces_and_cgroups_beside_it(findings):
+def test_doctor_proves_namespaces_and_cgroups(findings):
     names = (
         "user_namespaces",
         "mount_namespace",
@@ -56,7 +56,7 @@ def test_doctor_proves_namespaces_and_cgroups_beside_it(findings):
     assert {name: findings[name]["status"] for name in names} == dict.fromkeys(names, "proven")
 
 
-def test_walls_by_landlock_and_limits_by_cgroup_in_one_run(ended):
+def test_one_run_has_landlock_walls_and_cgroup_limits(ended):
     done, report = ended["within"]
     assert (done.returncode, done.stdout) == (0, b"False True\n"), done.stderr
     held = {control["control"]: control["mechanism"] for control in report["controls"]}
@@ -65,6 +65,6 @@ def test_walls_by_landlock_and_limits_by_cgroup_in_one_run(ended):
     assert "cgroup" in held["pids"]
 
 
-def test_memory_beyond_the_limit_is_the_end(ended):
+def test_memory_beyond_the_cgroup_limit_ends_the_run(ended):
     done, report = ended["beyond"]
     assert (report["outcome"]["kind"], done.returncode) == ("memory", 137), done.stderr

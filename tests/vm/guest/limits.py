@@ -1,4 +1,4 @@
-"""Limits that the kernel's cgroups hold, as root and as an ordinary user to whom a subtree was delegated.
+"""Test limits that a cgroup enforces, as root and as an ordinary user with a delegated subtree.
 
 Sizes are small because a page fault takes a third of a millisecond in user-mode Linux.
 """
@@ -47,7 +47,7 @@ sys.stdout.flush()
 os._exit(0)
 """
 BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-# Each child has a fiftieth of three times the limit: no single one of them is over it.
+# Fifty children use three times the limit together. No single child is over it.
 HOGS = f"""
 import os, signal
 for number in range(50):
@@ -110,7 +110,7 @@ def cgroups() -> set[str]:
 
 
 def processes() -> set[str]:
-    """Everything that runs, but for the kernel's own."""
+    """Return all processes except kernel threads."""
     return {
         pid
         for pid in filter(str.isdigit, os.listdir("/proc"))
@@ -134,7 +134,7 @@ def test_doctor_has_proven_every_controller(person):
     )
 
 
-def test_memory_beyond_the_limit_is_the_end(run):
+def test_memory_beyond_the_limit_ends_the_tree(run):
     done = run(*PYTHON, f"bytearray({3 * LIMIT})", flags=("--max-memory", str(LIMIT)))
     assert (done.kind, done.returncode) == ("memory", 137), done.words()
     assert "cgroup" in done.mechanism("memory")
@@ -148,13 +148,13 @@ def test_memory_within_the_limit_is_counted(run):
     assert done.report["hit"] == []
 
 
-def test_memory_is_the_whole_trees(run):
+def test_memory_of_the_whole_tree_is_added_up(run):
     flags = ("--allow-subprocess", "--max-memory", str(LIMIT))
     done = run(*PYTHON, HOGS, flags=flags)
     assert (done.kind, done.returncode) == ("memory", 137), done.words()
 
 
-def test_files_in_private_memory_count(run):
+def test_files_in_private_directories_count_as_memory(run):
     code = f"open('/tmp/file', 'wb').write(bytes({MIB}) * {3 * LIMIT // MIB})"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
     assert (done.kind, done.returncode) == ("memory", 137), done.words()
@@ -162,7 +162,7 @@ def test_files_in_private_memory_count(run):
 
 @pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
 def test_processes_beyond_the_limit_are_denied(run, limit, first):
-    """EAGAIN is 11; with room they all come to life."""
+    """EAGAIN is 11. Below the limit all processes start."""
     done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
     assert done.returncode == 0, done.words()
     assert "cgroup" in done.mechanism("pids")
@@ -176,7 +176,7 @@ def test_threads_count_as_processes(run, limit, word):
     assert done.stdout.split() == [word, str(min(limit - 1, 60))], done.words()
 
 
-def test_a_fork_bomb_ends_at_its_deadline_with_nothing_left(run):
+def test_a_fork_bomb_ends_at_its_deadline_and_leaves_nothing(run):
     before = processes()
     flags = ("--allow-subprocess", "--max-pids", "24", "--timeout", "2s")
     done = run(*PYTHON, BOMB, flags=flags)
@@ -184,7 +184,7 @@ def test_a_fork_bomb_ends_at_its_deadline_with_nothing_left(run):
     assert processes() <= before
 
 
-def test_cpu_is_held_to_its_share(run):
+def test_cpu_use_is_limited_to_its_share(run):
     """--max-cpu 200 is a fifth of one processor."""
     done = run(*PYTHON, SHARE, flags=("--max-cpu", "200"))
     assert done.returncode == 0, done.words()
@@ -192,12 +192,12 @@ def test_cpu_is_held_to_its_share(run):
     assert 0.18 <= float(done.stdout) <= 0.22
 
 
-def test_cpu_without_a_limit_is_not_held(run):
+def test_cpu_use_without_a_limit_is_not_limited(run):
     done = run(*PYTHON, SHARE.replace("< 3", "< 1"))
     assert float(done.stdout) > 0.5, done.words()
 
 
-# Blocks that no cache keeps, read and then written for a second each: how many bytes of them there were.
+# Reads uncached blocks for a second, writes for a second, and prints both numbers of bytes.
 MOVE = """
 import mmap, os, sys, time
 fd, block = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, 1 << 15)
@@ -209,7 +209,7 @@ for act in (os.preadv, os.pwritev):
 """
 
 
-def test_bytes_to_and_from_a_disk_are_held_to_their_rate(run, tmp_path):
+def test_bytes_to_and_from_a_disk_are_limited_to_their_rate(run, tmp_path):
     folder = pathlib.Path.home() / "granted"
     folder.mkdir()
     (folder / "file").write_bytes(bytes(2 * MIB))
@@ -225,8 +225,8 @@ def test_bytes_to_and_from_a_disk_are_held_to_their_rate(run, tmp_path):
     assert all(many >= 3 * few for many, few in zip(fast, slow, strict=True)), (fast, slow)
 
 
-def test_usage_is_the_kernels_own_count(run):
-    """Half a second was asked for; an upper bound that only a wrong unit would miss."""
+def test_reported_usage_is_the_kernels_count(run):
+    """The target uses half a second. The bounds are wide, so that only a wrong unit fails."""
     code = "import time\nwhile time.process_time() < 0.5: pass"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
     assert 500 <= done.report["usage"]["cpu_ms"] < 10_000, done.words()
@@ -248,7 +248,7 @@ def test_no_cgroup_is_left(run):
 
 
 def start(person) -> subprocess.Popen:
-    """A run that holds until it is stopped."""
+    """Start a run that lasts until it is stopped."""
     argv = person.corral_argv("run", "--max-memory", str(LIMIT), "--", *PYTHON, HOLD)
     process = person.popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -259,15 +259,15 @@ def start(person) -> subprocess.Popen:
     return process
 
 
-def test_a_killed_corral_leaves_nothing_for_long(person, run):
-    """The tree dies with it; its cgroup goes with the next run at the latest."""
+def test_a_killed_corrals_cgroup_is_removed_by_the_next_run(person, run):
+    """The tree ends with corral. The next run removes its cgroup."""
     run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
     groups, running = cgroups(), processes()
     process = start(person)
     assert cgroups() > groups
     process.send_signal(signal.SIGKILL)
     process.wait()
-    process.stdout.read()  # ends with the last process that holds it
+    process.stdout.read()  # returns when the last process of the tree has ended
     process.stdout.close()
     process.stderr.close()
     run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
@@ -275,7 +275,7 @@ def test_a_killed_corral_leaves_nothing_for_long(person, run):
     assert processes() <= running
 
 
-def test_runs_side_by_side_have_limits_of_their_own(person, run):
+def test_parallel_runs_have_their_own_limits(person, run):
     process = start(person)
     done = run(*PYTHON, f"bytearray({2 * LIMIT})", flags=("--max-memory", str(LIMIT)))
     assert done.kind == "memory", done.words()

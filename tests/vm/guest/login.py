@@ -1,4 +1,4 @@
-"""A login session under systemd: its own cgroup is logind's, the user manager can give others on request."""
+"""Test a login session under systemd. Its cgroup belongs to logind, but the user manager makes others on request."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def own_cgroup() -> pathlib.Path:
 
 @pytest.fixture
 def environment(person) -> dict[str, str]:
-    """What a login gives on top: where the user's bus is."""
+    """Return the environment of a login, which has the address of the user's bus."""
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
     return person.environment(**{name: os.environ[name] for name in names})
 
 
 def limited(person, environment, place: pathlib.Path, *before: str) -> tuple[int, dict]:
-    """A hog under `corral run`, started by `before`: its exit code and report."""
+    """Run a program that uses much memory under `corral run`, after the words `before`. Return exit code and report."""
     report = place / "report.json"
     flags = ("--max-memory", str(LIMIT), "--report", str(report))
     argv = [*before, *person.corral_argv("run", *flags, "--", *HOG)]
@@ -43,7 +43,7 @@ def mechanism(report: dict, control: str) -> str:
     return next(held["mechanism"] for held in report["controls"] if held["control"] == control)
 
 
-def test_systemd_is_pid_1_and_this_is_a_session():
+def test_the_tests_run_in_a_login_session_under_systemd():
     assert pathlib.Path("/proc/1/comm").read_text() == "systemd\n"
     assert own_cgroup().name.startswith("session-")
     assert not os.access(own_cgroup() / "cgroup.procs", os.W_OK)
@@ -59,24 +59,24 @@ def test_the_user_manager_delegates_every_controller():
 
 
 @pytest.mark.parametrize(("limit", "code"), [("16M", -9), ("200M", 0)])
-def test_a_transient_scope_holds_its_limit(limit, code):
+def test_a_transient_scope_enforces_its_limit(limit, code):
     hog = ("python3", "-ISc", f"space = bytearray({LIMIT})")
     argv = [*SCOPE, f"--property=MemoryMax={limit}", "--property=MemorySwapMax=0", *hog]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
 
 
-def test_a_limit_holds_in_a_login_session(person, environment, tmp_path):
+def test_a_limit_is_enforced_in_a_login_session(person, environment, tmp_path):
     code, report = limited(person, environment, tmp_path)
     assert (report["outcome"]["kind"], code) == ("memory", 137), report
 
 
-def test_a_limit_is_a_cgroups_in_a_login_session(person, environment, tmp_path):
+def test_a_cgroup_enforces_a_limit_in_a_login_session(person, environment, tmp_path):
     report = limited(person, environment, tmp_path)[1]
     assert "cgroup" in mechanism(report, "memory")
 
 
-def test_a_limit_is_a_cgroups_in_a_delegated_scope(person, environment, tmp_path):
+def test_a_cgroup_enforces_a_limit_in_a_delegated_scope(person, environment, tmp_path):
     argv = (*SCOPE, "--property=Delegate=yes")
     code, report = limited(person, environment, tmp_path, *argv)
     assert (report["outcome"]["kind"], code) == ("memory", 137), report
@@ -84,7 +84,7 @@ def test_a_limit_is_a_cgroups_in_a_delegated_scope(person, environment, tmp_path
 
 
 def test_no_unit_is_left(person, environment, tmp_path):
-    """Of those that corral makes; the manager forgets a scope when its last process has gone."""
+    """The manager removes corral's scope when its last process has ended."""
     limited(person, environment, tmp_path)
     argv = ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "corral*"]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == ""

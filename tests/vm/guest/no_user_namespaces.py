@@ -1,4 +1,4 @@
-"""A machine with user.max_user_namespaces = 0, as containers and hardened hosts are."""
+"""Test a machine with user.max_user_namespaces = 0, as in containers and on hardened hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_this_machine_makes_no_user_namespaces():
     assert subprocess.run(["true"], check=False).returncode == 0
 
 
-def test_doctor_says_that_they_are_absent(person):
+def test_doctor_reports_user_namespaces_as_absent(person):
     found = json.loads(person.corral("doctor", "--json").stdout)["findings"]
     namespaces = next(f for f in found if f["capability"] == "user_namespaces")
     assert namespaces["status"] == "absent"
@@ -24,7 +24,7 @@ def test_doctor_says_that_they_are_absent(person):
 
 
 def test_run_does_what_explain_says(person):
-    """Refuse, all missing walls named; or run, with a wall that is no user namespace for each."""
+    """corral refuses and names all missing walls, or has a mechanism without user namespaces for each wall."""
     explained = person.corral("explain", "--json", "--", "/bin/echo", "inside")
     done = person.run("/bin/echo", "inside")
     if explained.returncode == REFUSED:
@@ -36,8 +36,8 @@ def test_run_does_what_explain_says(person):
     assert (done.returncode, done.stdout) == (0, b"inside\n"), done.stderr
 
 
-def test_it_runs_exactly_where_landlock_alone_is_a_wall(person):
-    """Below ABI 3 files can be emptied past it, and a kernel without Landlock has nothing else to offer."""
+def test_corral_runs_exactly_where_landlock_alone_is_enough(person):
+    """Landlock before ABI 3 cannot deny truncation, so it is not enough alone. Without Landlock there is no wall."""
     number = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
     done = person.run("/bin/echo", "inside")
     assert done.returncode == (0 if number >= 3 else REFUSED), (number, done.stderr)

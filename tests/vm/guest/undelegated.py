@@ -1,4 +1,4 @@
-"""An ordinary user without a cgroup of its own, in a machine that has cgroup v2 all the same."""
+"""Test an ordinary user without a delegated cgroup, in a virtual machine with cgroup v2."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ LIMIT = 32 * MIB
 
 
 @pytest.fixture
-def stranger(tmp_path_factory) -> User:
-    """Runs in root's cgroup, where nothing is theirs."""
-    home = pathlib.Path("/home") / "stranger"
+def undelegated_user(tmp_path_factory) -> User:
+    """Return a user in root's cgroup, to which the user cannot write."""
+    home = pathlib.Path("/home") / "undelegated_user"
     if not home.exists():
         home.mkdir()
         os.chown(home, ORDINARY, ORDINARY)
-    return User("stranger", ORDINARY, home, SOURCE)
+    return User("undelegated_user", ORDINARY, home, SOURCE)
 
 
-def test_doctor_does_not_claim_what_is_not_ours(stranger):
-    found = json.loads(stranger.corral("doctor", "--json").stdout)["findings"]
+def test_doctor_does_not_claim_an_undelegated_cgroup(undelegated_user):
+    found = json.loads(undelegated_user.corral("doctor", "--json").stdout)["findings"]
     groups = {f["capability"]: f for f in found if f["capability"].startswith("cgroup")}
     assert groups
     assert {f["status"] for f in groups.values()} == {"absent"}
     assert all(f["hint"] for f in groups.values())
 
 
-def test_a_stated_limit_holds_by_other_means(stranger):
-    """The report names what held it, and it is no cgroup."""
-    report = stranger.home / "report.json"
+def test_a_stated_limit_is_enforced_by_other_means(undelegated_user):
+    """The report names the mechanism, which is not a cgroup."""
+    report = undelegated_user.home / "report.json"
     flags = ("--max-memory", str(LIMIT), "--report", str(report))
     code = f"import signal; space = bytearray({3 * LIMIT}); signal.pause()"
-    done = stranger.run("python3", "-ISc", code, flags=flags)
+    done = undelegated_user.run("python3", "-ISc", code, flags=flags)
     said = json.loads(report.read_text())
     memory = next(held for held in said["controls"] if held["control"] == "memory")
     assert (said["outcome"]["kind"], done.returncode) == ("memory", 137), done.stderr

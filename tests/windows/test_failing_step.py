@@ -1,4 +1,4 @@
-"""A step that fails, wherever it stands: named, and nothing is left of what stood before it."""
+"""Check that a failing step is named, and that the steps before it are undone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def started(plan: Plan) -> spawn.Child:
 
 
 class Failing:
-    """A step that fails where it is told to; everything else of it is the real thing."""
+    """A real step with one failing method."""
 
     def __init__(self, real, verb: str):
         self.real, self.verb, self.pid = real, verb, 0
@@ -77,7 +77,7 @@ def test_a_step_that_fails_leaves_nothing(plan, tmp_path, verb, at):
     assert caught.value.step == names[at]
     assert win32.open_handles() == before
     assert os.listdir(tmp_path) == []
-    assert bool(failing.pid) == (verb == "verify")  # by then it had been made, suspended
+    assert bool(failing.pid) == (verb == "verify")  # the suspended process existed already
     if failing.pid:
         assert ended(failing.pid)
 
@@ -92,7 +92,7 @@ def ended(pid: int) -> bool:
 
 
 def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
-    """It has not run a single instruction, and never will."""
+    """The suspended process must end without running an instruction."""
     before = win32.open_handles()
 
     def fail(thread):
@@ -105,35 +105,36 @@ def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_the_control_the_same_plan_runs(plan, tmp_path):
+def test_the_same_plan_runs_without_a_failing_step(plan, tmp_path):
     child = started(plan)
     assert abi.wait_any((child.pidfd,), 20_000) == 0
     assert child.reap().status == 0
     assert os.listdir(tmp_path) == ["mark"]
 
 
-def test_a_program_that_was_swapped_does_not_start(plan, tmp_path):
+def test_a_replaced_program_does_not_start(plan, tmp_path):
     swapped = replace(plan, program=replace(plan.program, device=1, inode=1))
     with pytest.raises(StepFailed, match="no longer the program that was resolved"):
         started(swapped)
     assert os.listdir(tmp_path) == []
 
 
-def test_a_console_is_passed_on_and_its_end_is_ours_to_make(plan, monkeypatch):
-    """Whoever sits there still could type: a stop ends the target's input all the same."""
+def test_a_stop_ends_the_input_from_a_console(plan, monkeypatch):
+    """A stop ends the target's input even if a user at the console could still type."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     code = "import sys; print(sys.stdin.readline(), end='', flush=True); print(sys.stdin.read(), 'end')"
     running = trial.start(code, plan.steps[1:])
     os.write(running.input, b"typed\n")
     assert running.line() == "typed"
-    assert abi.wait_any((running.child.pidfd,), 0) is None  # the control: it waits for more
+    # The control: the target waits for more input.
+    assert abi.wait_any((running.child.pidfd,), 0) is None
     running.child.signal(15)
     assert abi.wait_any((running.child.pidfd,), 20_000) == 0
     assert running.finish().output == "end"
 
 
-def test_what_is_typed_after_the_end_goes_nowhere(plan, monkeypatch, tmp_path):
-    """The number of the descriptor may be another file's by then."""
+def test_input_after_the_end_is_discarded(plan, monkeypatch, tmp_path):
+    """After the end, the descriptor's number may belong to another file."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])
     assert running.line() == "1"

@@ -1,4 +1,4 @@
-"""Named hosts through the relay, put together as a run does it: all but the container, which is Windows' own."""
+"""Reach named hosts through the relay. Its parts are connected as in a run, but without a container."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_back() -> bool:
     return True
 
 
-def test_a_named_port_is_reached_and_no_other(read_back):
+def test_only_a_named_port_is_reached(read_back):
     with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:
         ports = [str(listener.getsockname()[1]) for listener in (named, other)]
         hosts = relay_start.NamedHosts(

@@ -1,4 +1,4 @@
-"""Named hosts on a real Mac: one loopback port is open in the wall, and corral's proxy is behind it."""
+"""Test an allowlist on a real Mac: the wall opens one loopback port, on which corral's proxy listens."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform != "darwin", reason="Seatbelt is on macOS")
+pytestmark = pytest.mark.skipif(sys.platform != "darwin", reason="only macOS has Seatbelt")
 EPERM = 1
 GET = """
 import urllib.error, urllib.request
@@ -39,7 +39,7 @@ def web():
             end, _ = listener.accept()
             with end:
                 if not end.recv(1 << 16).startswith(b"GET"):
-                    return  # the test's own, at its end
+                    return  # the test has closed the listener
                 end.sendall(HELLO)
 
     port = listener.getsockname()[1]
@@ -52,20 +52,20 @@ def web():
     listener.close()
 
 
-def test_the_probe_holds_on_this_mac():
+def test_the_probe_of_the_loopback_port_succeeds_on_this_mac():
     from corral.supervisor import findings
 
-    found = findings.current_host(fresh=True).finding("door")
+    found = findings.current_host(fresh=True).finding("loopback_proxy")
     assert found.status == "proven", found.evidence
 
 
-def test_through_the_door_and_not_past_it(mac, web):
+def test_the_proxy_port_is_the_only_one_reached(mac, web):
     flags = ("--allow-net", f"127.0.0.1:{web}")
     url = f"http://127.0.0.1:{web}/"
     assert mac.inside(GET, url, flags=flags) == "hello"
     assert mac.inside(GET, "http://elsewhere.test/", flags=flags) == 403
     assert mac.inside(REACH, flags=flags) == "connected"
-    # The very port that the policy names is reached by way of the door alone.
+    # The port that the policy names is reached only through the proxy.
     beside = socket.create_server(("127.0.0.1", 0))
     with beside:
         port = str(beside.getsockname()[1])
@@ -77,7 +77,7 @@ def test_through_the_door_and_not_past_it(mac, web):
     assert mac.inside(RESOLVE, flags=flags) != "resolved"
 
 
-def test_the_report_says_how(mac, web):
+def test_the_report_names_the_proxy(mac, web):
     path = pathlib.Path(mac.place) / "report"
     code = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{web}/').read())"
     flags = ("--allow-net", f"127.0.0.1:{web}", "--report", str(path))
@@ -89,7 +89,7 @@ def test_the_report_says_how(mac, web):
     assert report["traffic"][0][0] == "127.0.0.1"
 
 
-def test_curl_goes_by_the_variables(mac, web):
+def test_curl_uses_the_proxy_variables(mac, web):
     if not os.access("/usr/bin/curl", os.X_OK):
         pytest.skip("there is no curl")
     url = f"http://127.0.0.1:{web}/"

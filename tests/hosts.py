@@ -1,0 +1,302 @@
+"""Check the records of the hosts on which corral was tried, and make a page from them.
+
+A record is `docs/hosts/KIND-NAME.json`, with the results of `tests/host_trial.py` on one host.
+`docs/hosts.md` is made from the records.
+
+    python3 tests/hosts.py try KIND NAME [PART...]   try a host, write its record and the page; parts: see host_trial.py
+    python3 tests/hosts.py write                     write the page from the records
+    python3 tests/hosts.py check                     fail if the page is stale
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "docs/hosts"
+PAGE = ROOT / "docs/hosts.md"
+Record = dict[str, Any]
+
+FIELDS = {
+    "kind": str,
+    "name": str,
+    "how": str,
+    "architecture": str,
+    "system": str,
+    "user": str,
+    "date": str,
+    "corral": str,
+    "verdict": str,
+    "held": list,
+    "absent": dict,
+    "runs": list,
+    "demo": dict,
+    "attacks": dict,
+}
+"""Fields of a host that was tried. A host that could not be had has `kind`, `name` and `not_had`: the attempts to get it."""
+
+FILE_SYSTEM_FIELDS = {
+    **dict.fromkeys(("kind", "name", "how", "system", "date", "corral"), str),
+    "tries": list,
+}
+"""Fields of a file system. `tries` are the results of `tests/file_system_trial.py`, by place, user
+and tier.
+"""
+
+KINDS = {
+    "kernel": ("Kernels", "vm.kernel_hosts"),
+    "file_system": ("File systems", "file_system_hosts"),
+}
+"""The title of each kind, and the module whose `look(name, *parts)` tries a host and returns `how`
+and the parts of a trial.
+"""
+
+NOT_RUN = {"attacks": {"rule": "", "passed": 0, "skipped": {}, "failed": [], "closing": "not run"}}
+
+HEAD = """\
+# Hosts that corral was tried on
+
+`python3 tests/hosts.py write` makes this page from the records in [hosts/](hosts/), and a test checks that the page is current.
+`python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
+
+On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
+`corral demo --json`. Where the table says so, the user also ran some attacks from `tests/inside`. *yes* means that a probe proved the
+capability there. For an absent capability the page quotes corral's message and its hint. Nothing on this page comes from a version number.
+"""
+
+
+FILE_SYSTEMS = """\
+Each place that corral uses was tried on each file system, by root and by an ordinary user, with namespaces (*walled*) and
+under a filter that forbids them (*bare*).
+
+- In a grant a file is read, written and renamed. The file beside it is denied, an `.env` file is hidden, and `.git` is read-only.
+- In HOME a server's state survives a run.
+- Two processes install the same bundle into the store at once.
+- If a hint is a command, the trial ran this command, and the place worked afterwards.
+- In user-mode Linux, which has no Landlock, everything was tried with namespaces only.
+
+Installs from npm and PyPI onto a full disk, and onto disks with room for a part of the package, are refused with the reason and leave nothing
+behind; with room they work (`tests/linux/test_full_disk_installs.py`).
+"""
+
+
+class RecordError(Exception):
+    """The fields of a record are not those of the format."""
+
+
+def read(path: pathlib.Path) -> Record:
+    """Return the record in a file. Raise an error if it does not have the format."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    wanted = (
+        {"kind": str, "name": str, "not_had": str} if "not_had" in record else fields_of(record)
+    )
+    if set(record) != set(wanted):
+        raise RecordError(f"{path.name}: fields that differ: {set(record) ^ set(wanted)}")
+    for field, kind in wanted.items():
+        if not isinstance(record[field], kind):
+            raise RecordError(f"{path.name}: {field} is not of type {kind.__name__}")
+    if path != place(record) or record["kind"] not in KINDS:
+        raise RecordError(f"{path.name}: does not belong to {record['kind']} {record['name']}")
+    return record
+
+
+def fields_of(record: Record) -> dict[str, type]:
+    return FILE_SYSTEM_FIELDS if record["kind"] == "file_system" else FIELDS
+
+
+def place(record: Record) -> pathlib.Path:
+    return RECORDS / f"{record['kind']}-{record['name']}.json"
+
+
+def records(kind: str) -> list[Record]:
+    """Return all records of a kind, sorted by the version numbers in their names."""
+    found = [read(path) for path in RECORDS.glob(f"{kind}-*.json")]
+    return sorted(found, key=lambda record: order(record["name"]))
+
+
+def order(name: str) -> list[tuple[int, str]]:
+    parts = name.replace("-", ".").split(".")
+    return [(int(part) if part.isdigit() else 10**6, part) for part in parts]
+
+
+def page() -> str:
+    sections = [HEAD]
+    for kind, (title, _) in KINDS.items():
+        if found := records(kind):
+            sections.append(f"## {title}\n\n{section(found)}")
+    return "\n".join(sections)
+
+
+def section(found: list[Record]) -> str:
+    tried = [record for record in found if "not_had" not in record]
+    if found[0]["kind"] == "file_system":
+        return file_systems(found, tried)
+    parts = [overview(tried), matrix(tried)] if tried else []
+    return "\n".join([*parts, *absent(found), *map(details, tried)])
+
+
+def absent(found: list[Record]) -> list[str]:
+    return [
+        f"**{record['name']}** was not available. {record['not_had']}\n"
+        for record in found
+        if "not_had" in record
+    ]
+
+
+def file_systems(found: list[Record], tried: list[Record]) -> str:
+    places = list(dict.fromkeys(one["place"] for record in tried for one in record["tries"]))
+    rows = [[record["name"], *(at_place(record, place) for place in places)] for record in tried]
+    return "\n".join(
+        [FILE_SYSTEMS, table(["", *places], rows), *absent(found), *map(file_system, tried)]
+    )
+
+
+def at_place(record: Record, place: str) -> str:
+    """Return the users whom corral refused at this place, or "works" if it refused none."""
+    tries = [one for one in record["tries"] if one["place"] == place]
+    others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
+    return "; ".join(others) or ("works" if tries else "not tried")
+
+
+def file_system(record: Record) -> str:
+    said = [f"### {record['name']}\n", f"{record['how']}. {record['system']}.\n"]
+    said += [
+        f"{one['place']}, {one['user']}, {one['tier']}:\n\n```\n{one['said']}\n```\n"
+        for one in record["tries"]
+        if one["said"]
+    ]
+    said.append(f"Tried on {record['date']} with corral {record['corral']}.\n")
+    return "\n".join(said)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def overview(tried: list[Record]) -> str:
+    head = ["host", "architecture", "`run`", "`run --strict`", "demo", "attacks"]
+    rows = [
+        [
+            record["name"],
+            record["architecture"],
+            *(
+                "works" if run["code"] == 0 else f"refuses ({run['code']})"
+                for run in record["runs"]
+            ),
+            record["demo"]["summary"],
+            record["attacks"]["closing"],
+        ]
+        for record in tried
+    ]
+    return table(head, rows)
+
+
+def matrix(tried: list[Record]) -> str:
+    """Return a table of capabilities, named as in `doctor --json`, and the hosts on which each was
+    proven.
+    """
+    names = dict.fromkeys(name for record in tried for name in (*record["held"], *record["absent"]))
+    rows = [[f"`{name}`", *(mark(record, name) for record in tried)] for name in names]
+    return table(["capability", *(record["name"] for record in tried)], rows)
+
+
+def mark(record: Record, capability: str) -> str:
+    if capability in record["held"]:
+        return "yes"
+    found = record["absent"].get(capability)
+    return found["status"] if found else "not probed"
+
+
+def details(record: Record) -> str:
+    said = [f"### {record['name']}\n", f"{record['how']} {record['system']}, {record['user']}.\n"]
+    said.append(f"Verdict of `corral doctor`: {record['verdict']}\n")
+    if record["absent"]:
+        rows = [
+            [f"`{name}`", found["status"], cell(found["evidence"]), cell(found["hint"])]
+            for name, found in record["absent"].items()
+        ]
+        said.append(table(["not proven", "status", "because", "hint"], rows))
+    said += [
+        f"`{run['command']}` ends with {run['code']}:\n\n```\n{run['said']}\n```\n"
+        for run in record["runs"]
+        if run["said"]
+    ]
+    said += [demo_of(record["demo"]), attacks_of(record["attacks"])]
+    said.append(f"Tried on {record['date']} with corral {record['corral']}.\n")
+    return "\n".join(said)
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def demo_of(demo: Record) -> str:
+    said = [f"Demo: {demo['summary']}."]
+    for verdict in sorted(set(demo["acts"].values())):
+        acts = [act for act, found in demo["acts"].items() if found == verdict]
+        said.append(f"{verdict}: {', '.join(acts)}.")
+    if demo["not_tried"]:
+        said.append(f"Not tried: {'; '.join(demo['not_tried'])}.")
+    return " ".join(said) + "\n"
+
+
+def attacks_of(attacks: Record) -> str:
+    lines = [f"Attacks: {attacks['closing']}. {attacks['rule']}\n"]
+    lines += [f"- failed: `{test}`" for test in attacks["failed"]]
+    lines += [f"- skipped: {cell(why)} ({count})" for why, count in attacks["skipped"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def finished(kind: str, name: str, seen: Record) -> Record:
+    """Return the record of a trial that was made now with this checkout."""
+    dated = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "corral": commit()}
+    whole = {"kind": kind, "name": name, **seen, **dated}
+    return {field: whole[field] for field in fields_of(whole)}
+
+
+def commit() -> str:
+    """Return the commit of this checkout, with a mark if `src` was changed since."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+    changed = subprocess.call([*git, "diff", "--quiet", "HEAD", "--", "src"])
+    return f"{head} with changes" if changed else head
+
+
+def look(kind: str, name: str, *parts: str) -> Record:
+    """Try one host by the module of its kind. Parts that are not tried keep their old values."""
+    seen = importlib.import_module(KINDS[kind][1]).look(name, *parts)
+    before = place({"kind": kind, "name": name})
+    known = read(before) if parts and before.exists() else NOT_RUN
+    return finished(kind, name, {**known, **seen})
+
+
+def keep(record: Record) -> None:
+    RECORDS.mkdir(exist_ok=True)
+    text = json.dumps(record, indent=2, ensure_ascii=False)
+    place(record).write_text(text + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> str | None:
+    match arguments:
+        case ["try", kind, name, *parts] if kind in KINDS:
+            keep(look(kind, name, *parts))
+            PAGE.write_text(page(), encoding="utf-8")
+        case ["write"]:
+            PAGE.write_text(page(), encoding="utf-8")
+        case ["check"]:
+            if PAGE.read_text(encoding="utf-8") != page():
+                return f"{PAGE} is stale\nhint: python3 tests/hosts.py write"
+        case _:
+            return __doc__
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""Make the Python type of a policy from the schema. `python3 tests/policy_types.py` writes the file."""
+
+import pathlib
+
+from corral.policy.schema import KEYS, TABLES, Key
+
+FILE = pathlib.Path(__file__).resolve().parent.parent / "src/corral/api/policy_dict.py"
+TYPES = {
+    "version": "Literal[1]", "size": "int | str", "duration": "str", "cpu": "float | str",
+    "count": 'int | Literal["none"]', "switch": "bool", "arguments": "Sequence[str]",
+    "destinations": "Sequence[str]", "ports": "Sequence[int]", "paths": "Sequence[str]",
+    "names": "Sequence[str]", "variables": "Mapping[str, str]", "controls": '"Sequence[Control]"',
+    "patterns": "Sequence[str]",
+}  # fmt: skip
+HEAD = '''"""The type of a policy as a mapping. tests/policy_types.py generates it from policy/schema.py."""
+
+# ruff: noqa: UP013 - a class cannot have a field `pass`
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from corral.policy.model import Control
+
+'''
+
+
+def type_of(key: Key) -> str:
+    if key.kind in TYPES:
+        return TYPES[key.kind]
+    return "Literal[" + ", ".join(f'"{choice}"' for choice in key.choices) + "]"
+
+
+def render() -> str:
+    """Return the type in the functional form, because `pass` is a Python keyword."""
+    tables: dict[str, list[str]] = {path: [] for path in ("", *TABLES)}
+    for key in KEYS:
+        table, _, name = key.path.rpartition(".")
+        tables[table].append(f'        "{name}": {type_of(key)},\n')
+    for path in TABLES:
+        table, _, name = path.rpartition(".")
+        tables[table].append(f'        "{name}": {type_name(path)},\n')
+    # A nested table comes before its table, and all tables before the policy.
+    order = sorted(tables, key=lambda path: -path.count(".") if path else 1)
+    return HEAD + "".join(render_table(type_name(path), tables[path]) for path in order)
+
+
+def type_name(path: str) -> str:
+    return "".join(word.title() for word in path.split(".")) + "Dict" if path else "PolicyDict"
+
+
+def render_table(name: str, rows: list[str]) -> str:
+    return (
+        f'{name} = TypedDict(\n    "{name}",\n    {{\n{"".join(rows)}    }},\n    total=False,\n)\n'
+    )
+
+
+if __name__ == "__main__":
+    FILE.write_text(render(), encoding="utf-8")

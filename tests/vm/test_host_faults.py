@@ -1,0 +1,14 @@
+"""Run the tests of guest/faults.py, which cause faults of a whole virtual machine."""
+
+from __future__ import annotations
+
+import pytest
+
+from vm import guest_run, uml
+
+pytestmark = [pytest.mark.rig("uml"), pytest.mark.timeout(500)]
+
+
+@pytest.mark.parametrize("test", guest_run.tests_in("faults"))
+def test_faults_of_the_machine(test):
+    guest_run.expect_passed(uml, "faults", "root", test)

@@ -1,0 +1,15 @@
+"""Test unix sockets in an emulated newer kernel, whose Landlock has a right for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from vm import guest_run, qemu
+from vm.kernels import Source
+
+pytestmark = [pytest.mark.rig("qemu"), pytest.mark.timeout(500)]
+
+
+@pytest.mark.parametrize("test", guest_run.tests_in("unix_scope"))
+def test_unix_scope(test):
+    guest_run.expect_passed(qemu.Machine(Source(qemu.NEWEST)), "unix_scope", "ordinary", test)

@@ -1,0 +1,70 @@
+"""Test the preloads of Python and node: in a real Windows Python anywhere, and in AppContainers on Windows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from corral.platforms.windows.runtime_copies import store
+
+PIPES = """
+import _winapi, asyncio, multiprocessing, sys
+names = []
+real = _winapi.CreateNamedPipe
+_winapi.CreateNamedPipe = lambda name, *more: names.append(name) or real(name, *more)
+exec(open(sys.argv[1]).read())
+async def child():
+    pipe = asyncio.subprocess.PIPE
+    made = await asyncio.create_subprocess_exec(sys.executable, "-c", "print('said')", stdout=pipe)
+    return (await made.communicate())[0].split()
+one, other = multiprocessing.Pipe()
+one.send("sent")
+print(asyncio.run(child()), other.recv(), {name.startswith("\\\\\\\\.\\\\pipe\\\\LOCAL\\\\") for name in names})
+"""
+
+
+def test_pythons_pipes_have_names_that_a_container_may_use():
+    done = subprocess.run(
+        [sys.executable, "-c", PIPES, store.PYTHON_PRELOAD], capture_output=True, check=False
+    )
+    assert done.stdout.decode().strip() == "[b'said'] sent {True}", done.stderr
+
+
+REPAIRED = {
+    "mkdtemp": "import tempfile; open(os.path.join(tempfile.mkdtemp(), 'x'), 'w').close()",
+    "realpath": "os.path.realpath(os.environ['TEMP'], strict=True)",
+    "asyncio": "import asyncio; asyncio.run(asyncio.create_subprocess_exec(sys.executable, '-c', '', stdout=-1))",
+    "DEVNULL": "import subprocess; subprocess.run([sys.executable, '-c', ''], stdin=-3, check=True)",
+}
+
+
+@pytest.mark.real_windows
+@pytest.mark.parametrize("form", REPAIRED)
+def test_python_works_in_a_container(corral, form):
+    code = f"{REPAIRED[form]}\nanswer = 'done'"
+    flags = ("--allow-subprocess",) if form in {"asyncio", "DEVNULL"} else ()
+    assert corral.inside(code, flags=flags, timeout=300) == "done"
+
+
+NODE = (
+    "const fs = require('fs'), cp = require('child_process');"
+    "fs.promises.realpath(process.cwd()).then((found) => cp.execFile(process.execPath, ['-p', '6*7'],"
+    "(error, output) => console.log(error ?? output.trim(), found === fs.realpathSync('.'))))"
+)
+
+
+@pytest.mark.real_windows
+def test_node_works_in_a_container(corral, tmp_path):
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("node is not installed")
+    (tmp_path / "package.json").write_text("{}")
+    (tmp_path / "main.js").write_text(NODE)
+    done = corral.run(
+        *(node, os.path.join(str(tmp_path), "main.js")), flags=("--allow-subprocess",), timeout=300
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [b"42", b"true"]), done.stderr
