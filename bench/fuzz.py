@@ -1,10 +1,10 @@
-"""Fuzz every reader of text that others wrote, with atheris (which is no dependency of corral).
+"""Fuzz every parser of foreign text with atheris, which corral does not depend on.
 
-    python bench/fuzz.py --minutes 5            all readers, one process each
+    python bench/fuzz.py --minutes 5            all parsers, one process each
     python bench/fuzz.py --minutes 5 --only dns
 
-Seeds are in tests/corpus/NAME; the suite replays them through the same functions without atheris.
-A reader may refuse with its own error. Any other exception is a finding.
+The seeds are in tests/corpus/NAME. The test suite replays them through the same functions without
+atheris. A parser may refuse with its own error. Any other exception is a finding.
 """
 
 from __future__ import annotations
@@ -133,19 +133,47 @@ def read_server_json(data: bytes) -> None:
         pass
 
 
-def read_wire(data: bytes) -> None:
-    from corral.api import wire_format
-    from corral.plan.host import Host
+def read_messages(data: bytes) -> None:
+    """Check that all messages that pass the guard are clear JSON, and that lists have no denied
+    name.
+    """
+    from corral.messages.frames import FrameReader
+    from corral.messages.guard import Guard
+    from corral.messages.rules import Rules
 
-    assert isinstance(wire_format.read_message(io.BytesIO(data).read), bytes)
-    try:
-        host = wire_format.decode(data, Host)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return
-    assert wire_format.decode(wire_format.encode(host), Host) == host
+    class Silent:
+        def deny(self, refusal: object) -> None:
+            pass
+
+        def log(self, call: object) -> None:
+            pass
+
+        def change(self, kind: str, name: str, text: str) -> None:
+            pass
+
+    def passed(chunks: list[bytes]) -> bytes:
+        rules = Rules(allow={}, deny={"tools": ["d*"]}, pins=[("tool", "a", '{"name":"a"}')])
+        guard, frames = Guard(rules, Silent(), max_pending=4), FrameReader(1024)
+        guard.from_client(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\n')
+        found = [frame for chunk in chunks for frame in frames.feed(chunk)]
+        last = frames.end()
+        routed = [guard.from_server(one) for one in (*found, *([last] if last else []))]
+        for one in found:
+            guard.from_client(one)
+        return b"".join(one.onward for one in routed)
+
+    onward = passed([data])
+    assert onward == passed([data[at : at + 1] for at in range(len(data))])
+    for line in onward.splitlines():
+        value = json.loads(line)
+        for message in value if isinstance(value, list) else [value]:
+            assert message["jsonrpc"] == "2.0"
+            if message.get("id") == 1 and "result" in message:
+                assert all(tool == {"name": "a"} for tool in message["result"]["tools"])
 
 
 TARGETS = {
+    "messages": read_messages,
     "dns": read_dns,
     "tls": read_tls,
     "http": read_http,
@@ -154,12 +182,11 @@ TARGETS = {
     "archive": read_archive,
     "bundle": read_bundle_manifest,
     "server_json": read_server_json,
-    "wire": read_wire,
 }
 
 
 def fuzz(name: str, seconds: int, found: pathlib.Path) -> None:
-    """Fuzz one reader in this process, which atheris ends."""
+    """Fuzz one parser in this process. atheris ends the process."""
     import atheris  # type: ignore[import-not-found]
 
     with atheris.instrument_imports(include=["corral"]):

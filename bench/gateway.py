@@ -1,7 +1,7 @@
-"""What the allowlist's gateway costs a connection, against the same connection made directly.
+"""Compare a connection through the allowlist's gateway with the same connection made directly.
 
-All of it on loopback: the gateway in a process of its own, the server in another, the client here.
-Without a network namespace, so that only the gateway is measured.
+Everything is on loopback: the gateway and the server are processes, and the client is this process.
+There is no network namespace, so that only the gateway is measured.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INSIDE = "127.77.0.1"
 NAME = "server.example"
 BLOCK = 1 << 20
 THROUGHPUT_BUDGET = 2.0
-"""Half of the direct throughput is twice its time."""
+"""A time of 2.0 means half of the direct throughput."""
 MESSAGES = 200
 
 
@@ -113,7 +113,7 @@ def connect(address: tuple[str, int]) -> float:
 
 
 def start_server(megabytes: int) -> tuple[int, list[int]]:
-    """Sends `megabytes` to who says `d`, and everything back to who says `e`."""
+    """Send `megabytes` to clients that send `d`, and echo everything to clients that send `e`."""
     listener = socket.create_server((LOCAL, 0), backlog=64)
     pid = os.fork()
     if pid == 0:
@@ -149,7 +149,7 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.network.gateway.gateway import Gateway
     from corral.network.rules import parse_rules
 
-    # The port says where a connection goes: the gateway dials the one that it was called on.
+    # The gateway connects to the port that it was called on.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
     pid = os.fork()
     if pid:

@@ -1,7 +1,8 @@
-"""Interleaved rounds, statistics, budgets, options and output of every benchmark.
+"""Interleave rounds, and share statistics, budgets, options and output between the benchmarks.
 
 Contenders take turns within one run, so that other work on the machine slows all of them. The first
-rounds are thrown away. Minima are compared, because noise only ever adds.
+rounds are thrown away. Minima are compared, because noise only ever adds. CPU time is compared by
+its median, because processes of one contender may still run in the turn of the next.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 WARM_UP = 3
 QUICK_ROUNDS = 8
 NOISE = 0.1
-"""What a ratio that should be 1.0 may exceed it by; two runs of one program differ by as much."""
+"""The allowed excess of a ratio that should be 1.0. Two runs of one program differ by as much."""
 INTERRUPTED = 130
 
 
 @dataclasses.dataclass(frozen=True)
 class Stats:
-    """`samples` in the unit of the table that shows them."""
+    """The samples of one contender, in the unit of the table that shows them."""
 
     name: str
     samples: tuple[float, ...]
+    cpu: tuple[float, ...] = ()
+    """Milliseconds of CPU time, if they could be counted."""
 
     @property
     def minimum(self) -> float:
@@ -40,10 +43,14 @@ class Stats:
     def median(self) -> float:
         return statistics.median(self.samples)
 
+    @property
+    def median_cpu(self) -> float | None:
+        return statistics.median(self.cpu) if self.cpu else None
+
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """A measured `value`; without a `budget` it is only reported."""
+    """A measured ratio. A ratio without a `budget` is only reported."""
 
     name: str
     value: float
@@ -71,28 +78,50 @@ def ratio(name: str, ours: Stats, theirs: Stats, budget: float | None = None) ->
     return Ratio(name, ours.minimum / theirs.minimum, budget)
 
 
+def cpu_ratio(
+    name: str, ours: Stats, theirs: Stats, budget: float | None = None
+) -> tuple[Ratio, ...]:
+    """Return the ratios of CPU time, or nothing if CPU time could not be counted."""
+    if ours.median_cpu is None or not theirs.median_cpu:
+        return ()
+    return (Ratio(f"{name}, CPU", ours.median_cpu / theirs.median_cpu, budget),)
+
+
 def interleave(
-    contenders: Mapping[str, Callable[[], float]], rounds: int, warm_up: int = WARM_UP
+    contenders: Mapping[str, Callable[[], float]],
+    rounds: int,
+    warm_up: int = WARM_UP,
+    *,
+    cpu: Callable[[], float | None] = lambda: None,
+    settle_seconds: float = 0.0,
 ) -> dict[str, Stats]:
-    """Call every contender once a round, in turn; each call returns its own measurement."""
+    """Call each contender once per round. Read `cpu` before the call, and after the contender's
+    processes have ended.
+    """
     samples: dict[str, list[float]] = {name: [] for name in contenders}
+    used: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(warm_up + rounds):
-        for name, measure in contenders.items():
-            value = measure()
+        for name, measured in contenders.items():
+            before = cpu()
+            value = measured()
+            time.sleep(settle_seconds)
+            after = cpu()
             if number >= warm_up:
                 samples[name].append(value)
-    return {name: Stats(name, tuple(found)) for name, found in samples.items()}
+                if before is not None and after is not None:
+                    used[name].append(after - before)
+    return {name: Stats(name, tuple(found), tuple(used[name])) for name, found in samples.items()}
 
 
 def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str, str]:
-    """Remove PYTHON* variables, which could turn bytecode caching off for some contenders."""
+    """Remove PYTHON* variables, which could turn off bytecode caching for some contenders."""
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     return {**kept, **extra}
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[tuple[str, dict[str, str]]]:
-    """Give a temporary directory, and an environment with its caches and settings in it."""
+    """Yield a temporary directory, and an environment with its caches and settings in it."""
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
         yield (
             directory,
@@ -105,7 +134,7 @@ def apart() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def spawn(argv: list[str], environment: Mapping[str, str]) -> float:
-    """Return milliseconds from posix_spawn to the end of `argv`, its streams on /dev/null."""
+    """Return milliseconds from posix_spawn to the end of `argv`, with its streams on /dev/null."""
     streams = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)]
     started = time.perf_counter_ns()
     pid = os.posix_spawn(argv[0], argv, environment, file_actions=streams)
@@ -126,11 +155,13 @@ def table(section: Section) -> str:
     names = [row.name for row in section.rows] + [item.name for item in section.ratios]
     width = max(map(len, names), default=0)
     if section.rows:
-        lines.append(f"  {'':{width}}  {'min':>9}  {'median':>9}")
-    lines += [
-        f"  {row.name:{width}}  {number(row.minimum):>9}  {number(row.median):>9}"
-        for row in section.rows
-    ]
+        counted = f"  {'CPU':>9}" if any(row.cpu for row in section.rows) else ""
+        lines.append(f"  {'':{width}}  {'min':>9}  {'median':>9}{counted}")
+    for row in section.rows:
+        cpu = "" if row.median_cpu is None else f"  {number(row.median_cpu):>9}"
+        lines.append(
+            f"  {row.name:{width}}  {number(row.minimum):>9}  {number(row.median):>9}{cpu}"
+        )
     for item in section.ratios:
         budget = "" if item.budget is None else f"  budget <= {item.budget:g}  {item.verdict}"
         lines.append(f"  {item.name:{width}}  {number(item.value):>9}{budget}")
@@ -150,7 +181,13 @@ def as_data(section: Section) -> dict[str, object]:
         "title": section.title,
         "unit": section.unit,
         "rows": [
-            {"name": row.name, "min": row.minimum, "median": row.median, "n": len(row.samples)}
+            {
+                "name": row.name,
+                "min": row.minimum,
+                "median": row.median,
+                "cpu": row.median_cpu,
+                "n": len(row.samples),
+            }
             for row in section.rows
         ],
         "ratios": [
@@ -161,7 +198,7 @@ def as_data(section: Section) -> dict[str, object]:
 
 
 def parser(description: str, rounds: int, **choices: Sequence[str]) -> argparse.ArgumentParser:
-    """Return a parser of the common options, and of a repeatable one for each of `choices`."""
+    """Return a parser with the common options and a repeatable option for each of `choices`."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--rounds", type=positive, default=None, help=f"default {rounds}")
     made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, less data")
@@ -180,13 +217,13 @@ def positive(text: str) -> int:
 
 
 def rounds_of(options: argparse.Namespace) -> int:
-    """Return --rounds if it was given, else the number of --quick, else the usual number."""
+    """Return --rounds if it was given, else the number for --quick, else the usual number."""
     chosen: int = options.rounds or (QUICK_ROUNDS if options.quick else options.usual_rounds)
     return chosen
 
 
 class Output:
-    """Print tables at once, or one JSON document at the end; progress and notices go to stderr."""
+    """Print tables at once, or one JSON document at the end. Progress and notices go to stderr."""
 
     def __init__(self, *, json_wanted: bool) -> None:
         self.json_wanted = json_wanted

@@ -1,8 +1,8 @@
-"""Bytes and connections through the gateway, next to the same client on the host's loopback and
-behind srt's proxy.
+"""Compare bytes and connections through the gateway with loopback and with srt's proxy.
 
-The client times itself, from its first byte to its last, so that starting costs nothing here.
-Budgets are of times: half of the throughput is twice the time.
+The gateway is measured with namespaces and without them (the socket broker). The client measures
+its own time, from its first byte to its last, so the start does not count. Budgets are times: half
+of the throughput is twice the time.
 """
 
 from __future__ import annotations
@@ -24,10 +24,35 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping
 
-DIRECT, GATEWAY, SRT = "loopback", "gateway", "srt"
+DIRECT, GATEWAY, BROKER, SRT = "loopback", "gateway", "broker", "srt"
 LOCAL = "127.0.0.1"
 MEGABYTES, CONNECTIONS = 512, 400
 THROUGHPUT = 2.0
+BROKER_THROUGHPUT, BROKER_REQUEST = 1.25, 1.3
+"""Budgets compared with the tier with namespaces: 0.8 of its throughput, and its time for a
+request.
+"""
+SYSTEM_PYTHON = "/usr/bin/python3"
+WITHOUT_NAMESPACES = """
+import os, sys
+from corral.abi import linux as abi
+from corral.abi.linux_syscalls import AUDIT_ARCHES, TABLES
+from corral.platforms.linux.mechanisms import seccomp_compiler as compiler
+machine = os.uname().machine
+table = TABLES[machine]
+denied, absent = compiler.errno_action(1), compiler.errno_action(38)
+rules = dict.fromkeys(table.values(), compiler.ALLOW)
+rules.update({table["unshare"]: denied, table["mount"]: denied, table["clone3"]: absent})
+flags = abi.CLONE_NEWUSER, abi.CLONE_NEWNS, abi.CLONE_NEWPID, abi.CLONE_NEWNET
+kinds = tuple(((compiler.low(0, flag, flag),), denied) for flag in flags)
+rules[table["clone"]] = (kinds, compiler.ALLOW)
+limit = 0x40000000 if machine == "x86_64" else None
+arch = AUDIT_ARCHES[machine]
+program = compiler.assemble(rules, arch=arch, unknown=absent, number_limit=limit)
+abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+abi.seccomp_set_filter(program)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 BLOCK = 1 << 18
 CLIENT = f"""
 import base64, os, socket, sys, time, urllib.parse
@@ -36,7 +61,7 @@ block = bytearray({BLOCK})
 def direct():
     return socket.create_connection(("{LOCAL}", port))
 def tunnel():
-    # As clients do that heed the variable: CONNECT, and all that follows is the server's.
+    # Clients that use the proxy variable send CONNECT. All bytes after the answer are the server's.
     end = socket.create_connection((proxy.hostname, proxy.port))
     end.sendall(request)
     head = b""
@@ -55,7 +80,7 @@ if route == "proxy":
     request = f"CONNECT {{where}} HTTP/1.1\\r\\nHost: {{where}}\\r\\n"
     request = f"{{request}}Proxy-Authorization: Basic {{key}}\\r\\n\\r\\n".encode()
     patience = time.monotonic() + 20
-    while True:  # it is started beside the client, and may not be there yet
+    while True:  # the proxy starts at the same time as the client, and may not listen yet
         try:
             socket.create_connection((proxy.hostname, proxy.port)).close()
             break
@@ -91,15 +116,15 @@ dict(many=many, large=large, upload=upload, latency=latency)[kind]()
 print((time.perf_counter_ns() - started) / 1e6)
 """
 PARTS = (
-    ("large", "download", MEGABYTES, THROUGHPUT),
-    ("upload", "upload", MEGABYTES, THROUGHPUT),
-    ("many", "connections", CONNECTIONS, None),
-    ("latency", "a byte there and back", 2000, None),
+    ("large", "download", MEGABYTES, THROUGHPUT, BROKER_THROUGHPUT),
+    ("upload", "upload", MEGABYTES, THROUGHPUT, BROKER_THROUGHPUT),
+    ("many", "connections", CONNECTIONS, None, BROKER_REQUEST),
+    ("latency", "a byte there and back", 2000, None, None),
 )
 
 
 def serve(listener: socket.socket) -> None:
-    """Run the server process: answer what a line asks for."""
+    """Run the server process, which answers each request line."""
     block = bytearray(BLOCK)
     while True:
         end = listener.accept()[0]
@@ -128,7 +153,7 @@ def _answer(end: socket.socket, asked: bytes, block: bytearray) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """How a client is started, and whether it has to ask a proxy."""
+    """The command that starts a client, and whether the client has to ask a proxy."""
 
     wrapper: tuple[str, ...] = ()
     proxy: bool = False
@@ -139,7 +164,10 @@ def client(
 ) -> float:
     """Return the milliseconds that the client measured."""
     words = [kind, str(port), str(amount), "proxy" if start.proxy else "direct"]
-    command = [*start.wrapper, sys.executable, "-I", "-c", CLIENT, *words]
+    # Without namespaces root's target has another user id, which may not read a Python in root's
+    # home.
+    python = SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
+    command = [*start.wrapper, python, "-I", "-c", CLIENT, *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(start.wrapper) or 'the client'} failed: {done.stderr}")
@@ -147,22 +175,26 @@ def client(
 
 
 def find_starts(
-    directory: str, corral: str, environment: Mapping[str, str], port: int
+    directory: str, installed: peers.Installed, environment: Mapping[str, str], port: int
 ) -> tuple[dict[str, Start], list[str]]:
-    """Return those that work here, and why another is absent."""
-    found = {
-        DIRECT: Start(),
-        GATEWAY: Start((corral, "run", "--allow-net", f"{LOCAL}:{port}", "--")),
-    }
+    """Return the variants that work here, and the reason for each that does not."""
+    run = (installed.corral, "run", "--allow-net", f"{LOCAL}:{port}", "--")
+    found = {DIRECT: Start(), GATEWAY: Start(run)}
+    absent = []
+    tried = {BROKER: Start((installed.python, "-c", WITHOUT_NAMESPACES, *run))}
     wrapper = peers.srt_network(os.path.join(directory, "srt"), LOCAL)
     if isinstance(wrapper, peers.Missing):
-        return found, [f"{SRT} is absent: {wrapper.why}"]
-    srt = Start(tuple(wrapper), proxy=True)
-    try:
-        client(srt, environment, "many", port, 1)
-    except SystemExit as error:
-        return found, [f"{SRT} is absent: it does not run here: {error}"]
-    return {**found, SRT: srt}, []
+        absent.append(f"{SRT} is absent: {wrapper.why}")
+    else:
+        tried[SRT] = Start(tuple(wrapper), proxy=True)
+    for name, start in tried.items():
+        try:
+            client(start, environment, "many", port, 1)
+        except SystemExit as error:
+            absent.append(f"{name} is absent: it does not run here: {error}")
+        else:
+            found[name] = start
+    return found, absent
 
 
 def sections(
@@ -171,7 +203,7 @@ def sections(
     environment: Mapping[str, str],
     port: int,
 ) -> Iterator[Section]:
-    for kind, title, amount, budget in PARTS:
+    for kind, title, amount, budget, against_gateway in PARTS:
         asked = amount // 4 if options.quick else amount
         found = measure.interleave(
             {
@@ -181,6 +213,12 @@ def sections(
             measure.rounds_of(options),
         )
         ratios = [measure.ratio(f"{GATEWAY} / {DIRECT}", found[GATEWAY], found[DIRECT], budget)]
+        if BROKER in found:
+            ours = found[BROKER]
+            ratios += [
+                measure.ratio(f"{BROKER} / {DIRECT}", ours, found[DIRECT], budget),
+                measure.ratio(f"{BROKER} / {GATEWAY}", ours, found[GATEWAY], against_gateway),
+            ]
         if SRT in found:
             ratios += [
                 measure.ratio(f"{SRT} / {DIRECT}", found[SRT], found[DIRECT]),
@@ -192,7 +230,7 @@ def sections(
 
 
 def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
-    """Say how many a second, at best."""
+    """Return the best rate per second as text."""
     best = {name: amount * 1000 / stats.minimum for name, stats in found.items()}
     return f"{unit} a second: " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
 
@@ -202,7 +240,7 @@ def main() -> int:
     output = measure.Output(json_wanted=options.json)
     with measure.apart() as (directory, environment):
         output.notice("installing the checkout ...")
-        corral = peers.install(os.path.join(directory, "corral")).corral
+        installed = peers.install(os.path.join(directory, "corral"))
         with socket.create_server((LOCAL, 0), backlog=512) as listener:
             server = os.fork()
             if server == 0:
@@ -211,7 +249,7 @@ def main() -> int:
             try:
                 port = listener.getsockname()[1]
                 output.notice("looking for srt ...")
-                compared, absent = find_starts(directory, corral, environment, port)
+                compared, absent = find_starts(directory, installed, environment, port)
                 for why in absent:
                     output.show(Section(why, ""))
                 for section in sections(options, compared, environment, port):

@@ -1,7 +1,7 @@
-"""Install corral and what it is compared with, in one directory that is removed at the end.
+"""Install corral and its peers in one directory, which is removed at the end.
 
-corral is measured as users have it: installed from this checkout into a virtual environment, with
-its console script and its compiled modules.
+A peer is a tool that corral is compared with. corral is measured as users have it: installed from
+this checkout into a virtual environment, with its console script and its compiled modules.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import measure
 
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TARGET = "/bin/true"
+PROGRAMS = {"bwrap": "bubblewrap", "socat": "socat", "rg": "ripgrep"}
+"""Programs that peers need, and their packages. firejail is setuid: only root can install it."""
 SRT = "@anthropic-ai/sandbox-runtime"
 SYSTEM = [path for path in ("/usr", "/bin", "/lib", "/lib64", "/etc") if os.path.exists(path)]
 SANDLOCK = f"""
@@ -37,12 +39,36 @@ def once():
     return nono_py.sandboxed_exec(caps, [{TARGET!r}]).exit_code
 """
 IN_PROCESS = {"sandlock": SANDLOCK, "nono-py": NONO}
-"""Peers that are Python packages: `once` runs /bin/true in their sandbox."""
+"""Peers that are Python packages. `once` runs /bin/true in their sandbox."""
+WALLS = {
+    "corral": (
+        "user, mount, pid, net, ipc and uts namespaces, a view of its own, Landlock, seccomp,"
+        " limits; each is verified in every run"
+    ),
+    "bubblewrap": "the same namespaces and view; no Landlock, no seccomp filter, no limits",
+    "firejail": "setuid; a private home, /dev and /tmp, no network, no capabilities, seccomp",
+    "srt": "bubblewrap, by default with the host readable; the network through a proxy",
+    "sandlock": "Landlock and seccomp; no namespaces",
+    "nono-py": "Landlock; no namespaces",
+}
+"""The mechanisms that each peer uses, as the benchmarks start it."""
+
+
+SCRIPTS = {
+    "uv": "import sys\nfrom corral.__main__ import main\nsys.exit(main())\n",
+    "pip": (
+        "import re\nimport sys\nfrom corral.__main__ import main\n"
+        "sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])\nsys.exit(main())\n"
+    ),
+}
+"""The console script that each installer writes. Importing `re` takes a third of a bare Python's
+time.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Installed:
-    """One virtual environment with corral in it."""
+    """A virtual environment with corral in it."""
 
     python: str
     corral: str
@@ -59,7 +85,7 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What a benchmark of the installed corral needs. `directory` is removed at its end."""
+    """The needs of a benchmark of the installed corral. `directory` is removed at its end."""
 
     output: measure.Output
     directory: str
@@ -73,16 +99,18 @@ def set_up(*, json_wanted: bool) -> Iterator[Setup]:
     with measure.apart() as (directory, environment):
         output.notice("installing the checkout ...")
         corral = install(os.path.join(directory, "corral"))
+        found = install_programs(directory)
+        os.environ["PATH"] = environment["PATH"] = f"{environment['PATH']}{os.pathsep}{found}"
         yield Setup(output, directory, environment, corral)
 
 
 def install(directory: str, packages: Sequence[str] = ()) -> Installed:
-    """Make a virtual environment with the checkout and `packages`, everything compiled."""
+    """Make a virtual environment with the checkout and `packages`, and compile all modules."""
     uv = shutil.which("uv")
     bare = ["--without-pip"] if uv else []
     _run([sys.executable, "-m", "venv", *bare, directory])
     python = os.path.join(directory, "bin", "python")
-    # Not `uv venv`: its environments run a module of their own at every start.
+    # `uv venv` is not used, because its environments run an extra module at every start.
     tool = (
         [uv, "pip", "install", "--python", python, "--compile-bytecode", "--quiet"]
         if uv
@@ -91,6 +119,19 @@ def install(directory: str, packages: Sequence[str] = ()) -> Installed:
     for wanted in (CHECKOUT, *packages):
         _run([*tool, wanted])
     return Installed(python, os.path.join(directory, "bin", "corral"))
+
+
+def write_scripts(python: str, directory: str) -> dict[str, str]:
+    """Write the console scripts of all installers, whichever installed corral, and return their
+    paths.
+    """
+    paths = {}
+    for installer, text in SCRIPTS.items():
+        paths[installer] = os.path.join(directory, f"corral-{installer}")
+        with open(paths[installer], "w", encoding="utf-8") as file:
+            file.write(f"#!{python}\n{text}")
+        os.chmod(paths[installer], 0o755)
+    return paths
 
 
 def find_view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
@@ -105,7 +146,7 @@ def find_view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
 
 
 def bubblewrap(view: Mapping[str, object], directory: str) -> list[str] | Missing:
-    """Return bubblewrap's command for corral's namespaces and view; it has no other controls."""
+    """Return bubblewrap's command for corral's namespaces and view, without other controls."""
     program = shutil.which("bwrap")
     if program is None:
         return Missing("bubblewrap", "install the package `bubblewrap`")
@@ -136,6 +177,39 @@ def filesystem(view: Mapping[str, object], directory: str) -> list[str]:
     return [*words, "--remount-ro", "/"]
 
 
+def describe_walls(found: Iterable[str]) -> tuple[str, ...]:
+    """Return a line about corral and each peer that was measured."""
+    measured = {name.removesuffix(" from python") for name in found}
+    return tuple(
+        f"{name}: {walls}" for name, walls in WALLS.items() if name in {"corral", *measured}
+    )
+
+
+def install_programs(directory: str) -> str:
+    """Unpack programs that the peers need and this host lacks, and return their directory.
+
+    apt-get and dpkg-deb do not need root for this. If they or a package are missing, the peers
+    report the missing program.
+    """
+    lacking = [name for program, name in PROGRAMS.items() if shutil.which(program) is None]
+    tools = [shutil.which(tool) for tool in ("apt-get", "dpkg-deb")]
+    target = os.path.join(directory, "programs")
+    os.makedirs(target)
+    for package in lacking if all(tools) else ():
+        try:
+            subprocess.run(
+                [str(tools[0]), "download", "-q", package],
+                cwd=target, check=True, capture_output=True, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            for name in os.listdir(target):
+                if name.endswith(".deb"):
+                    _run([str(tools[1]), "-x", os.path.join(target, name), target])
+                    os.unlink(os.path.join(target, name))
+        except subprocess.CalledProcessError:
+            continue
+    return os.path.join(target, "usr", "bin")
+
+
 def firejail() -> list[str] | Missing:
     program = shutil.which("firejail")
     if program is None:
@@ -154,8 +228,7 @@ def srt_program(directory: str) -> str | Missing:
     npm = shutil.which("npm")
     if npm is None:
         return Missing("srt", f"needs npm to install `{SRT}`")
-    needed = {"bwrap": "bubblewrap", "socat": "socat", "rg": "ripgrep"}
-    lacking = [package for name, package in needed.items() if shutil.which(name) is None]
+    lacking = [package for name, package in PROGRAMS.items() if shutil.which(name) is None]
     if lacking:
         return Missing("srt", f"install the packages it needs: {', '.join(lacking)}")
     try:
@@ -179,7 +252,9 @@ def srt_network(directory: str, host: str) -> list[str] | Missing:
 
 
 def python_peers(directory: str, notice: Callable[[object], None]) -> tuple[Installed, list[str]]:
-    """Install the Python peers apart from corral, whose start would find their files."""
+    """Install the Python peers outside of corral's environment, because corral would find their
+    files.
+    """
     installed = install(directory)
     found = []
     for name in IN_PROCESS:
@@ -200,10 +275,11 @@ def install_into(python: str, package: str) -> None:
 
 
 def try_out(name: str, argv: Sequence[str], environment: Mapping[str, str]) -> Missing | None:
-    """Run a peer once; return its own error if it cannot run here."""
-    done = subprocess.run(argv, capture_output=True, check=False, env=environment)
-    if done.returncode == 0:
-        return None
+    """Run a peer, a second time if it failed. Return its own error if it cannot run here."""
+    for _ in range(2):
+        done = subprocess.run(argv, capture_output=True, check=False, env=environment)
+        if done.returncode == 0:
+            return None
     return Missing(name, f"does not run here: {_last_line(done.stderr) or done.returncode}")
 
 

@@ -1,4 +1,4 @@
-"""Read from /proc a process's share of memory, and how often it woke up."""
+"""Read the memory share and the wake-ups of a process from /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Process:
 
 
 def field(text: str, name: str) -> int:
-    """Return the number behind `name:` in a file of /proc, without its unit."""
+    """Return the number after `name:` in a file of /proc, without its unit."""
     for line in text.splitlines():
         key, _, rest = line.partition(":")
         if key == name:
@@ -21,21 +21,21 @@ def field(text: str, name: str) -> int:
 
 
 def pss(pid: int) -> float | None:
-    """Return MB of proportional set size; None where only root may read it, as for init."""
+    """Return MB of proportional set size, or None if only root may read it, as for init."""
     try:
-        return field(_read(f"/proc/{pid}/smaps_rollup"), "Pss") / 1024
+        return field(read(f"/proc/{pid}/smaps_rollup"), "Pss") / 1024
     except PermissionError:
         return None
 
 
 def wake_ups(pid: int) -> int:
-    return field(_read(f"/proc/{pid}/status"), "voluntary_ctxt_switches")
+    return field(read(f"/proc/{pid}/status"), "voluntary_ctxt_switches")
 
 
 def parent(pid: int) -> int:
-    return field(_read(f"/proc/{pid}/status"), "PPid")
+    return field(read(f"/proc/{pid}/status"), "PPid")
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
     with open(path, encoding="ascii", errors="replace") as file:
         return file.read()

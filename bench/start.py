@@ -1,4 +1,4 @@
-"""Measure how long a sandbox takes to start and its memory, next to its peers, in one run."""
+"""Measure start time and memory of a sandbox, and compare them with its peers in one run."""
 
 from __future__ import annotations
 
@@ -9,20 +9,30 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import cpu_time
 import measure
 import peers
+import plot
 import streams
 from measure import Ratio, Section, Stats
 
 Commands = dict[str, list[str]]
 
 PARTS = ("cold", "warm", "stdio")
-PYTHON, CORRAL = "python -I -c pass", "corral run"
-COLD_BUDGETS = {PYTHON: 3.0, "srt": 0.2}
-WARM_BUDGETS = {"bubblewrap": 1.0}
+PYTHON, CORRAL = "python -I -c pass", "corral run (uv's script)"
+CORRAL_BY_PIP = "corral run (pip's script)"
+CORRAL_ALLOWLIST = "corral run --allow-net (uv's script)"
+LAUNCH, POOL = "corral.launch + wait", "corral.Pool.launch + wait"
+COLD_BUDGETS = {PYTHON: 2.8, "srt": 0.2}
+ALLOWLIST_BUDGET = 1.15
+CPU_BUDGETS = {"bubblewrap": 1.8}
+POOL_BUDGETS = {"bubblewrap": 0.8}
 SUPERVISOR_MB = 12.0
 IDLE_SECONDS = 2.0
+SETTLE_SECONDS = 0.015
+"""Pause after each start, in which processes of this start end."""
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -31,6 +41,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
         "--peers", choices=("none", "usual", "all"), default="usual",
         help="usual: bubblewrap, firejail, srt; all: also sandlock and nono-py",
     )  # fmt: skip
+    parser.add_argument("--svg", metavar="FILE", help="draw the minima and medians of the starts")
     return parser.parse_args(words)
 
 
@@ -42,6 +53,10 @@ def main() -> int:
             _measure_starts(options, parts, setup)
         if "stdio" in parts:
             setup.output.show(stdio(setup.corral, setup.environment, quick=options.quick))
+    if options.svg:
+        drawn = [section for section in setup.output.sections if section.unit == "ms"]
+        with open(options.svg, "w", encoding="utf-8") as file:
+            file.write(plot.draw(drawn))
     return setup.output.finish()
 
 
@@ -68,7 +83,7 @@ def _measure_starts(options: argparse.Namespace, parts: Sequence[str], setup: pe
 
 
 def commands(wanted: str, setup: peers.Setup) -> Commands:
-    """Return the peers' command lines, each tried once; report and leave out what is missing."""
+    """Return the peers' command lines, each tried once. Report and leave out missing peers."""
     if wanted == "none":
         return {}
     environment, directory = setup.environment, setup.directory
@@ -95,28 +110,44 @@ def commands(wanted: str, setup: peers.Setup) -> Commands:
 def cold(
     corral: peers.Installed, found: Commands, environment: Mapping[str, str], rounds: int
 ) -> Section:
+    scripts = peers.write_scripts(corral.python, os.path.dirname(corral.corral))
     lines = {
         "true": [peers.TARGET],
         PYTHON: [corral.python, "-I", "-c", "pass"],
-        CORRAL: [corral.corral, "run", "--", peers.TARGET],
+        CORRAL: [scripts["uv"], "run", "--", peers.TARGET],
+        CORRAL_BY_PIP: [scripts["pip"], "run", "--", peers.TARGET],
+        CORRAL_ALLOWLIST: [scripts["uv"], "run", "--allow-net", "example.com", "--", peers.TARGET],
         **found,
     }
-    stats = measure.interleave(
-        {name: functools.partial(measure.spawn, argv, environment) for name, argv in lines.items()},
-        rounds,
+    with cpu_time.CpuTime() as cpu:
+        stats = measure.interleave(
+            {
+                name: functools.partial(measure.spawn, argv, environment)
+                for name, argv in lines.items()
+            },
+            rounds,
+            cpu=cpu.read,
+            settle_seconds=SETTLE_SECONDS,
+        )
+    allowlist = f"{CORRAL_ALLOWLIST} / {CORRAL}"
+    ratios = (
+        *compare(stats, CORRAL, COLD_BUDGETS),
+        measure.ratio(allowlist, stats[CORRAL_ALLOWLIST], stats[CORRAL], ALLOWLIST_BUDGET),
+        *measure.cpu_ratio(f"{CORRAL} / {PYTHON}", stats[CORRAL], stats[PYTHON]),
+        *measure.cpu_ratio(allowlist, stats[CORRAL_ALLOWLIST], stats[CORRAL]),
     )
-    ratios = compare(stats, CORRAL, COLD_BUDGETS)
-    return Section("Cold start of /bin/true", "ms", tuple(stats.values()), ratios)
+    notes = peers.describe_walls(found)
+    return Section("Cold start of /bin/true", "ms", tuple(stats.values()), ratios, notes)
 
 
 def compare(
     stats: Mapping[str, Stats], ours: str, budgets: Mapping[str, float]
 ) -> tuple[Ratio, ...]:
-    """Compare ours with every other, with the budget where there is one."""
+    """Compare corral with every other contender, with a budget if there is one."""
     return tuple(
         measure.ratio(f"{ours} / {name}", stats[ours], other, budgets.get(name))
         for name, other in stats.items()
-        if name != ours and name != "true"
+        if name not in {ours, "true", CORRAL_BY_PIP, CORRAL_ALLOWLIST}
     )
 
 
@@ -142,10 +173,41 @@ def warm(
         env=environment,
     )
     answer = json.loads(done.stdout)
-    stats = {name: Stats(name, tuple(found)) for name, found in answer["samples"].items()}
-    ratios = compare(stats, "corral.launch + wait", WARM_BUDGETS)
-    launches = Section("Start from a warm process", "ms", tuple(stats.values()), ratios)
-    return [launches, weight(answer["idle"])]
+    titles = {
+        "paused": "Start of /bin/true from a warm process, after a pause of 15 ms each",
+        "back_to_back": "Start of /bin/true from a warm process, 8 back to back, for one",
+    }
+    sections = [compare_launches(title, answer[part]) for part, title in titles.items()]
+    return [*sections, compare_pool(answer["pooled"]), weight(answer["idle"])]
+
+
+def compare_launches(title: str, found: list[dict[str, Any]]) -> Section:
+    stats = _read_stats(found)
+    ours = stats[LAUNCH]
+    others = {name: other for name, other in stats.items() if name in peers.WALLS}
+    ratios = compare({LAUNCH: ours, **others}, LAUNCH, {})
+    for name, other in others.items():
+        ratios += measure.cpu_ratio(f"{LAUNCH} / {name}", ours, other, CPU_BUDGETS.get(name))
+    return Section(title, "ms", tuple(stats.values()), ratios)
+
+
+def compare_pool(found: list[dict[str, Any]]) -> Section:
+    """Compare medians, because a pool saves waiting and not CPU time."""
+    stats = _read_stats(found)
+    ratios = tuple(
+        Ratio(f"{POOL} / {name}, median", stats[POOL].median / other.median, POOL_BUDGETS.get(name))
+        for name, other in stats.items()
+        if name != POOL
+    )
+    title = "Start of /bin/true from a pool with one spare, after a pause of 15 ms each"
+    return Section(title, "ms", tuple(stats.values()), ratios)
+
+
+def _read_stats(found: list[dict[str, Any]]) -> dict[str, Stats]:
+    return {
+        item["name"]: Stats(item["name"], tuple(item["samples"]), tuple(item["cpu"]))
+        for item in found
+    }
 
 
 def weight(found: list[dict[str, object]]) -> Section:

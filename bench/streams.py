@@ -1,6 +1,6 @@
 """Measure stdio of a program: bytes out of it, and a message there and back.
 
-Times are taken from the first byte, so they do not include the start.
+Times start with the first byte, so they do not include the start of the program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BATCH = 100
 
 
 def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes: int) -> float:
-    """Return milliseconds for `megabytes` written by dd inside and read here."""
+    """Return the milliseconds in which dd inside writes `megabytes` and this process reads them."""
     command = [*wrapper, "dd", "if=/dev/zero", f"bs={BLOCK}", f"count={megabytes * 16}"]
     with _start(command, environment) as process:
         try:
@@ -37,7 +37,7 @@ def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes
 def latency(wrapper: Sequence[str], environment: Mapping[str, str], batches: int) -> float:
     """Return microseconds for one message to `cat` and back: the best of `batches` averages.
 
-    Both ends share a processor, because times across processors depend on which ones they get.
+    Both ends run on one processor, because times across processors depend on the chosen ones.
     """
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(processors)})

@@ -1,5 +1,5 @@
 /* Repeat one kind of system call and print nanoseconds a call, without the start of the program.
- * `-f` first installs the smallest possible filter, to show what any filter costs. */
+ * `-f` first installs the smallest possible filter, to measure the cost of any filter. */
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -32,7 +32,7 @@ static void any_filter(void)
         exit(3);
 }
 
-/* Two threads hand a token to each other: every hand-over is a futex wait and a futex wake. */
+/* Two threads pass a token to each other. Each pass is a futex wait and a futex wake. */
 static void hand_over(int mine, long count)
 {
     pthread_mutex_lock(&lock);

@@ -1,4 +1,4 @@
-"""The loops of `syscall_loops.c` without a C compiler: the interpreter's cost is included."""
+"""Run the loops of `syscall_loops.c` without a C compiler. Times include the interpreter's cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measure system calls and real work inside a sandbox, against the same program outside."""
+"""Measure system calls and real work inside a sandbox, compared with the same program outside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def chosen(options: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the calls and the workloads that were named, or all of them."""
+    """Return the calls and the workloads that the options name, or all of them."""
     if options.call or options.workload:
         return tuple(options.call or ()), tuple(options.workload or ())
     return tuple(CALLS), WORKLOADS
@@ -39,7 +39,7 @@ def main() -> int:
     rounds = measure.rounds_of(options)
     with peers.set_up(json_wanted=options.json) as setup:
         corral, environment = setup.corral, setup.environment
-        # Granted by name, because a target sees no other files of the user.
+        # The files are granted by name, because a target sees no other files of the user.
         granted = os.path.join(setup.directory, "granted")
         os.mkdir(granted)
         inside = [corral.corral, "run", "--read", granted, "--read", HERE, "--"]
@@ -75,7 +75,7 @@ def cost(
     scale: int,
 ) -> Section:
     commands = {name: [*loop, name, str(CALLS[name] // scale)] for name in calls}
-    filters = ["-f"] if len(loop) == 1 else []  # only the compiled loop can install a filter
+    filters = ["-f"] if len(loop) == 1 else []  # Only the compiled loop can install a filter.
     stats, ratios = both_sides(commands, inside, environment, rounds, CALL_BUDGETS, filters)
     notes = () if filters else ("no C compiler: interpreted loops, which hide the cost",)
     return Section("One system call", "ns", stats, ratios, notes)
@@ -89,7 +89,7 @@ def both_sides(
     budgets: Mapping[str, float],
     filters: Sequence[str] = (),
 ) -> tuple[tuple[Stats, ...], tuple[Ratio, ...]]:
-    """Run every command outside and inside, and with `filters` also outside behind any filter."""
+    """Run every command outside and inside; with `filters` also outside with a minimal filter."""
     sides = {}
     for name, command in commands.items():
         sides[f"{name} outside"] = command
@@ -113,7 +113,7 @@ def both_sides(
 
 
 def reported(command: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Return the time that the program prints."""
+    """Return the time that the program printed."""
     done = subprocess.run(command, capture_output=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed: {done.stderr.decode(errors='replace')}")

@@ -1,29 +1,47 @@
-"""Measure launches from a warm process; `start.py` runs this where corral was installed.
+"""Measure launches from a warm process. `start.py` runs this in the environment with corral.
 
-It reads its task as JSON from stdin, and prints its samples as JSON.
+This program reads its task as JSON from stdin, and prints its samples as JSON.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import sys
 import time
 
+import cpu_time
 import measure
 import peers
 import processes
 
 import corral
+from corral.api.sandbox import end_zygote
+
+LAUNCH = "corral.launch + wait"
+POOL = "corral.Pool.launch + wait"
+PAUSE_SECONDS = 0.015
+IN_A_ROW = 8
+SETTLE_SECONDS = 2.0
+"""Time for a supervisor to import the modules for its end, which wakes it up once."""
 
 
-def launch_and_wait(*, timed_wait: bool = True) -> float:
+def in_a_row(measured):
+    """Return a contender that is called several times without a pause and returns the time of one
+    call.
+    """
+    return lambda: sum(measured() for _ in range(IN_A_ROW)) / IN_A_ROW
+
+
+def launch_and_wait(launch=corral.launch, *, timed_wait: bool = True) -> float:
     """Return milliseconds until `launch` returns, and with `timed_wait` until the report is there.
 
     When `launch` returns, the target has been executed.
     """
     started = time.perf_counter_ns()
-    sandbox = corral.launch(
+    sandbox = launch(
         [peers.TARGET], stdin=corral.DEVNULL, stdout=corral.DEVNULL, stderr=corral.DEVNULL
     )
     launched = time.perf_counter_ns()
@@ -62,6 +80,7 @@ def idle(seconds: float) -> list[dict[str, object]]:
             processes.Process("init", init),
             processes.Process("zygote (shared by all)", processes.parent(supervisor)),
         ]
+        time.sleep(SETTLE_SECONDS)
         return watch(found, seconds)
 
 
@@ -80,18 +99,43 @@ def watch(found: list[processes.Process], seconds: float) -> list[dict[str, obje
 
 def main() -> int:
     task = json.load(sys.stdin)
-    contenders = {
-        "corral.launch + wait": launch_and_wait,
-        "corral.launch alone": lambda: launch_and_wait(timed_wait=False),
-    }
     environment = dict(os.environ)
-    for name, argv in task["commands"].items():
-        contenders[name] = lambda argv=argv: measure.spawn(argv, environment)
-    for name in task["in_process"]:
-        contenders[name] = in_process(name)
-    found = measure.interleave(contenders, task["rounds"])
-    samples = {name: stats.samples for name, stats in found.items()}
-    json.dump({"samples": samples, "idle": idle(task["idle_seconds"])}, sys.stdout)
+    peers_found = {
+        name: functools.partial(measure.spawn, argv, environment)
+        for name, argv in task["commands"].items()
+    } | {name: in_process(name) for name in task["in_process"]}
+    launch = {LAUNCH: launch_and_wait}
+    alone = {"corral.launch alone": lambda: launch_and_wait(timed_wait=False)}
+    rows = {name: in_a_row(measured) for name, measured in {**launch, **peers_found}.items()}
+    with cpu_time.CpuTime() as cpu:
+        paused = measure.interleave(
+            {**launch, **alone, **peers_found},
+            task["rounds"],
+            cpu=cpu.read,
+            settle_seconds=PAUSE_SECONDS,
+        )
+        back_to_back = measure.interleave(
+            rows, max(1, task["rounds"] // 4), warm_up=1, cpu=cpu.read
+        )
+        # Pools are measured separately, because a spare would be made while the next contender
+        # runs.
+        with corral.Pool() as pool:
+            pooled = measure.interleave(
+                {POOL: functools.partial(launch_and_wait, pool.launch), **peers_found},
+                task["rounds"],
+                settle_seconds=PAUSE_SECONDS,
+            )
+        end_zygote()  # The zygote is still in the control group.
+    back_to_back = {
+        name: dataclasses.replace(stats, cpu=tuple(used / IN_A_ROW for used in stats.cpu))
+        for name, stats in back_to_back.items()
+    }
+    parts = {"paused": paused, "back_to_back": back_to_back, "pooled": pooled}
+    answer = {
+        title: [dataclasses.asdict(stats) for stats in found.values()]
+        for title, found in parts.items()
+    }
+    json.dump({**answer, "idle": idle(task["idle_seconds"])}, sys.stdout)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Do work as a server does, and print the milliseconds it took, without the start."""
+"""Do the work of a server, and print the milliseconds that it took, without the start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def imports() -> None:
-    """Import what an asyncio server imports before its first message."""
+    """Import the modules that an asyncio server imports before its first message."""
     import argparse  # noqa: F401
     import asyncio  # noqa: F401
     import email.message  # noqa: F401
