@@ -1,0 +1,65 @@
+"""Draw demo.svg from a run: `corral demo --json | python3 docs/pictures/draw_demo.py`."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import sys
+from xml.sax.saxutils import escape
+
+PICTURE = pathlib.Path(__file__).parent / "demo.svg"
+COLUMNS = ((24, "a hostile server tries to"), (310, "behind corral"), (590, "without it"))
+LABEL = "What a hostile server can do behind corral, and without it"
+LINE, TOP, WIDTH = 24, 76, 890
+MAX_LETTERS = 34
+CHANGING = r"\S*-[0-9a-f]{16}\S*|^\d{6,}$|(?<=sent to )\d+|\d+(?= processes)"
+STYLE = """
+  text { font: 14px ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; fill: #1f2328 }
+  .head { font-weight: bold } .good { fill: #116329 } .bad { fill: #a40e26 }
+  rect { fill: #f6f8fa; stroke: #d0d7de }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #e6edf3 } .good { fill: #56d364 } .bad { fill: #ff7b72 }
+    rect { fill: #161b22; stroke: #30363d }
+  }
+"""
+
+
+def rows(told: dict) -> list[tuple[str, str, str, bool]]:
+    """Return each act, its results inside and outside, and whether it is an attack."""
+    return [
+        (act["act"], _say(act["inside"]), _say(act["outside"]), act["wall"] is not None)
+        for act in told["acts"]
+    ]
+
+
+def _say(result: dict) -> str:
+    """Return the first words of a result, without the parts that differ in every run."""
+    if not result["done"]:
+        return "denied: " + result["text"].partition(":")[0]
+    text = re.sub(CHANGING, "…", result["text"].partition("\n")[0])
+    if text == "…":
+        return "done"
+    return text if len(text) <= MAX_LETTERS else text[: MAX_LETTERS - 1] + "…"
+
+
+def draw(told: dict) -> str:
+    height = TOP + LINE * len(told["acts"]) + 16
+    box = f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{LABEL}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
+        f"<style>{STYLE}</style>",
+        f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="8"/>',
+        '<text x="24" y="32" class="head">$ corral demo</text>',
+    ]
+    lines += [f'<text x="{x}" y="58" class="head">{escape(name)}</text>' for x, name in COLUMNS]
+    for number, (act, inside, outside, attack) in enumerate(rows(told)):
+        kinds = ("", "good", "bad" if attack else "good")
+        for (x, _), text, kind in zip(COLUMNS, (act, inside, outside), kinds, strict=True):
+            y = TOP + LINE * number + 8
+            lines.append(f'<text x="{x}" y="{y}" class="{kind}">{escape(text)}</text>')
+    return "\n".join([*lines, "</svg>\n"])
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(draw(json.load(sys.stdin)), encoding="utf-8")

@@ -1,0 +1,102 @@
+"""Adapt the pages to the documentation site. mkdocs calls the functions `on_...` (mkdocs.yml).
+
+Files outside of docs/ become pages of the site, and links to them lead to these pages.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import posixpath
+import re
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+DOCS = pathlib.Path(__file__).resolve().parent
+OUTSIDE = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "bench/README.md": "benchmarks.md",
+    "bench/start.svg": "start.svg",
+    "examples/agent.py": "agent.py",
+}
+"""Files of the repository, and their names in the site."""
+INSIDE = {name: source for source, name in OUTSIDE.items()}
+DECISIONS = "decisions/README.md"
+OPTIONAL = ["hosts.md"]
+ANCHOR = re.compile(r"(?<!`)\s*<!-- claim: [a-z0-9-]+ -->")
+LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*=.?(?:https?:)?//[^>]*>")
+FOLDER = re.compile(r"\[([^\]]+)\]\([^):]+/\)")
+LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Replace folders of the nav with their pages, and leave out optional pages that are absent."""
+    absent = [name for name in OPTIONAL if not (DOCS / name).exists()]
+
+    def expand(pages: list[object]) -> list[object]:
+        found: list[object] = []
+        for page in pages:
+            if isinstance(page, dict):
+                [(title, inner)] = page.items()
+                if inner not in absent:
+                    found.append({title: expand(inner) if isinstance(inner, list) else inner})
+            elif str(page).endswith("/"):
+                found += _pages_of(str(page))
+            else:
+                found.append(page)
+        return found
+
+    config.nav = expand(config.nav or [])
+    return config
+
+
+def _pages_of(folder: str) -> list[str]:
+    names = sorted({"README.md", *(path.name for path in (DOCS / folder).glob("*.md"))})
+    names.sort(key=lambda name: name != "README.md")
+    return [folder + name for name in names]
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    for source, name in OUTSIDE.items():
+        content = (DOCS.parent / source).read_bytes()
+        files.append(File.generated(config, name, content=content))
+    files.append(File.generated(config, DECISIONS, content=_list_decisions()))
+    return files
+
+
+def _list_decisions() -> str:
+    """Return a page for a folder with the titles of its files, as GitHub lists a folder."""
+    lines = ["# Decisions", "", "What was decided, and why. A number stays with its decision.", ""]
+    for path in sorted((DOCS / DECISIONS).parent.glob("0*.md")):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        number, _, text = title.partition(". ")
+        lines.append(f"- [{number}: {text}]({path.name})")
+    return "\n".join(lines)
+
+
+def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
+    """Adapt links, and remove parts that only GitHub shows well.
+
+    Python's Markdown would show the ledger's anchors as paragraphs. Folders of data have no page.
+    """
+    source = INSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+    def lead(link: re.Match[str]) -> str:
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[1]))
+        in_site = OUTSIDE.get(target, target.removeprefix("docs/"))
+        if in_site == posixpath.dirname(DECISIONS):
+            in_site = DECISIONS
+        return posixpath.relpath(in_site, posixpath.dirname(page.file.src_uri) or ".")
+
+    return LINK.sub(lead, FOLDER.sub(r"\1", ANCHOR.sub("", markdown)))
+
+
+def on_post_page(output: str, *, page: Page, **_: object) -> str:
+    """Refuse a page that makes a browser load something from another host."""
+    if loaded := LOADED.search(output):
+        raise PluginError(f"{page.file.src_uri} would load from another host: {loaded[0]}")
+    return output
