@@ -24,6 +24,7 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 MAX_ALONE_SECONDS = 600
 GO_ON = b"G"
+LEAVING = (signal.SIGTERM, signal.SIGHUP)  # how a client that gives up ends corral
 
 
 def install_apart(
@@ -32,8 +33,15 @@ def install_apart(
     """Call `install` in another process. Return when it has returned, or raise what it raised."""
     words, corral = os.pipe()
     answers, answer = os.pipe()
-    child = os.fork()
+    # Until `_wait` handles these signals they would end corral, and with it the installer.
+    signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
+    try:
+        child = os.fork()
+    except OSError:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, LEAVING)
+        raise
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, LEAVING)
         os.close(corral)
         os.close(answers)
         _Installer(words, answer, label).run(install, max_alone_seconds)
@@ -106,13 +114,10 @@ def _wait(answers: int, corral: int) -> bytes:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    handled = [
-        number
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) == signal.SIG_DFL
-    ]
+    handled = [number for number in LEAVING if signal.getsignal(number) == signal.SIG_DFL]
     for number in handled:
         signal.signal(number, leave)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, LEAVING)
     try:
         while not _is_readable_before(answers, gone=1):
             leave(signal.SIGPIPE)
