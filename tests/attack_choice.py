@@ -14,10 +14,17 @@ from typing import Any
 
 MARK = "@@attack@@"
 MODULES = ("exec", "filesystem", "ipc", "kernel", "network", "processes")
-RULE = (
-    f"Chosen: of the modules {', '.join(MODULES)} in `tests/inside`, which try the walls, the first test function, in each tier its "
-    "first case that the user who runs the tests can run."
-)
+WIDTH = "CORRAL_ATTACKS"
+FIRST, EVERY = "the first test function", "every test function"
+
+
+def rule(width: str) -> str:
+    return (
+        f"Chosen: of the modules {', '.join(MODULES)} in `tests/inside`, which try the walls, {width}, in each tier its first "
+        "case that the user who runs the tests can run."
+    )
+
+
 TIERS = {"walled": "", "bare": " without namespaces"}
 
 
@@ -27,12 +34,13 @@ def parameters(item: Any) -> dict[str, Any]:
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     first: dict[pathlib.Path, str] = {}
-    cases: dict[tuple[pathlib.Path, str], Any] = {}
+    cases: dict[tuple[pathlib.Path, str, str], Any] = {}
     for item in items:
         if parameters(item).get("user") == "root" and os.geteuid():
             continue
-        if first.setdefault(item.path, item.originalname) == item.originalname:
-            cases.setdefault((item.path, parameters(item).get("tier", "walled")), item)
+        name = item.originalname
+        if first.setdefault(item.path, name) == name or os.environ.get(WIDTH) == EVERY:
+            cases.setdefault((item.path, name, parameters(item).get("tier", "walled")), item)
     chosen = list(cases.values())
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen

@@ -14,7 +14,7 @@ from vm import kernels, qemu, rig, uml
 EMULATED = (
     "in QEMU by software emulation, one processor, with the root of Debian 12 and pure cgroup v2:"
 )
-TIMEOUT = 3000
+TIMEOUT = 10_000
 
 
 @dataclasses.dataclass(frozen=True)
