@@ -82,8 +82,17 @@ def test_the_parts_of_a_trial_are_read_from_its_output():
     assert host_trial.parts_in(output) == {"held": ["x"], "user": "as root"}
 
 
-def test_one_case_of_each_module_and_tier_is_chosen(monkeypatch):
+@pytest.mark.parametrize(
+    ("width", "functions"),
+    [
+        (attack_choice.FIRST, ["test_first"]),
+        (attack_choice.EVERY, ["test_first", "test_second"]),
+    ],
+    ids=["first", "every"],
+)
+def test_one_case_of_each_function_and_tier_is_chosen(monkeypatch, width, functions):
     """Check the choice for an ordinary user, who cannot run the cases of root."""
+    monkeypatch.setenv(attack_choice.WIDTH, width)
     monkeypatch.setattr(attack_choice.os, "geteuid", lambda: 1000, raising=False)
     cases = [
         (module, function, {"user": user, "tier": tier})
@@ -106,8 +115,9 @@ def test_one_case_of_each_module_and_tier_is_chosen(monkeypatch):
     attack_choice.pytest_collection_modifyitems(types.SimpleNamespace(hook=hook), items)
     chosen = [(item.path.name, item.originalname, item.callspec.params["tier"]) for item in items]
     assert chosen == [
-        (module, "test_first", tier)
+        (module, function, tier)
         for module in ("test_a", "test_b")
+        for function in functions
         for tier in ("walled", "bare")
     ]
     assert {item.callspec.params["user"] for item in items} == {"ordinary"}
