@@ -188,6 +188,19 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     assert "memory 1" in run(desk, path)
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
+def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
+    """A server owns its home, so it can change the mode of the home itself."""
+    path = configure(desk, "cursor")
+    desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
+    assert "memory 1" in run(desk, path)
+    (kept,) = json.loads(desk.does("cache", "homes", "--json"))
+    assert os.stat(kept["path"]).st_mode & 0o777 == mode
+    desk.does("cache", "rm-home", "notes")
+    assert not os.path.lexists(kept["path"])
+    assert "memory 1" in run(desk, path)
+
+
 def test_grant_without_flags_asks_about_each_denial(desk):
     path = configure(desk, "cursor")
     run(desk, path)

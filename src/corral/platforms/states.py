@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 
 from corral.directories import directories, is_private
+from corral.errors import SandboxError
 from corral.platforms import run_records
 from corral.platforms.run_records import NAME_OF_STATE as NAME
 from corral.record import record
@@ -29,17 +30,15 @@ def list_states() -> list[State]:
         return []
     base = os.path.join(directories().state, "servers")
     try:
+        # Only the directory above is checked, because a server can change the mode of its home.
+        if not is_private(os.lstat(base), 0o077):
+            return []
         names = sorted(os.listdir(base))
         found = [os.path.join(base, name) for name in names if not name.endswith(NAME)]
-        mine = [path for path in found if _is_mine(path)]
+        homes = [path for path in found if stat.S_ISDIR(os.lstat(path).st_mode)]
     except OSError:
         return []
-    return [State(path=path, server=_read_server(path)) for path in mine]
-
-
-def _is_mine(path: str) -> bool:
-    found = os.lstat(path)
-    return stat.S_ISDIR(found.st_mode) and is_private(found, 0o077)
+    return [State(path=path, server=_read_server(path)) for path in homes]
 
 
 def _read_server(path: str) -> tuple[str, ...]:
@@ -73,5 +72,10 @@ def remove(state: State) -> None:
         from corral.platforms.posix import run_directories
 
         run_directories.remove(state.path, run_records.Budget())
+        if os.path.lexists(state.path):
+            raise SandboxError(
+                f"{state.path} could not be removed completely",
+                hint=f"end the server's runs, then: rm -rf {state.path}",
+            )
         with suppress(FileNotFoundError):
             os.unlink(state.path + NAME)

@@ -179,17 +179,31 @@ def remove(path: str, budget: Budget) -> None:
     Links and other users' directories stay as they are.
     """
     try:
-        top = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        top = _open_top(path)
     except OSError:
         return
     try:
         if os.fstat(top).st_uid == os.geteuid():
+            os.fchmod(top, 0o700)
             _empty(top, budget)
             os.rmdir(path)
     except OSError:
         pass  # the next sweep tries again
     finally:
         os.close(top)
+
+
+def _open_top(path: str) -> int:
+    """Open a directory. A target owns its kept home, and may have closed even the home itself."""
+    try:
+        return os.open(path, DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        above, name = os.path.split(path)
+        parent = os.open(above, DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _open_directory(name, parent)
+        finally:
+            os.close(parent)
 
 
 def _empty(top: int, budget: Budget) -> None:
