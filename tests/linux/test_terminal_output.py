@@ -84,6 +84,25 @@ def test_files_that_a_run_created_are_printed_as_text(user, place):
     check_printed(done)
 
 
+@pytest.mark.parametrize("closed", ["", ".", ".github"])
+def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
+    """Root can look into a closed directory, so only an ordinary user needs the warning."""
+    place, report = ordinary.home / NAME, ordinary.home / "report.json"
+    place.mkdir()
+    os.chown(place, ordinary.uid, ordinary.uid)
+    code = "import os, sys; os.chdir(sys.argv[1]); os.mkdir('.github'); open('.github/mcp.json', 'w').close()"
+    code += "; os.chmod(sys.argv[2], 0) if sys.argv[2] else None"
+    flags = ("--report", report, "--write", place)
+    done = ordinary.corral("run", *flags, "--", ordinary.python, "-ISc", code, place, closed)
+    assert done.returncode == 0, done.stderr
+    check_printed(done)
+    found = json.loads(report.read_text())
+    assert found["created"] == ([] if closed else [f"{place}/.github/mcp.json"])
+    told = [line for line in found["warnings"] if line.startswith(f"{place / closed} was closed")]
+    assert len(told) == bool(closed)
+    assert (b"may have created" in done.stderr) == bool(closed)
+
+
 def test_program_names_are_printed_as_text(user, place):
     """The program's own name is hostile. It occurs in the error and in the output of `explain`."""
     script = write(user, f"{place}/{NAME}", "#!/bin/sh\n")

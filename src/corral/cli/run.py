@@ -221,7 +221,7 @@ def _finish(
     kept.end([row for row in result.denials if row.kind != "unreachable"])
     if write_report is not None:
         write_report(result)
-    _explain_end(result, ending.reaped.restored)
+    _explain_end(result, told={*plan.warnings, *ending.replaced})
     return _signed(result.outcome.exit_code)
 
 
@@ -264,9 +264,10 @@ def _signed(code: int) -> int:
     return code - (1 << 32) if code >> 31 else code
 
 
-def _explain_end(result: Report, restored: Sequence[str]) -> None:
-    for line in restored:
-        output.warn(line)
+def _explain_end(result: Report, told: set[str]) -> None:
+    for line in result.warnings:
+        if line not in told:
+            output.warn(line)
     for path in result.created:
         output.warn(f"the target created {path}, which other programs run by themselves")
     if result.discarded:

@@ -84,6 +84,7 @@ class Report:
 
 
 def build_report(plan: Plan, ending: Ending) -> Report:
+    created, closed = _find_created(plan.watched)
     return Report(
         command=masked(plan.program.typed or plan.program.argv),
         outcome=find_outcome(plan, ending),
@@ -100,9 +101,31 @@ def build_report(plan: Plan, ending: Ending) -> Report:
         discarded_whole=ending.reaped.discarded_whole,
         traffic=ending.traffic,
         timeline=ending.reaped.timeline,
-        created=tuple(path for path in plan.watched if os.path.lexists(path)),
-        warnings=(*plan.warnings, *ending.replaced, *ending.reaped.restored),
+        created=created,
+        warnings=(*plan.warnings, *ending.replaced, *ending.reaped.restored, *closed),
     )
+
+
+def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the paths that exist, and a sentence for each directory that cannot be searched.
+
+    A target runs as the same user, so it can close a directory in which it has created files.
+    """
+    found: list[str] = []
+    closed: dict[str, None] = {}
+    for path in paths:
+        try:
+            os.lstat(path)
+            found.append(path)
+        except PermissionError:
+            directory = os.path.dirname(path)
+            while not os.path.lexists(directory):
+                directory = os.path.dirname(directory)
+            closed[directory] = None
+        except OSError:
+            continue  # it does not exist
+    why = "was closed: the target may have created files in it that other programs run"
+    return tuple(found), tuple(f"{path} {why} by themselves" for path in closed)
 
 
 def build_refusal(
