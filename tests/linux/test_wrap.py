@@ -17,6 +17,7 @@ from corral.messages.client import Client
 
 KEEPS = "keep a home directory of its own between runs"
 CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
+NO_INDEX = "http://127.0.0.1:9/simple"
 # The names of the server's tools contain its results.
 SERVER = """\
 import json, os, sys
@@ -796,6 +797,33 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
         cwd=desk.home / "project",
     )
     assert (done.returncode, shared.read_bytes() == before) == (0, False)
+
+
+@pytest.mark.parametrize("runtime", ["python", "node"])
+def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk, runtime):
+    """corral has to run the interpreter to find out its version, and the configuration may name any file."""
+    seen = desk.home / "seen"
+    code = f"#!/bin/sh\n(echo x > {seen})\necho asked >&2\necho 3.99.0\n"
+    evil = desk.put(f"evil/bin/{runtime}", code, mode=0o755)
+    index = {
+        "UV_DEFAULT_INDEX": NO_INDEX,
+        "PIP_INDEX_URL": NO_INDEX,
+        "npm_config_registry": NO_INDEX,
+    }
+    entry = {"command": "uvx", "args": ["--python", str(evil), "some-server"]}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"one": entry}}))
+    words = {
+        "python": ("wrap", "cursor", "--corral", str(desk.corral_path)),
+        "node": ("run", "--node", str(evil), "npm:some-server"),
+    }[runtime]
+    done = desk.user.corral(*words, env={**desk.environment(), **index}, cwd=desk.home)
+    assert done.returncode != 0
+    assert (
+        "is not a" not in done.stderr.decode() + done.stdout.decode()
+    )  # it was asked, and answered
+    assert not seen.exists()
+    desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
+    assert seen.exists()  # the control
 
 
 def test_two_wraps_at_once_keep_both_changes(desk):

@@ -1,15 +1,16 @@
 """Find the installed versions of Python and Node.js: the system's and version managers'.
 
-Versions are taken from the names of files and directories. Only a Node.js on PATH and a path that
-the user typed are executed to get their version.
+Versions are taken from the names of files and directories. Only a Node.js on PATH and a runtime
+that is named by its path have to be executed to get their version. A client's configuration can
+name that path, or a target can have replaced the file. So the caller's `ask` executes it, in a
+sandbox.
 """
 
 import glob
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from corral.directories import home_directory
@@ -22,6 +23,8 @@ from corral.safe_text import shown
 
 Kind = Literal["python", "node"]
 Version = tuple[int, ...]
+Ask = Callable[[Sequence[str]], str]
+"""Executes a command in a sandbox, and returns its output; "" if it fails."""
 
 # Paths below a version manager's directory. The star stands for the name with the version.
 LAYOUTS: dict[Kind, tuple[str, ...]] = {
@@ -43,16 +46,16 @@ class Runtime:
     version: Version
 
 
-def find_runtime(kind: Kind, wanted: str) -> Runtime:
+def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
     """Return the runtime at a path, or the newest installed one of a version such as 3.12."""
     if os.sep in wanted:
         path = os.path.abspath(os.path.expanduser(wanted))
-        version = _ask_version(kind, path) if is_program(path) else ()
+        version = _ask_version(kind, path, ask) if is_program(path) else ()
         if not version:
             raise CommandError(f"{shown(wanted)} is not a {kind}", exit_code=EXIT_NOT_FOUND)
         return Runtime(path=path, version=version)
     asked = parse_version(wanted)
-    found = list_runtimes(kind)
+    found = list_runtimes(kind, ask)
     fitting = [one for one in found if asked and one.version[: len(asked)] == asked]
     if not fitting:
         known = sorted({one.version[:2] if kind == "python" else one.version for one in found})
@@ -65,12 +68,12 @@ def find_runtime(kind: Kind, wanted: str) -> Runtime:
     return max(fitting, key=lambda one: one.version)
 
 
-def list_runtimes(kind: Kind) -> list[Runtime]:
+def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
     """Return the installed runtimes, each real file once. corral's own Python and PATH come
     first.
     """
     found: dict[str, Runtime] = {}
-    for path, version in _candidates(kind, os.environ):
+    for path, version in _candidates(kind, os.environ, ask):
         if version and is_program(path):
             found.setdefault(os.path.realpath(path), Runtime(path=path, version=version))
     return [one for one in found.values() if kind != "python" or one.version >= MIN_PYTHON]
@@ -115,11 +118,13 @@ def _fits(version: Version, requirement: str) -> bool:
     return True
 
 
-def _candidates(kind: Kind, environment: Mapping[str, str]) -> Iterator[tuple[str, Version]]:
+def _candidates(
+    kind: Kind, environment: Mapping[str, str], ask: Ask
+) -> Iterator[tuple[str, Version]]:
     home = home_directory(environment)
     if kind == "python":
         yield find_own_python(), sys.version_info[:3]
-    yield from _on_path(kind, Caller(environment=environment, cwd="/", home=home))
+    yield from _on_path(kind, Caller(environment=environment, cwd="/", home=home), ask)
     for root in HOMEBREW:
         for path in glob.glob(f"{root}/{kind}@*/bin/{kind}*"):
             yield path, parse_version(path[len(root) + 1 :].partition("/")[0].partition("@")[2])
@@ -133,11 +138,11 @@ def _candidates(kind: Kind, environment: Mapping[str, str]) -> Iterator[tuple[st
                 yield path, parse_version(version[1]) if version else ()
 
 
-def _on_path(kind: Kind, caller: Caller) -> Iterator[tuple[str, Version]]:
+def _on_path(kind: Kind, caller: Caller, ask: Ask) -> Iterator[tuple[str, Version]]:
     if kind == "node":
         # A shim of a version manager is skipped: its version depends on the working directory.
         path = caller.lookup("node")
-        yield path, () if not path or _is_script(path) else _ask_version(kind, path)
+        yield path, () if not path or _is_script(path) else _ask_version(kind, path, ask)
         return
     for directory in caller.search_path():
         for name in list_names(directory):
@@ -151,12 +156,7 @@ def _is_script(path: str) -> bool:
         return file.read(2) == b"#!"
 
 
-def _ask_version(kind: Kind, path: str) -> Version:
-    try:
-        done = subprocess.run(
-            [path, *ASK[kind]], env={}, cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
-            text=True, errors="replace", timeout=30, check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return parse_version(done.stdout.strip()) if done.returncode == 0 else ()
+def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:
+    # The base of a virtual environment is used, not the link to it. A shim depends on its name.
+    program = os.path.realpath(path) if kind == "python" else path
+    return parse_version(ask([program, *ASK[kind]]).strip())

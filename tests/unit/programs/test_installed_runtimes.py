@@ -3,6 +3,7 @@ path.
 """
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -41,6 +42,14 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
+def ask(argv):
+    """Answer as a sandbox would."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def put(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\x7fELF")
@@ -54,10 +63,10 @@ def test_runtimes_of_version_managers_are_found(home, kind):
         path = put(home / place)
         assert (path, version) in [(one.path, one.version) for one in list_runtimes(kind)]
         text = ".".join(map(str, version[:2]))
-        assert find_runtime(kind, text).path == path
+        assert find_runtime(kind, text, ask).path == path
     newest = put(home / (".pyenv/versions/3.97.12/bin/python3"))
     if kind == "python":
-        assert find_runtime(kind, "3.97").path == newest  # 12 is newer than 9
+        assert find_runtime(kind, "3.97", ask).path == newest  # 12 is newer than 9
 
 
 def test_runtimes_that_are_not_executable_or_too_old_are_not_found(home):
@@ -66,24 +75,24 @@ def test_runtimes_that_are_not_executable_or_too_old_are_not_found(home):
     put(home / ".pyenv/versions/pypy3.97-7.3/bin/python3")
     assert {one.version[:2] for one in list_runtimes("python")} == {sys.version_info[:2]}
     with pytest.raises(CommandError, match=r"no python '3.97' is installed") as caught:
-        find_runtime("python", "3.97")
+        find_runtime("python", "3.97", ask)
     assert f"{sys.version_info[0]}.{sys.version_info[1]}" in caught.value.hint
 
 
 def test_a_variable_moves_the_directory_of_a_version_manager(home, monkeypatch):
     path = put(home / "elsewhere/versions/3.97.1/bin/python3")
     with pytest.raises(CommandError):
-        find_runtime("python", "3.97")
+        find_runtime("python", "3.97", ask)
     monkeypatch.setitem(os.environ, "PYENV_ROOT", str(home / "elsewhere"))
-    assert find_runtime("python", "3.97").path == path
+    assert find_runtime("python", "3.97", ask).path == path
 
 
 def test_a_runtime_named_by_path_is_asked_for_its_version(home):
-    found = find_runtime("python", find_own_python())
+    found = find_runtime("python", find_own_python(), ask)
     assert found.version == sys.version_info[:3]
     for path in (put(home / "python3"), str(home / "nothing")):
         with pytest.raises(CommandError, match="is not a python"):
-            find_runtime("python", path)
+            find_runtime("python", path, ask)
 
 
 def test_shims_of_version_managers_do_not_count_as_runtimes(home):

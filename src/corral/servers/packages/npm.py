@@ -22,6 +22,7 @@ from corral.servers.packages.npm_settings import (
 from corral.servers.packages.sandboxed_install import (
     FETCH_SECONDS,
     Notify,
+    ask_program,
     choose_program,
     read_json,
     run_installer,
@@ -74,7 +75,8 @@ def _run_npm(
     if how.extra:
         raise SandboxError("--with is for pypi: packages", hint="npm: packages do not support it")
     registry = read_registry(os.environ)
-    node = find_runtime("node", wanted).path if (wanted := how.runtimes.get("node")) else ""
+    wanted = how.runtimes.get("node")
+    node = find_runtime("node", wanted, ask_program).path if wanted else ""
     npm = find_npm(node)
     # With "*" npm installs the newest version whose `engines` fit this node, as npx does.
     packages = {reference.name: reference.version or "*"}

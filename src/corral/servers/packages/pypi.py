@@ -9,7 +9,6 @@ and the list of hashes is kept in the tree.
 import configparser
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -29,6 +28,7 @@ from corral.servers.packages.python_environment import (
 from corral.servers.packages.sandboxed_install import (
     FETCH_SECONDS,
     Notify,
+    ask_program,
     choose_program,
     read_bounded_text,
     read_json,
@@ -246,8 +246,7 @@ def find_pip(base: str) -> tuple[list[str], list[str]]:
     """
     if WINDOWS:
         return _find_pip_in(os.path.dirname(base)), []
-    argv = [base, "-I", "-c", "import pip"]
-    if subprocess.run(argv, capture_output=True, check=False, env={}).returncode == 0:
+    if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):
         return ["-m", "pip"], []
     own = find_spec("pip")
     if own is None or own.origin is None:

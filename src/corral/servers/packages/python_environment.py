@@ -12,7 +12,7 @@ from corral.programs.installed_runtimes import Runtime, find_runtime, format_ver
 from corral.programs.runtimes import find_own_python
 from corral.record import record
 from corral.servers.packages.pypi_settings import INTERPRETER, WINDOWS
-from corral.servers.packages.sandboxed_install import Notify, write_text
+from corral.servers.packages.sandboxed_install import Notify, ask_program, write_text
 from corral.servers.packages.sources import Registry
 
 VENV_SETTINGS = "pyvenv.cfg"
@@ -44,7 +44,7 @@ def make_environment(staging: str, registry: Registry, label: str, python: str =
     `python` is the version or path of the interpreter; without it corral's own is used.
     """
     own = Runtime(path=find_own_python(), version=sys.version_info[:3])
-    found = find_runtime("python", python) if python else own
+    found = find_runtime("python", python, ask_program) if python else own
     base, link = os.path.realpath(found.path), os.path.join(staging, INTERPRETER)
     above = ("Lib",) if WINDOWS else ("lib", f"python{_minor(found.version)}")
     site = os.path.join(staging, *above, "site-packages")

@@ -53,6 +53,7 @@ SANDBOX_HINT = (
 )
 
 Notify = Callable[[str], None]
+MAX_ANSWER_BYTES = 4096
 NO_MODES = (
     "without namespaces it may not set modes and times of files",
     "install it where user namespaces are allowed; `corral doctor` says what forbids them here",
@@ -106,6 +107,30 @@ def run_installer(
     # This comes before opening any file, because opening a fifo would block forever.
     check_tree(staging, allowed=links)
     return details
+
+
+def ask_program(argv: Sequence[str]) -> str:
+    """Run a program in a sandbox without network and grants, and return its output; "" if it fails.
+
+    This is for interpreters. A client's configuration may name any file as one, and a server with a
+    write grant may have replaced it.
+    """
+    limits = _read_limits()
+    if "timeout" in limits:
+        limits["timeout"] = "30s"
+    policy: PolicyDict = {
+        "limits": limits,
+        "subprocess": {"allow": True},  # some interpreters are started by a shell script
+        "degrade": {"allow": DEGRADABLE},
+    }
+    with tempfile.TemporaryFile() as answer:
+        try:
+            with launch(argv, policy, stdin=-3, stdout=answer, stderr=-3, cwd="/") as sandbox:
+                code = sandbox.wait()
+        finally:
+            end_zygote()
+        answer.seek(0)
+        return "" if code else answer.read(MAX_ANSWER_BYTES).decode(errors="replace")
 
 
 def _remove_repository_marks(downloads: str) -> None:
