@@ -379,6 +379,43 @@ def test_the_flag_of_a_discarded_write_keeps_it(user):
     assert (data / "out.txt").read_text() == "x"
 
 
+@pytest.mark.parametrize(
+    ("path", "sensitive"),
+    [
+        ("~/.bashrc", True),
+        ("~/.ssh/authorized_keys", True),
+        ("~/x/.git/config", True),
+        ("~/x/y", False),
+    ],
+)
+def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path, sensitive):
+    _, done = try_code(user, WRITE, path)
+    assert THROWN + path.encode() in done.stderr
+    assert (b"--write" in done.stderr) != sensitive
+
+
+@pytest.mark.parametrize(
+    ("name", "sensitive"),
+    [
+        (".git/config", True),
+        (".env", True),
+        (".envrc", True),
+        (".vscode/new", True),
+        ("plain", False),
+    ],
+)
+def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
+    """The target chooses what it tries to write, and `corral grant` would ask for it."""
+    place = user.home / "place"
+    for path in (place, place / ".git", place / ".vscode"):
+        path.mkdir()
+        os.chown(path, user.owner, user.owner)
+    code = "try:\n    open(sys.argv[1], 'w')\nexcept OSError:\n    pass"
+    _, done = try_code(user, code, str(place / name), flags=("--read", str(place)))
+    assert f"access to {place / name}".encode() in done.stderr
+    assert (b"--write" in done.stderr) != sensitive
+
+
 def test_discarded_caches_and_temporary_files_are_not_named(user):
     for path in ("~/.cache/a/b", "/tmp/x/y"):
         _, done = try_code(user, WRITE, path)

@@ -229,6 +229,7 @@ def _preload() -> None:
     """Import modules for the end of the run now, because the package may be replaced meanwhile."""
     from corral.denials import discarded  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
+    from corral.policy import secret_files  # noqa: F401
     from corral.supervisor import kept_report  # noqa: F401
 
 
@@ -272,9 +273,12 @@ def _explain_end(result: Report, told: set[str]) -> None:
         output.warn(f"the target created {path}, which other programs run by themselves")
     if result.discarded:
         from corral.denials.discarded import describe_discarded
+        from corral.policy.secret_files import is_sensitive
 
-        home = home_directory(os.environ)
-        output.note(describe_discarded(result.discarded, home=home, whole=result.discarded_whole))
+        home, whole = home_directory(os.environ), result.discarded_whole
+        output.note(
+            describe_discarded(result.discarded, home=home, whole=whole, is_sensitive=is_sensitive)
+        )
     if _ended_early(result):
         output.note("it ended with an error; `corral learn` shows which files it looked for")
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:

@@ -1,7 +1,7 @@
 """Describe in one line the files that a run has discarded, with the flags that keep them."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from corral.denials.records import MAX_TEXT_LENGTH, Discarded
 from corral.safe_text import shell_word
@@ -9,15 +9,27 @@ from corral.safe_text import shell_word
 MAX_FLAGS = 3
 
 
-def describe_discarded(rows: Sequence[Discarded], *, home: str, whole: bool) -> str:
-    """Return the line. `home` is the user's home, where the files would be without a sandbox."""
+def describe_discarded(
+    rows: Sequence[Discarded],
+    *,
+    home: str,
+    whole: bool,
+    is_sensitive: Callable[[str, str], bool] = lambda *_: False,
+) -> str:
+    """Return the line. `home` is the user's home, where the files would be without a sandbox. No
+    flag is suggested for a path that is sensitive.
+    """
     first = rows[0].path[:MAX_TEXT_LENGTH]
     more = "" if len(rows) == 1 else f" and {len(rows) - 1} more"
     more += "" if whole else " (and others)"
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
     # The target chose the names. A grant for a very long name is not suggested.
-    short = [row for row in rows if len(row.path) <= MAX_TEXT_LENGTH]
+    short = [
+        row
+        for row in rows
+        if len(row.path) <= MAX_TEXT_LENGTH and not is_sensitive(home + row.path[1:], home)
+    ]
     return f"{text}; {_keep(short, home)}" if short else text
 
 

@@ -398,3 +398,17 @@ def is_near_secrets(directory: str, system: Column) -> bool:
 def is_environment_file(name: str) -> bool:
     """Return whether a file name is `.env`, or begins like it and is not published on purpose."""
     return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
+
+
+def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
+    """Return whether a path is in a known secret, or in a place whose files other programs run.
+
+    A target chooses what it tries to write, so corral suggests no flag for such a path.
+    """
+    inside, parts = f"{path}/", path.split("/")
+    anywhere = (*VERSION_CONTROL, *PROJECT, *hidden_anywhere(system))
+    if is_environment_file(parts[-1]) or any(f"/{name}/" in inside for name in anywhere):
+        return True
+    return any(
+        inside.startswith(f"{home}/{name}/") for name in (*hidden(system), *protected(system))
+    )

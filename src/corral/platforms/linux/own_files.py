@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.directories import directories
+from corral.directories import directories, home_directory
 from corral.paths.posix import is_inside
 from corral.platforms.linux.mechanisms import landlock, root_filesystem
+from corral.policy.secret_files import is_sensitive
 from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
@@ -47,7 +48,8 @@ class OwnFiles:
             return
         if own not in self._program.reads:
             wanted = path if os.path.lexists(path) else os.path.dirname(path)
-            self._denials.add("path", path, allow=f"--write {shell_word(wanted)}", why="read-only")
+            allow = "" if _is_sensitive(path) else f"--write {shell_word(wanted)}"
+            self._denials.add("path", path, allow=allow, why="read-only")
             return
         allow, why = find_remedy(self._program, own, path, make)
         self._denials.add("own_files", path, allow=allow, why=why)
@@ -87,11 +89,16 @@ def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, 
         return (f"--profile {name}", "read-only") if name else ("", ELSEWHERE)
     if dict(zip(program.reads, program.why, strict=False)).get(top) != "the server's directory":
         return "", ELSEWHERE  # a file of a runtime
-    if os.path.isdir(os.path.dirname(path)):
+    if os.path.isdir(os.path.dirname(path)) and not _is_sensitive(path):
         word = shell_word(path)
         first = "" if os.path.lexists(path) else f"; first `{make} {word}`"
         return f"--write {word}", f"read-only{first}"
     return "", ELSEWHERE
+
+
+def _is_sensitive(path: str) -> bool:
+    home = home_directory()
+    return any(is_sensitive(one, home) for one in (path, os.path.realpath(path)))
 
 
 def _find_profile(program: Program) -> str:
