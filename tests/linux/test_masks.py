@@ -542,6 +542,17 @@ def test_paths_in_a_repositorys_settings_are_protected(tmp_path):
     }
 
 
+@pytest.mark.parametrize("line", ["%include ../shared.rc", "%include  ../shared.rc ", "# nothing"])
+def test_settings_that_mercurial_includes_are_read(tmp_path, line):
+    for name in (".hg", "tools"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".hg/hgrc").write_text(f"{line}\n")
+    (tmp_path / "shared.rc").write_text("[hooks]\ncommit = ./tools/check.sh\n")
+    (tmp_path / "tools/check.sh").touch()
+    named = {"shared.rc", "tools/check.sh"} if line.startswith("%") else set()
+    assert paths(find([grant(tmp_path, "write")]), tmp_path) == {".hg", *named}
+
+
 def test_links_in_a_hooks_directory_are_followed(tmp_path):
     for name in (".git/hooks", "scripts", ".git/modules/m/hooks", "team"):
         (tmp_path / name).mkdir(parents=True)

@@ -24,6 +24,7 @@ POINTERS = ("", "commondir", "sharedpath", "repo", "repo/store/git_target")
 SETTINGS = ("config", "config.worktree", "hgrc", "repo/config.toml")
 USER_SETTINGS = (".gitconfig", ".config/git/config", ".hgrc", ".config/hg/hgrc")
 SEPARATORS = str.maketrans(dict.fromkeys("\"':;,=!()[]{}&|<>`\\", " "))
+HG_INCLUDE = "%include"
 DIRECTORIES_OF_HOOKS = frozenset({"core.hookspath", "init.templatedir"})
 MAX_FILES = 20
 MAX_WORDS = 10_000
@@ -161,8 +162,10 @@ def read_settings(files: Iterable[str], home: str) -> list[Setting]:
     for file in pending:
         for key, value in _parse(_read(file)):
             found.append((file, key, value))
-            if key.startswith("include") and key.endswith(".path") and len(pending) < MAX_FILES:
-                pending.append(os.path.join(os.path.dirname(file), _expand(value, home)))
+            is_include = key.startswith("include") and key.endswith(".path")
+            if (is_include or value.startswith(HG_INCLUDE)) and len(pending) < MAX_FILES:
+                named = _expand(value.removeprefix(HG_INCLUDE).strip(), home)
+                pending.append(os.path.join(os.path.dirname(file), named))
     return found
 
 
