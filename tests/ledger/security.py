@@ -25,6 +25,7 @@ LAUNCHER = "tests/inside/test_launcher.py"
 LEFTOVERS = "tests/linux/test_leftovers.py"
 LIFECYCLE = "tests/linux/test_lifecycle.py"
 LIMITS = "tests/linux/test_limits.py"
+USAGE = "tests/unit/platforms/linux/test_usage.py"
 MASKS = "tests/linux/test_masks.py"
 SEARCHED = "tests/unit/platforms/linux/test_searched_directories.py"
 REPOSITORIES = "tests/inside/test_repositories.py"
@@ -139,6 +140,8 @@ CLAIMS: tuple[Claim, ...] = (
             f"{LIMITS}::test_a_tree_with_many_mappings_keeps_its_deadline",
             f"{LIMITS}::test_one_sample_reads_a_bounded_part_of_many_mappings",
             f"{LIMITS}::test_an_interrupted_sample_reads_no_further_process",
+            f"{USAGE}::test_a_walk_reads_each_list_once_however_fast_threads_come_and_go",
+            f"{USAGE}::test_no_list_of_descriptors_is_read_beyond_the_budget",
         ),
         source=SECURITY,
         where=ANY,
@@ -546,7 +549,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "The guardian signals the whole tree at once, whatever the tree starts meanwhile.",
                 (
                     f"{BARE_INSIDE}::test_the_tree_is_killed_without_a_walk",
-                    "tests/unit/platforms/linux/test_usage.py::test_a_walk_ends_however_fast_processes_come_and_go",
+                    f"{USAGE}::test_a_walk_ends_however_fast_processes_come_and_go",
                 ),
             ),
             (

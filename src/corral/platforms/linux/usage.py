@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CPU_FIELDS = slice(11, 15)
 """utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the name."""
+FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 """Errors of this process, not of the tree. Counting them as zero would disable every limit."""
@@ -43,8 +44,6 @@ PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
 MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
-MAX_READS_OF_CHILDREN = 64
-"""The most reads of one list of children, because a target can start and end threads for ever."""
 MAX_READS_OF_ROOT = 64
 """The most reads of the root's list, because a target can also start and end processes for ever,
 and each is a new orphan.
@@ -147,23 +146,43 @@ def tree(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of all threads. A child belongs to the thread that forked it, and moves
-    to another thread when that one ends. So the lists are read again if a thread has ended.
+    """Return the children of all threads. A child belongs to the thread that forked it.
+
+    When that thread ends, the kernel gives its children to the process's first living thread. So
+    after all lists have been read, those up to the first living thread are read again. To read all
+    of them again would not do: a target with many threads, of which some always end, could make
+    one walk last for minutes.
     """
-    found: dict[int, None] = {}
-    for _ in range(MAX_READS_OF_CHILDREN):
-        ended = False
+    threads = _threads(pid)
+    found = _lists_of_children(pid, threads)
+    if len(threads) > 1 or not _lives(pid, pid):
         for thread in _threads(pid):
-            try:
-                found |= dict.fromkeys(
-                    map(int, abi.read_file(f"/proc/{pid}/task/{thread}/children").split())
-                )
-            except OSError as error:
-                _check_readable(error)
-                ended = True
-        if not ended:
-            break
+            found |= _lists_of_children(pid, (thread,))
+            if _lives(pid, thread):
+                break
     return list(found)
+
+
+def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
+    found: dict[int, None] = {}
+    for thread in threads:
+        try:
+            listed = abi.read_file(f"/proc/{pid}/task/{thread}/children")
+        except OSError as error:
+            _check_readable(error)
+            continue
+        found |= dict.fromkeys(map(int, listed.split()))
+    return found
+
+
+def _lives(pid: int, thread: int) -> bool:
+    """Return whether a thread has not begun to exit. A first thread that exits stays listed."""
+    try:
+        fields = abi.read_file(f"/proc/{pid}/task/{thread}/stat").rpartition(b") ")[2].split()
+    except OSError as error:
+        _check_readable(error)
+        return False
+    return len(fields) > FLAGS and not int(fields[FLAGS]) & PF_EXITING
 
 
 def _check_readable(error: OSError) -> None:
@@ -259,6 +278,8 @@ def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
     found: dict[Inode, int] = {}
     tables: list[int] = []
     for thread in _threads(pid):
+        if budget.descriptors <= 0:
+            break  # a target chooses how many threads have descriptors of their own
         if any(_shares_files(thread, seen) for seen in tables[:1]):
             continue
         tables.append(thread)
@@ -268,7 +289,7 @@ def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
         except OSError as error:
             _check_readable(error)
             continue
-        for name in names[: max(0, budget.descriptors)]:
+        for name in names[: budget.descriptors]:
             found.update(_memfd(f"{directory}/{name}"))
         budget.descriptors -= len(names)
     return found
@@ -323,8 +344,9 @@ def _private_space(pids: list[int]) -> tuple[int, int]:
             device, seen = os.stat(path).st_dev, os.statvfs(path)
         except OSError:
             continue
-        if device != _own_device():  # without a private root this is the host's /dev/shm
-            return device, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
+        if device == _own_device():
+            break  # without a private root this is the host's /dev/shm, for all threads alike
+        return device, (seen.f_blocks - seen.f_bfree) * seen.f_frsize
     return -1, 0
 
 

@@ -340,3 +340,79 @@ def test_the_mappings_of_a_process_are_read_once_for_all_its_threads():
         usage._mapped_files(threaded, budget)
     read = usage.MAX_MAP_BYTES - budget.map_bytes
     assert size // 2 < read < size * 2, (size, read)
+
+
+MOVES = """
+import signal, threading
+def work():
+    if os.fork() == 0:
+        signal.pause()
+    print("ready", flush=True)
+    os.read(0, 1)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+signal.pause()
+"""
+
+
+@LINUX
+def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
+    """End the thread after the list of the first thread, to which the child moves, was read."""
+    read, started = usage.abi.read_file, Child(MOVES)
+    with started.process, started as pid:
+        [_, thread] = usage._threads(pid)
+        [child] = usage._children(pid)
+
+        def read_late(path):
+            if path == f"/proc/{pid}/task/{thread}/children" and os.path.exists(path):
+                started.process.stdin.write(b"x")
+                started.process.stdin.flush()
+                while os.path.exists(path):
+                    pass
+            return read(path)
+
+        monkeypatch.setattr(usage.abi, "read_file", read_late)
+        try:
+            assert usage._children(pid) == [child]
+            assert usage._threads(pid) == [pid]  # the control: the thread has ended
+        finally:
+            os.kill(child, 9)
+            os.kill(pid, 9)
+
+
+@LINUX
+def test_a_walk_reads_each_list_once_however_fast_threads_come_and_go(monkeypatch):
+    """In every look at the process another thread has just ended."""
+    read, reads = usage.abi.read_file, []
+    with Child(THREADS) as root:
+        [pid] = usage.tree(root)
+        threads = usage._threads(pid)
+        assert len(threads) == 6
+
+        def read_and_count(path):
+            reads.append(path)
+            if path == f"/proc/{pid}/task/{threads[-1]}/children":
+                raise FileNotFoundError(2, "ended", path)
+            return read(path)
+
+        monkeypatch.setattr(usage.abi, "read_file", read_and_count)
+        usage._children(pid)
+    assert len([path for path in reads if path.endswith("/children")]) == len(threads) + 1
+
+
+@LINUX
+def test_no_list_of_descriptors_is_read_beyond_the_budget(monkeypatch):
+    """A target can have threads with lists of their own. Here it seems that none shares its list."""
+    listed, look = [], os.listdir
+    monkeypatch.setattr(usage, "_shares_files", lambda *_: False)
+    with Child(THREADS) as root:
+        [pid] = usage.tree(root)
+        monkeypatch.setattr(os, "listdir", lambda path: listed.append(path) or look(path))
+        usage._open_memfds(pid, usage.Budget())
+        whole = len([path for path in listed if path.endswith("/fd")])
+        listed.clear()
+        monkeypatch.setattr(usage, "MAX_DESCRIPTORS", 1)
+        usage._open_memfds(pid, usage.Budget())
+        bounded = len([path for path in listed if path.endswith("/fd")])
+    assert (whole, bounded) == (6, 1)
