@@ -206,6 +206,12 @@ CLAIMS: tuple[Claim, ...] = (
         where=f"{UNCHECKED}no file system here leaves a read without an answer",
     ),
     Claim(
+        id="slow-calls",
+        sentence="The supervisor looks at its deadlines after each such wait.",
+        tests=("tests/linux/test_notifications.py::test_deadlines_have_their_turn_between_slow_calls",),
+        source=SECURITY,
+    ),
+    Claim(
         id="core-handler",
         sentence="RLIMIT_CORE is 1 and cannot be changed inside.",
         tests=(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import os
 import select
 import signal
+import time
 
+import pytest
 from traces import PATIENCE
 
 from corral.abi import linux as abi
 from corral.abi.linux_notifications import Notification
+from corral.abi.linux_syscalls import TABLES
 from corral.plan.model import Results
 from corral.platforms.linux.descriptor_channel import DescriptorChannel
 from corral.platforms.linux.mechanisms.seccomp import Seccomp, load_filters
-from corral.platforms.linux.notifications import Deciders, Notifications
+from corral.platforms.linux.notifications import TURN_SECONDS, Deciders, Notifications
+from corral.platforms.linux.notified_calls import Decision
 from corral.platforms.linux.path_watch import MAX_CHARACTERS, PathWatch
 
 
@@ -75,3 +80,67 @@ def test_the_total_size_of_watched_paths_is_bounded():
     assert 4000 < len(watch.seen) <= MAX_CHARACTERS // 999
     os.close(channel.inner)
     channel.release()
+
+
+class SlowDecider:
+    """Takes longer than a turn for each call, as if the caller's memory could not be read at once."""
+
+    def __init__(self, seconds: float, pause: float = 0.0) -> None:
+        self.seconds, self.pause, self.decided = seconds, pause, 0
+
+    def pause_seconds(self) -> float:
+        seconds, self.pause = self.pause, 0.0
+        return seconds
+
+    def decide(self, _call: str, _request: Notification) -> Decision:
+        self.decided += 1
+        time.sleep(self.seconds)
+        return Decision(verdict="deny")
+
+
+def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
+    """Wait in several forks at once, by calls during which other threads of Python run."""
+    libc, number = ctypes.CDLL(None), TABLES[os.uname().machine]["clone"]
+    results = Results()
+    results.add(channel)
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+    step.apply(results)
+    for _ in range(8):
+        _thread.start_new_thread(libc.syscall, (number, int(signal.SIGCHLD), 0, 0, 0, 0))
+    time.sleep(PATIENCE)
+
+
+@pytest.mark.parametrize("killable", [False, True])
+def test_deadlines_have_their_turn_between_slow_calls(killable):
+    """Eight calls wait. A turn decides one slow call, and all of them if they are fast (the control).
+
+    With `killable`, calls that were received during a pause are decided in turns too.
+    """
+    channel = DescriptorChannel()
+    reading, writing = os.pipe()
+    step = Seccomp(machine=os.uname().machine, subprocess=False, unix_sockets=False, notices=True)
+    load_filters([step])
+    pid = os.fork()
+    if pid == 0:
+        fork_from_threads(channel, step)
+    slow = SlowDecider(2 * TURN_SECONDS, pause=0.2 if killable else 0.0)
+    deciders = Deciders(by_name={"denied_starts": slow}, hit=[])
+    notifications = Notifications(channel, reading, deciders, killable=killable)
+    try:
+        time.sleep(1)  # all threads wait in their calls
+        turns = []
+        while slow.decided < 4:
+            before = slow.decided
+            notifications.run_ready()
+            turns.append(slow.decided - before)
+        assert max(turns) == 1
+        slow.seconds = 0.0
+        notifications.run_ready()
+        assert slow.decided == 8
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        notifications.close()
+        for fd in (reading, writing, channel.inner):
+            os.close(fd)
+        channel.release()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+import time
 
 from corral.abi import linux_notifications as abi
 from corral.record import record
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 EPERM = 1
 BATCH = 16
+TURN_SECONDS = 0.05
+"""After this time the supervisor looks at its deadlines before it decides another call. A target
+can make each read of its memory wait, by a long mprotect in another thread.
+"""
 POLLIN = 1
 
 
@@ -130,6 +135,7 @@ class Notifications:
         self._exec = select.poll()
         self._exec.register(exec_pipe, POLLIN)
         self._executed = False
+        self._turn_ends = 0.0
         self._make_deciders: Callable[[], dict[str, Decider]] = dict
 
     def decide_with(self, make: Callable[[], dict[str, Decider]]) -> None:
@@ -143,6 +149,7 @@ class Notifications:
         return self._resume_at
 
     def run_ready(self) -> None:
+        self._turn_ends = time.monotonic() + TURN_SECONDS
         self._resume()
         if self._awaits:
             self._receive_listener()
@@ -213,27 +220,23 @@ class Notifications:
             decision = None  # the caller was killed or interrupted, so the call did nothing
         if decision is not None and decision.then is not None:
             decision.then()
-        return not self._pause()
+        return not self._pause() and time.monotonic() < self._turn_ends
 
     def _pause(self) -> bool:
         seconds = max((one.pause_seconds() for one in self._deciders.values()), default=0.0)
         if not seconds:
             return False
-        import time
-
         self._resume_at = time.monotonic() + seconds
         if not self._killable:
             self._epoll.unregister(self._listener)
         return True
 
     def _resume(self) -> None:
-        if self._resume_at is None:
-            return
-        import time
-
-        if time.monotonic() >= self._resume_at:
+        if self._resume_at is not None and time.monotonic() >= self._resume_at:
             self._resume_at = None
             if self._listener >= 0 and not self._killable:
                 self._epoll.register(self._listener, POLLIN)
-            while self._waiting and self._resume_at is None:
-                self._answer(self._waiting.pop(0))
+            while self._waiting and self._answer(self._waiting.pop(0)):
+                pass
+            if self._waiting and self._resume_at is None:
+                self._resume_at = self._turn_ends  # the rest is decided in the next turn
