@@ -54,6 +54,8 @@ def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None 
     found: object
     if isinstance(server, Mapping):
         found = _change_mapping(server, change)
+    elif not hasattr(server, "command"):
+        raise TypeError(f"server must be a dict or an SDK's parameters, not {server!r}")
     else:
         found = _change_object(server, change(server.command, server.args, server.env or {}))
     return cast("Server", found)

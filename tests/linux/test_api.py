@@ -207,6 +207,21 @@ def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, err
     )
 
 
+@pytest.mark.parametrize(
+    "call", ["corral.run", "lambda *a, **k: asyncio.run(corral.run_async(*a, **k))"]
+)
+def test_text_as_input_is_the_callers_error(caller, call):
+    """A target that reads its input waited for it forever."""
+    caller.run(
+        "import asyncio\n"
+        f"run = {call}\n"
+        "error = refused(lambda: run(['/bin/cat'], input='text'), TypeError)\n"
+        "assert 'input must be bytes' in str(error), error\n"
+        "for given in (b'bytes', bytearray(b'bytes'), memoryview(b'bytes')):  # the control\n"
+        "    assert run(['/bin/cat'], input=given).stdout == b'bytes'\n"
+    )
+
+
 @pytest.mark.parametrize("policy", ["5", "['/notes']", "b'policy.toml'"])
 def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
     caller.run(

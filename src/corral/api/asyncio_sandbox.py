@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Generic, Literal, Self, cast, overload
 
-from corral.api.launch import Result, launch, make_result
+from corral.api.launch import Result, check_input, launch, make_result
 from corral.api.sandbox import PIPE, Sandbox
 from corral.supervisor.report import Report
 
@@ -260,6 +260,7 @@ async def run_async(
     cwd: str | None = None,
 ) -> Result:
     """Run a target to its end as `run` does, and return its output."""
+    check_input(input)
     async with launch_async(
         argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE
     ) as sandbox:

@@ -170,6 +170,7 @@ def run(
     cwd: str | None = None,
 ) -> Result:
     """Run a target to its end and return its output."""
+    check_input(input)
     with launch(argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE) as sandbox:
         errors: list[bytes] = []
         stderr = sandbox.stderr
@@ -184,6 +185,12 @@ def run(
         for thread in threads:
             thread.join()
     return make_result(sandbox.report, output, b"".join(errors))
+
+
+def check_input(data: object) -> None:
+    """Refuse text before the start: the target would wait for input that cannot be written."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 
 
 def make_result(report: Report | None, stdout: bytes, stderr: bytes) -> Result:

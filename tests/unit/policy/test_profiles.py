@@ -195,6 +195,12 @@ def test_a_dict_with_an_unknown_server_is_an_error(given):
     assert refused.value.hint
 
 
+@pytest.mark.parametrize("given", ["npx foo", ["npx", "foo"], 5, None])
+def test_a_server_of_a_wrong_type_is_the_callers_error(given):
+    with pytest.raises(TypeError, match="server must be a dict or an SDK's parameters, not"):
+        sandboxed(given)
+
+
 def test_a_copy_of_the_whole_environment_is_not_passed_on():
     host = {"PATH": "/bin", "A_TOKEN": "1", "MODE": "x"}
     assert select_variables({**host, "MODE": "y", "NEW": "1"}, host) == {"MODE": "y", "NEW": "1"}
