@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shlex
 from subprocess import DEVNULL, PIPE, STDOUT
 
 import pytest
@@ -62,7 +63,9 @@ def test_a_denied_name_is_kept_shown_and_granted(desk):
     assert "lookup" in run(desk, path)
     [file] = kept_files(desk)
     assert file.stat().st_mode & 0o777 == 0o600
-    assert "--allow-net api.x.com" in desk.does("why", "notes")
+    shown = desk.does("why", "notes")
+    assert "--allow-net api.x.com" in shown
+    assert "did not find: corral learn cursor:notes\n" in shown  # a missing file is no denial
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
     assert {one["destination"] for one in row["denials"]} == {"api.x.com", "hunter2.y.com"}
@@ -81,6 +84,34 @@ def test_a_denied_name_is_kept_shown_and_granted(desk):
 
     desk.does("grant", "notes", "--remove", "--allow-net", "api.x.com", "--read", "private.txt")
     assert path.read_text() == before
+
+
+LOOKS = """\
+import os
+print(os.path.exists(os.path.dirname(__file__) + "/private.txt"))
+"""
+
+
+def test_the_proposals_for_a_clients_server_end_in_a_command_that_grants_them(desk):
+    path = configure(desk, "cursor")
+    desk.put("server.py", LOOKS)
+    assert "False" in run(desk, path)
+    flags = f"--read {desk.private}"
+    assert learn(desk) == f"grant cursor:notes {flags}"
+    desk.does("unwrap", "cursor")
+    again = learn(desk)
+    assert again == f"wrap cursor notes {flags}"
+    desk.does(*shlex.split(again), "--corral", str(desk.corral_path))
+    assert "True" in run(desk, path)
+    desk.does("grant", "notes", "--remove", *flags.split())
+    desk.does(*shlex.split(learn(desk)))
+    assert "True" in run(desk, path)
+
+
+def learn(desk):
+    """Return the command that `corral learn` names for what it accepted."""
+    told = desk.corral("learn", "--accept", "cursor:notes").stderr.decode()
+    return told.rpartition("to keep this: corral ")[2].strip()
 
 
 def test_denials_are_still_listed_after_unwrap(desk):

@@ -61,6 +61,7 @@ def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     denied = walled if user.tier == "walled" else bare
     done = learn(user, "--accept", "--output", str(policy), asked=asked)
     assert json.loads(done.stdout) == denied
+    assert b"to keep this" not in done.stderr  # the policy keeps it
     text = policy.read_text()
     assert f'"{project}/notes/a",  # it asked to have {project}/notes/a read' in text
     assert "allow = true  # start of true" in text
@@ -77,6 +78,9 @@ def test_no_policy_is_written_without_approval(user, project, scratch):
     policy = scratch / "policy.toml"
     done = learn(user, "--output", str(policy), asked=[[f"{project}/notes/a", "r"]])
     assert f"--read {project}/notes/a".encode() in done.stderr
+    assert (
+        b"nothing is accepted: there is no terminal to ask on; --accept accepts all" in done.stderr
+    )
     assert not policy.exists()
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
 
-from corral.cli import approve, output, run, run_flags, what_to_run
+from corral.cli import approve, client_output, output, run, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
 from corral.denials.records import Denials
 from corral.disk_hints import disk_hint
@@ -18,6 +19,7 @@ from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.manifest import Manifest
 from corral.policy.model import Source
+from corral.servers.reference import parse_reference
 from corral.supervisor import start
 from corral.supervisor.prepare import prepare
 from corral.supervisor.report import find_outcome, to_json
@@ -73,6 +75,8 @@ def main(options: Options, rest: list[str]) -> int:
         output.note("accepted: " + " ".join(one.typed() for one in accepted))
         if path is not None:
             _write(path, policy_text(accepted))
+        elif rest and ":" in rest[0]:
+            _name_next_command(rest[0], accepted)
     return 0
 
 
@@ -98,9 +102,29 @@ def _prepare(options: Options, rest: list[str]) -> Plan:
 def _accept(options: Options, learned: Learned) -> list[Proposal]:
     if options.has("--accept"):
         return list(learned.proposed)
-    if not approve.is_on_terminal() or options.has("--json"):
+    if options.has("--json"):
+        return []
+    if not approve.is_on_terminal():
+        if learned.proposed:
+            output.note("nothing is accepted: there is no terminal to ask on; --accept accepts all")
         return []
     return [one for one in learned.proposed if approve.ask(f"{one.why}: allow {one.typed()}?")]
+
+
+def _name_next_command(word: str, accepted: list[Proposal]) -> None:
+    """Name the command that writes the accepted flags into the file of a client, if the word is
+    CLIENT:SERVER.
+    """
+    reference = parse_reference(word)
+    if reference is None or reference.kind != "client":
+        return
+    client, _, server = word.partition(":")
+    wrapped = any(
+        (one, found.name) == (client, server) for one, _, found in client_output.list_wrapped()
+    )
+    command = ["grant", word] if wrapped else ["wrap", client, server]
+    flags = " ".join(one.typed() for one in accepted)
+    output.note(f"to keep this: corral {shlex.join(command)} {flags}")
 
 
 def _print(learned: Learned) -> None:

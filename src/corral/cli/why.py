@@ -142,6 +142,7 @@ def _print(found: ServerDenials, word: str) -> None:
         output.write_line(f"  {denial.describe()}{' (granted since)' if granted else ''}")
         if denial.allow and not granted:
             missing[denial.allow] = None
+    _point_to_learn(found, word)
     if missing and found.names:
         server = word if word in found.names else found.names[0].partition(":")[2]
         output.write_line(f"  to choose: corral grant {shlex.quote(server)}")
