@@ -108,6 +108,27 @@ def test_the_proposals_for_a_clients_server_end_in_a_command_that_grants_them(de
     assert "True" in run(desk, path)
 
 
+@pytest.mark.parametrize("command", ["run", "explain", "inspect", "learn"])
+def test_a_bare_name_of_a_clients_server_is_answered_with_its_full_name(desk, command):
+    configure(desk, "cursor")
+    done = desk.corral(command, "notes")
+    assert done.returncode == 127
+    assert done.stderr.endswith(b"hint: did you mean cursor:notes?\n"), done.stderr
+    done = desk.corral(command, "no-server")  # the control
+    assert b"hint: is it installed?" in done.stderr
+    done = desk.corral(command, "cursr:notes")
+    assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
+
+
+def test_a_flag_after_the_server_is_said_to_go_to_the_server(desk):
+    configure(desk, "cursor")
+    told = b"warning: --read after the command goes to it; corral's own flags go before it\n"
+    assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
+    assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
+    for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):
+        assert b"after the command" not in desk.corral("run", *words).stderr  # the control
+
+
 def learn(desk):
     """Return the command that `corral learn` names for what it accepted."""
     told = desk.corral("learn", "--accept", "cursor:notes").stderr.decode()

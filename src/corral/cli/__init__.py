@@ -8,7 +8,7 @@ import sys
 
 from corral import code_cache
 from corral.cli import option_parser, output
-from corral.errors import EXIT_REFUSED, SandboxError
+from corral.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CommandError, SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +108,31 @@ def _dispatch(words: list[str]) -> int:
     has_options = bool(words) and words[0].startswith("-") and words[0] != "--"
     flags = (*command.FLAGS, HELP) if anywhere or has_options else ()
     chosen, rest = option_parser.parse(flags, words, anywhere=anywhere)
-    return show_help(name) if chosen.has("--help") else command.main(chosen, rest)
+    if chosen.has("--help"):
+        return show_help(name)
+    if anywhere or name == "export":  # `export` parses the words after the engine itself
+        return command.main(chosen, rest)
+    _warn_of_late_flags(command, words, rest)
+    try:
+        return command.main(chosen, rest)
+    except CommandError as problem:
+        if problem.exit_code == EXIT_NOT_FOUND and rest:
+            from corral.clients.find_server import list_references
+
+            if names := list_references(rest[0]):
+                problem.hint = f"did you mean {' or '.join(names)}?"
+        raise
+
+
+def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> None:
+    """Warn of corral's own flags after the command, unless the user wrote `--` before it."""
+    late = [word.partition("=")[0] for word in rest[1:] if word.startswith("--")]
+    if not late or "--" in words[: len(words) - len(rest)]:
+        return
+    known = {flag.name for flag in command.FLAGS}
+    for name in dict.fromkeys(late):
+        if name in known:
+            output.warn(f"{name} after the command goes to it; corral's own flags go before it")
 
 
 def show_help(name: str) -> int:

@@ -1,5 +1,6 @@
 """Find a server by its name in a client's configuration (`cursor:github`), ready to run."""
 
+import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -36,7 +37,8 @@ def find_server(name: str) -> FoundServer:
     client, _, wanted = name.partition(":")
     known = catalogue.find_client(client)
     if known is None:
-        hint = "known: " + ", ".join(catalogue.NAMES)
+        near = difflib.get_close_matches(client, catalogue.NAMES, 1)
+        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(catalogue.NAMES)
         raise SandboxError(f"{client!r} is not a client that corral knows", hint=hint)
     paths = [path for path in catalogue.own_files(known) if os.path.exists(path)]
     found = [(path, server) for path in paths for server in read_client_file(path).servers]
@@ -52,6 +54,21 @@ def find_server(name: str) -> FoundServer:
     # A server of this project takes precedence over one of the same name for all projects.
     path, server = max(fitting, key=lambda one: one[1].scope)
     return _prepare(path, server)
+
+
+def list_references(name: str) -> list[str]:
+    """Return CLIENT:SERVER of each server of this name in clients' own files. Skip broken files."""
+    here = os.path.realpath(os.curdir)
+    found: dict[str, None] = {}
+    for client in catalogue.CLIENTS:
+        for path in filter(os.path.exists, catalogue.own_files(client)):
+            try:
+                servers = read_client_file(path).servers
+            except SandboxError:
+                continue
+            if any(one.name == name and one.scope in {"", here} for one in servers):
+                found[f"{client.name}:{name}"] = None
+    return list(found)
 
 
 def _prepare(path: str, server: ConfiguredServer) -> FoundServer:
