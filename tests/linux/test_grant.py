@@ -122,7 +122,7 @@ def test_a_bare_name_of_a_clients_server_is_answered_with_its_full_name(desk, co
 
 def test_a_flag_after_the_server_is_said_to_go_to_the_server(desk):
     configure(desk, "cursor")
-    told = b"warning: --read after the command goes to it; corral's own flags go before it\n"
+    told = b"warning: --read is passed to the command; put corral's flags before the command\n"
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
     assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
     for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):

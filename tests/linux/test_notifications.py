@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import ctypes
 import os
+import pathlib
 import select
 import signal
 import time
@@ -16,11 +17,14 @@ from corral.abi import linux as abi
 from corral.abi.linux_notifications import Notification
 from corral.abi.linux_syscalls import TABLES
 from corral.plan.model import Results
+from corral.platforms.linux import notifications as notifications_module
 from corral.platforms.linux.descriptor_channel import DescriptorChannel
 from corral.platforms.linux.mechanisms.seccomp import Seccomp, load_filters
 from corral.platforms.linux.notifications import TURN_SECONDS, Deciders, Notifications
 from corral.platforms.linux.notified_calls import Decision
 from corral.platforms.linux.path_watch import MAX_CHARACTERS, PathWatch
+
+FORKS = 8
 
 
 def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
@@ -82,11 +86,21 @@ def test_the_total_size_of_watched_paths_is_bounded():
     channel.release()
 
 
+class Clock:
+    """Replaces the clock of the listener, so that a busy machine does not decide the test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
 class SlowDecider:
     """Takes longer than a turn for each call, as if the caller's memory could not be read at once."""
 
-    def __init__(self, seconds: float, pause: float = 0.0) -> None:
-        self.seconds, self.pause, self.decided = seconds, pause, 0
+    def __init__(self, clock: Clock, seconds: float, pause: float = 0.0) -> None:
+        self.clock, self.seconds, self.pause, self.decided = clock, seconds, pause, 0
 
     def pause_seconds(self) -> float:
         seconds, self.pause = self.pause, 0.0
@@ -94,7 +108,7 @@ class SlowDecider:
 
     def decide(self, _call: str, _request: Notification) -> Decision:
         self.decided += 1
-        time.sleep(self.seconds)
+        self.clock.now += self.seconds
         return Decision(verdict="deny")
 
 
@@ -105,13 +119,25 @@ def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
     results.add(channel)
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     step.apply(results)
-    for _ in range(8):
+    for _ in range(FORKS):
         _thread.start_new_thread(libc.syscall, (number, int(signal.SIGCHLD), 0, 0, 0, 0))
     time.sleep(PATIENCE)
 
 
+def wait_for_forks(pid: int) -> None:
+    """Wait until all threads of `fork_from_threads` are in their calls."""
+    number = f"{TABLES[os.uname().machine]['clone']} "
+    deadline = time.monotonic() + PATIENCE
+    calls: list[str] = []
+    while sum(call.startswith(number) for call in calls) < FORKS:
+        assert time.monotonic() < deadline, calls
+        time.sleep(0.01)
+        threads = pathlib.Path(f"/proc/{pid}/task").iterdir()
+        calls = [(thread / "syscall").read_text() for thread in threads]
+
+
 @pytest.mark.parametrize("killable", [False, True])
-def test_deadlines_have_their_turn_between_slow_calls(killable):
+def test_deadlines_have_their_turn_between_slow_calls(killable, monkeypatch):
     """Eight calls wait. A turn decides one slow call, and all of them if they are fast (the control).
 
     With `killable`, calls that were received during a pause are decided in turns too.
@@ -123,20 +149,23 @@ def test_deadlines_have_their_turn_between_slow_calls(killable):
     pid = os.fork()
     if pid == 0:
         fork_from_threads(channel, step)
-    slow = SlowDecider(2 * TURN_SECONDS, pause=0.2 if killable else 0.0)
+    clock = Clock()
+    monkeypatch.setattr(notifications_module, "time", clock)
+    slow = SlowDecider(clock, 2 * TURN_SECONDS, pause=0.2 if killable else 0.0)
     deciders = Deciders(by_name={"denied_starts": slow}, hit=[])
     notifications = Notifications(channel, reading, deciders, killable=killable)
     try:
-        time.sleep(1)  # all threads wait in their calls
+        wait_for_forks(pid)
         turns = []
         while slow.decided < 4:
             before = slow.decided
+            clock.now += TURN_SECONDS
             notifications.run_ready()
             turns.append(slow.decided - before)
         assert max(turns) == 1
         slow.seconds = 0.0
         notifications.run_ready()
-        assert slow.decided == 8
+        assert slow.decided == FORKS
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

@@ -132,7 +132,7 @@ def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> 
     known = {flag.name for flag in command.FLAGS}
     for name in dict.fromkeys(late):
         if name in known:
-            output.warn(f"{name} after the command goes to it; corral's own flags go before it")
+            output.warn(f"{name} is passed to the command; put corral's flags before the command")
 
 
 def show_help(name: str) -> int:
