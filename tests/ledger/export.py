@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "k8s-refuses",
             "The export refuses a wall or a stated limit that nothing enforces, as a run does.",
             ANY,
-            (f"{OBJECTS}::test_a_stated_limit_that_cannot_be_enforced_refuses",),
+            (f"{OBJECTS}::test_a_stated_limit_that_cannot_be_enforced_is_refused",),
         ),
         (
             "k8s-played",

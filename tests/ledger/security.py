@@ -795,7 +795,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "links-temporary",
                 "corral asks first about a link directly in a directory such as `/tmp`.",
-                ("tests/unit/policy/test_granted_paths.py::test_a_link_directly_in_a_sticky_directory_is_asked_about",),
+                ("tests/unit/policy/test_granted_paths.py::test_a_link_directly_in_a_sticky_directory_needs_approval",),
             ),
             (
                 "findings-foreign",

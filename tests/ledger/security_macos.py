@@ -61,7 +61,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="A run refuses and names what is missing.",
         tests=(
             f"{MACOS_PLAN}::test_without_seatbelt_a_run_refuses_and_names_the_walls",
-            "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative",
+            "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_a_run_is_refused_and_best_effort_is_cooperative",
         ),
         source=SECURITY,
         where=PLAYED,
@@ -110,7 +110,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="If such a runtime does not start, runs of it warn, and no other run is affected.",
         tests=(
             f"{MACOS}::test_a_runtime_that_does_not_start_disables_no_wall",
-            f"{MACOS}::test_a_broken_runtime_is_reported_to_runs_of_it",
+            f"{MACOS}::test_a_runtime_that_did_not_start_is_reported_in_its_runs",
         ),
         source=SECURITY,
         where=ANY,
@@ -129,7 +129,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="is recognized by its profile, which no process can leave.",
         tests=(
             f"{MACOS_PLAN}::test_a_daemon_is_identified_by_its_label_alone",
-            f"{MACOS}::test_an_orphan_is_recognized_by_profile_or_responsibility",
+            f"{MACOS}::test_an_orphan_is_recognized_by_profile_or_responsible_process",
         ),
         source=SECURITY,
         where=PLAYED,
@@ -148,7 +148,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="macos-address-space",
         sentence="corral tries the value when it plans a run, and then refuses or degrades.",
         tests=(
-            f"{MACOS}::test_an_address_space_that_macos_does_not_accept_refuses_or_degrades",
+            f"{MACOS}::test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded",
         ),
         source=SECURITY,
         where=ANY,

@@ -251,7 +251,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{WINDOWS}/test_run.py::test_a_stated_limit_that_windows_cannot_enforce_is_refused",
             f"{WINDOWS}/test_run.py::test_a_stated_io_limit_is_refused",
-            "tests/unit/platforms/windows/test_win_plan.py::test_a_limit_that_windows_lacks_refuses_only_if_stated",
+            "tests/unit/platforms/windows/test_win_plan.py::test_a_limit_that_windows_lacks_is_refused_only_if_stated",
         ),
         source=SECURITY,
         where=WINE,

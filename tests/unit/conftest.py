@@ -24,13 +24,13 @@ settings.register_profile("long", deadline=None, database=None, max_examples=100
 def pytest_configure(config):
     settings.load_profile("long" if "long" in rigs.declared() else "short")
     config.addinivalue_line("markers", "links: needs symbolic links, a privilege on Windows")
-    config.addinivalue_line("markers", "not_wine(reason): what Wine does otherwise than Windows")
+    config.addinivalue_line("markers", "not_wine(reason): how Wine differs from Windows")
 
 
 def pytest_runtest_setup(item):
     mark = item.get_closest_marker("not_wine")
     if mark is not None and wine():
-        pytest.skip(f"Wine is no Windows here: {mark.kwargs['reason']}")
+        pytest.skip(f"Wine differs from Windows: {mark.kwargs['reason']}")
     if item.get_closest_marker("links") and sys.platform == "win32" and (why := without_links()):
         pytest.skip(why)
 

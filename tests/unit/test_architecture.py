@@ -251,7 +251,7 @@ sys.path.insert(0, sys.argv[1])
 NATIVE = set(sys.argv[3].split(","))
 
 class Missing:
-    '''Another system: its modules are not there.'''
+    '''Imitate another system, which lacks these modules.'''
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in NATIVE:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -279,8 +279,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules. A system can imitate another only in part: by its modules' names and its
-    own name.
+    """Import all modules as on another system. Only the system's name and its missing modules are
+    imitated.
     """
     argv = [
         sys.executable,
@@ -333,7 +333,7 @@ from corral.cli import main
 from corral.platforms import current
 
 class Looking:
-    '''The backend, looked at in the moment before a target is spawned.'''
+    '''Wrap the backend, to list the modules just before a target is spawned.'''
     def __init__(self, real):
         self.real = real
     def __getattr__(self, name):
@@ -376,7 +376,7 @@ os.write(out, " ".join(name for name in sys.modules if name.startswith("corral")
 sys.exit(code)
 """
 MAX_MODULES = 79
-"""Number of corral's modules in a plain run, on a host with namespaces and no cgroup of the user.
+"""Highest number of corral's modules in a plain run, on a host with namespaces and no cgroup of the user.
 
 Each costs about 0.15 ms and ten system calls.
 """

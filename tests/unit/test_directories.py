@@ -18,7 +18,7 @@ ELSEWHERE = os.path.abspath("elsewhere")
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return the home in the user database, because Python's expanduser uses the variable."""
+    """Return the home in the user database. expanduser would return the value of the variable."""
     if sys.platform == "win32":
         monkeypatch.setenv("HOMEDRIVE", "C:")
         monkeypatch.setenv("HOMEPATH", "\\Users\\recorded")
@@ -87,7 +87,7 @@ def private_directories(code: str) -> list[int]:
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         modes = [word.value for word in node.keywords if word.arg == "mode"]
-        modes += node.args if name in MAKERS else []  # a path, not a number
+        modes += node.args if name in MAKERS else []  # these also include the path
         values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
         if name in TEMPORARY or (name in MAKERS and PRIVATE in values):
             found.append(node.lineno)

@@ -1,6 +1,4 @@
-"""Test the parts of ctypes for Linux, and that ctypes replaces them if CPython's private module
-differs.
-"""
+"""Test `few_ctypes`, and that it uses ctypes if CPython's private module differs."""
 
 from __future__ import annotations
 
@@ -51,7 +49,10 @@ print("ctypes" in sys.modules)
 @pytest.mark.skipif(sys.platform == "win32", reason="calls POSIX functions")
 @pytest.mark.parametrize(("module", "imported"), [("with", "False"), ("without", "True")])
 def test_functions_are_called_with_and_without_the_private_module(module, imported):
-    """Call C functions by both. The control is ctypes itself, which has to pass the same test."""
+    """Call C functions with the private module, and with ctypes in its place.
+
+    ctypes is the control, because it has to give the same results.
+    """
     argv = [sys.executable, "-I", "-S", "-c", USE, str(SOURCE), module]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, imported), done.stderr

@@ -39,8 +39,8 @@ def windows(monkeypatch):
 
 
 def test_an_access_list_names_the_user_and_not_the_owner(windows, tmp_path):
-    """The group of administrators owns an elevated process's directory, so the owner must not be
-    named.
+    """Check that the list does not name the owner, because the group of administrators owns a
+    directory that an elevated process makes.
     """
     make_private_directory(str(tmp_path / "above" / "own"))
     assert windows == [

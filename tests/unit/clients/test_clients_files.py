@@ -133,7 +133,7 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
 def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
-    """Check arguments, addresses, a remote server's headers, and other settings of the same
+    """Check arguments, addresses, a remote server's headers, and other settings on the same
     line.
     """
     args = json.dumps([*ARGUMENTS, "postgres://me:passw0rd@db/x", "kept"])
@@ -608,7 +608,7 @@ def test_a_corral_in_a_temporary_directory_is_refused(home, monkeypatch, place):
     monkeypatch.setattr(sys, "argv", [program(home / place)])
     with pytest.raises(SandboxError, match="temporary directory") as caught:
         find_corral()
-    assert "`uv tool install .`" in caught.value.hint  # no index has it
+    assert "`uv tool install .`" in caught.value.hint  # corral is in no package index
 
 
 @pytest.mark.parametrize("word", ["corral", "/x/corral", "C:\\x\\corral.exe", "CORRAL.EXE"])

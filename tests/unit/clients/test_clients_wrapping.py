@@ -653,7 +653,7 @@ def test_two_servers_with_one_name_in_a_list_are_left():
     ],
 )
 def test_lines_that_cannot_be_changed_safely_stay(text):
-    """Break the splice. The second parser has to notice it, and these lines stay as they are."""
+    """A splice would break these forms of YAML. The second parser notices it, so the lines stay."""
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)
     first, second = done.outcomes
@@ -662,8 +662,8 @@ def test_lines_that_cannot_be_changed_safely_stay(text):
     assert done.text.startswith(text.partition("- name: b")[0])
 
 
-def test_a_wrong_splice_raises(monkeypatch):
-    """This is the control of the test above: a wrong splice alone is an error."""
+def test_a_wrong_splice_is_refused(monkeypatch):
+    """Make every splice wrong. This is the control for the test above."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -671,8 +671,8 @@ def test_a_wrong_splice_raises(monkeypatch):
 
 
 def test_a_server_that_cannot_be_unwrapped_does_not_stop_the_others():
-    """Unwrap three servers. `both` spans from the command to the arguments, and the user has added
-    a line between them.
+    """Add a key between the command and the arguments of `a`, so that its record no longer fits.
+    `b` is still restored.
     """
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -836,8 +836,8 @@ def resolved(command, sources, *, environment, cwd, notify):
 
 
 def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
-    """Check the entry. corral may not be able to start it on Windows, so it stays, and the message
-    names a command to try.
+    """corral may not be able to start the package on Windows, so the entry stays as it is, and the
+    message names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'

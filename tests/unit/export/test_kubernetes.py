@@ -157,7 +157,7 @@ def test_grants_of_the_hosts_sockets_are_refused():
         objects({"filesystem": {"unix_sockets": ["/run/x.sock"]}})
 
 
-def test_a_stated_limit_that_cannot_be_enforced_refuses():
+def test_a_stated_limit_that_cannot_be_enforced_is_refused():
     with pytest.raises(UnenforceableError, match="io"):
         objects({"limits": {"io": "1M"}})
     objects({"limits": {"io": "1M"}, "degrade": {"allow": ["io"]}})
@@ -178,11 +178,11 @@ SAYS = {
     "mcp": {"mcp": {"tools": {"allow": ["read_*"]}}},
 }
 NOT_SAID = {
-    "listen_everywhere": "set where there are ports",
-    "admit": "of the user's own configuration; without it less is reached",
-    "covered": "of this machine's mounts",
-    "warnings": "of one run",
-    "stated": "worked out from the others",
+    "listen_everywhere": "the export sets it if there are ports",
+    "admit": "from the user's own configuration; without it fewer addresses are allowed",
+    "covered": "describes this machine's mounts",
+    "warnings": "belong to one run",
+    "stated": "computed from the other fields",
     "strict": "a flag, tested below",
     "best_effort": "a flag, tested below",
     "windows": "another system",

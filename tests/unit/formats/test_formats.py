@@ -122,7 +122,7 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Check a deep document. `tomllib` refuses lists and inline tables of this depth, but not
+    """Read a deep document. `tomllib` refuses lists and inline tables of this depth, but accepts
     dotted keys.
     """
     path = ".".join(["a"] * 900)
@@ -291,9 +291,7 @@ def test_lines_and_columns_count_from_one():
 
 def test_comparison_of_values_is_strict():
     assert not same(1, True)
-    assert not same(
-        {"a": 1, "b": 2}, {"b": 2, "a": 1}
-    )  # the order of keys belongs to the user, too
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the order of the user's keys must stay
     assert not same([1], [1, 2])
     assert same({"a": [math.nan, "x"]}, {"a": [math.nan, "x"]})
 
@@ -316,7 +314,7 @@ def test_an_invalid_yaml_tag_is_an_error(text):
     ids=["a text", "escapes", "a comment", "comments"],
 )
 def test_a_large_file_needs_little_memory(text):
-    """Measure memory. A project's file may be large, and `corral status` reads it."""
+    """Measure the memory, because `corral status` reads a project's file, which may be large."""
     tracemalloc.start()
     try:
         jsonc.read(text)

@@ -40,8 +40,8 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Check that no write is proposed. Programs create every directory above a new file, but only
-    need the file.
+    """Check that no write above the file's own directory is proposed, because programs try to
+    create every directory above a new file.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]
     found = learned(home, *steps, (f"{home}/data/new.db", True), private=("/home/user",))
@@ -81,7 +81,7 @@ def test_sensitive_paths_are_listed_and_not_proposed(home, path, write):
 
 @pytest.mark.parametrize("name", ["s", "link"])
 def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, name):
-    """Behind a socket of a home or of /tmp may be docker, tmux or an editor, which run anything."""
+    """A socket in a home or in /tmp may belong to docker, tmux or an editor, which run any program."""
     path = f"{home}/{name}"
     with socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.chdir(home)

@@ -81,7 +81,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("table", "method", "params", "name"), CALLS)
-def test_a_denied_name_is_refused_with_its_rule(table, method, params, name):
+def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name):
     guard, seen = make(deny={table: [name[:-1] + "[" + name[-1] + "]*"]})
     routed = ask(guard, method, params)
     assert not routed.onward

@@ -109,9 +109,7 @@ def test_public_addresses_are_accepted(text):
 
 
 def test_addresses_that_the_standard_library_calls_global_are_refused():
-    """Check addresses that only corral's table refuses. If one fails, the standard library has
-    changed.
-    """
+    """Check that corral's table has such addresses. If this fails, the standard library has changed."""
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken
 

@@ -21,7 +21,7 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Let `always` enforce every control, except those named here, which need capabilities."""
+    """Return options: `always` enforces every control except those in `needs`, which need capabilities."""
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
     return {**always, **named}

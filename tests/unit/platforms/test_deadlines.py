@@ -13,8 +13,8 @@ from corral.platforms.contract import Usage
 
 
 class Clock:
-    """A clock. `now` passes while the machine is awake, and the other clock also counts
-    `asleep`.
+    """Imitate the clocks of a machine. `now` counts only the time in which the machine is awake.
+    `clock_gettime` adds `asleep`.
     """
 
     CLOCK_BOOTTIME, CLOCK_MONOTONIC = 7, 6
@@ -118,8 +118,8 @@ def test_a_timeout_counts_time_in_which_the_machine_sleeps(clock):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has one clock for both")
 def test_the_grace_does_not_count_time_in_which_the_machine_sleeps(clock):
-    """Put the machine to sleep during the grace. A target without time to end must not be
-    killed.
+    """Put the machine to sleep during the grace. A target that had no time to end must not
+    be killed.
     """
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=None, sample=None)

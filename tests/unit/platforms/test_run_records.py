@@ -57,7 +57,7 @@ def test_a_live_run_is_listed_and_not_swept(place, swept, tmp_path):
     run.end()
     assert run_records.live() == []
     assert os.listdir(place) == []
-    assert left.exists()  # the end of the run removes this, not the record
+    assert left.exists()  # `Run.end` removes only the record
 
 
 def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
@@ -73,14 +73,14 @@ def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
 @POSIX
 @pytest.mark.parametrize("alive", [True, False])
 def test_only_the_process_of_a_live_record_is_ended(place, alive):
-    """The pid of a process that has ended may be that of any other process of the user now."""
+    """The pid in the record of a dead run may now belong to another process of the user."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         run = run_records.Run("install-1", residue=(), command=["x"])
         (entry,) = run_records.live()
         holder = os.dup(run._fd) if alive else -1
         die(run)
         if alive:
-            # The lock ends with the process, as if that process had it.
+            # Release the lock when the other process ends, as if that process had held it.
             threading.Thread(target=lambda: (other.wait(), os.close(holder))).start()
         assert run_records.end(replace(entry, pid=other.pid))
         other.communicate(b"\n")
@@ -125,7 +125,7 @@ def test_a_run_without_its_record_ends_normally(place):
 
 
 def test_two_runs_with_one_name_do_not_share_a_record(place):
-    """Let a second run wait for the lock. The first run has ended, and its file is gone."""
+    """Start a run with the name of a run that has ended, and whose file is gone."""
     first = run_records.Run("1-a", residue=[], command=["first"])
     first.end()
     second = run_records.Run("1-a", residue=[], command=["second"])

@@ -77,7 +77,7 @@ def test_without_a_cpu_share_nothing_is_paused():
 def test_a_pause_makes_up_for_the_excess_over_the_share(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
-    # One second gives 0.1, SLACK was available, and 0.4 were used.
+    # In one second the share gives 0.1 s of CPU time, and SLACK was saved up. The target used 0.4 s.
     assert sampler.pause_seconds(usage(cpu=0.4)) == pytest.approx((0.4 - 0.1 - SLACK) / 0.1)
 
 

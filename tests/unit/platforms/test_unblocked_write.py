@@ -23,8 +23,8 @@ sys.exit(not write_at_once(int(sys.argv[1]), b"message"))
 
 
 def fill(fd: int) -> None:
-    """Stop the terminal. Otherwise the kernel passes its data on, and the terminal never stays
-    full.
+    """Fill a stream. A terminal is stopped instead, because the kernel passes its data on, so that
+    it never stays full.
     """
     if os.isatty(fd):
         termios.tcflow(fd, termios.TCOOFF)
@@ -80,8 +80,8 @@ def test_an_open_stream_gets_the_message(kind):
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_older_kernels_do_not_wait_either(kind, monkeypatch):
-    """Take the flag away. The stream is then opened again. A socket cannot be opened again, so it
-    is polled first.
+    """Imitate a kernel without the flag. corral then opens the stream again. A socket cannot be
+    opened again, so corral polls it first.
     """
 
     def absent(*_: object) -> int:

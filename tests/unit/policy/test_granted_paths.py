@@ -62,9 +62,9 @@ def test_a_changed_link_above_the_path_is_refused(home):
         check(home, "project/data")
 
 
-def test_a_link_directly_in_a_sticky_directory_is_asked_about(home):
-    """Paths directly in such a directory are not remembered, so the link may have led elsewhere
-    before.
+def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
+    """corral does not remember paths directly in such a directory, so the link may have led
+    elsewhere before.
     """
     (home / "project").chmod(0o1777)
     check(home, "project/data")

@@ -276,7 +276,7 @@ def test_a_link_is_followed_only_on_request(tmp_path):
 
 
 def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypatch):
-    """Take the flag away. Windows lacks it, so corral compares the link's own identity there."""
+    """Imitate Windows, which lacks the flag. There corral compares the link's own identity."""
     monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
     (tmp_path / "policy").write_text("version = 1\n")
     (tmp_path / "other").write_text("version = 1\n")
@@ -441,7 +441,7 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_a_text_that_is_not_toml_has_no_lines(text):
-    """Scan texts that are not TOML, or that mean something else than they seem."""
+    """Scan random texts. The given data is empty, so no key may have a line."""
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

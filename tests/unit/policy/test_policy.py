@@ -554,7 +554,7 @@ def loosened(new, old):
         found.append("set_values")
     mine = {*old.pass_names, *old.secret_names, *(name for name, _ in old.set_values)}
     if {entry for entry in new.set_values if entry[0] in mine} - set(old.set_values):
-        found.append("a variable of the user's")
+        found.append("the user's variables")
     found += [
         name
         for name in ("state", "subprocess", "best_effort")

@@ -1,4 +1,4 @@
-"""Test the switches that only the user can turn on. An approval of a server's request cannot."""
+"""Test the switches that only the user can turn on. An approved request of a server cannot turn them on."""
 
 import pytest
 

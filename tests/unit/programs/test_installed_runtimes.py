@@ -43,7 +43,7 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Answer as a sandbox would."""
+    """Return the output of a command, as a run in the sandbox would."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):

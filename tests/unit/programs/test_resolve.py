@@ -106,7 +106,7 @@ def view(program: Program, *, reads: bool = True) -> subprocess.CompletedProcess
 
 
 def works(program: Program) -> str:
-    """Return the program's output in its view. The control fails without the reads."""
+    """Return the program's output with only its files visible. Without its reads it must fail."""
     rigs.need("bwrap")
     assert program.reads, program.describe()
     result = view(program)
@@ -520,7 +520,7 @@ def test_shebang_lines_that_cannot_be_followed_are_refused(
         run(script)
     assert caught.value.exit_code in {126, 127}
     program_at(script, "#!/usr/bin/env cat\n")
-    assert run(script).argv == (CAT, str(script)), "the control: a line that can"
+    assert run(script).argv == (CAT, str(script)), "the control: a line that can be followed"
 
 
 def test_nested_interpreters_end_where_the_kernel_ends(run: Resolver, home: Path) -> None:
@@ -975,7 +975,7 @@ def test_some_directories_are_never_readable_as_a_whole(home: Path, directory: s
         "~/.local/share/x",
     ],
 )
-def test_other_directories_may_be_readable_as_a_whole(home: Path, directory: str) -> None:
+def test_directories_of_one_program_may_be_readable_as_a_whole(home: Path, directory: str) -> None:
     assert not is_shared(directory.replace("~", str(home)), home_names(str(home)))
 
 

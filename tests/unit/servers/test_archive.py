@@ -152,8 +152,8 @@ def test_an_archive_beyond_the_limits_is_refused_before_anything_is_written(tmp_
     assert list((tmp_path / "deep" / "place").iterdir()) == []
 
 
-def test_ten_gigabytes_of_zeros_are_refused(tmp_path):
-    """The stated size is refused at once, even without a compressed stream."""
+def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
+    """corral refuses the stated size at once, although the entry has only a few bytes."""
     data = bytearray(archive(("zeros", bytes(1000))))
     central = data.index(b"PK\x01\x02")
     data[central + 24 : central + 28] = struct.pack("<I", 0xFFFFFFF0)
@@ -161,7 +161,7 @@ def test_ten_gigabytes_of_zeros_are_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """State 5 bytes for a megabyte. Reading has to stop, and the checksum is wrong."""
+    """State 5 bytes for half a megabyte. Reading has to stop early, so the checksum is wrong."""
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
@@ -240,7 +240,7 @@ def test_a_signed_bundle_is_unpacked(declared, tmp_path):
 
 
 def test_overlapping_entries_are_refused(tmp_path):
-    """Let two names share one place in the file: a bomb, or an archive with two meanings."""
+    """Let two entries share the same bytes, as in a zip bomb or an archive with two meanings."""
     data = archive(("first", b"1" * 100), ("other", b"2" * 100))
     start = data.index(b"PK\x01\x02")
     second = data.index(b"PK\x01\x02", start + 4)
@@ -257,7 +257,7 @@ def test_an_entry_at_another_place_than_listed_is_refused(tmp_path):
 
 
 def test_an_entry_that_overlaps_the_list_is_refused(tmp_path):
-    """Make the list of entries its data."""
+    """State a size with which the entry's data reaches into the list of entries."""
     info = entry("stored")
     info.compress_type = zipfile.ZIP_STORED
     data = bytearray(archive((info, b"12345678")))

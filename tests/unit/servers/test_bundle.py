@@ -92,7 +92,7 @@ BAD = {
         manifest(user_config={"a\x1b[2J": {"type": "string"}}),
         "cannot be shown",
     ),
-    "a variable that is two": (
+    "a variable whose name contains another variable": (
         server(mcp_config={"command": "x", "env": {"A=1\nB": "2"}}),
         "variable with the name",
     ),

@@ -53,7 +53,7 @@ BAD = {
     "no version": ({"version": ""}, "no version"),
     "no identifier": ({"identifier": 7}, "names no package"),
     "a bundle without a digest": ({"registryType": "mcpb"}, "cannot be verified"),
-    "a bundle with half a digest": (
+    "a bundle with a short digest": (
         {"registryType": "mcpb", "fileSha256": "ab"},
         "cannot be verified",
     ),

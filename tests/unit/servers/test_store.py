@@ -315,7 +315,7 @@ def test_downloads_are_kept_for_a_day():
 
 
 def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
-    """An installer reads a directory for more than a day, or the clock was set."""
+    """An installer may run for more than a day, or the clock may have been set."""
     with store.lock_key("npm:old@1"):
         path = store.make_downloads(store.make_staging("npm:old@1"))
         os.utime(path, (0, 0))
@@ -327,7 +327,7 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_a_staging_root_of_another_user_has_no_garbage():
-    """In a cache directory that others can write, root would change what that user's links name."""
+    """Otherwise root would change files to which the other user's links lead."""
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
     os.mkdir(theirs)

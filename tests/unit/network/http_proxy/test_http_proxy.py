@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 LOOPBACK = (parse_network("127.0.0.0/8"),)
 HERE = bytes([127, 0, 0, 1])
 NODE = "24.9.0"
-"""Variables for node, which knows NODE_USE_ENV_PROXY from version 24 on."""
+"""The version of node in these tests. node knows NODE_USE_ENV_PROXY from version 24 on."""
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def patient(monkeypatch):
 
 
 class Recorded(Denials):
-    """Denials that release the semaphore `seen` for each denial."""
+    """Record denials, and release the semaphore `seen` for each of them."""
 
     def __init__(self):
         super().__init__()
@@ -57,7 +57,7 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """Replacement for the proxy's event, whose pause lasts until the end."""
+    """Replace the event that the proxy waits on. A pause lasts until the proxy is closed."""
 
     def __init__(self):
         super().__init__()
@@ -219,7 +219,7 @@ def test_a_name_that_leads_to_the_host_is_denied_even_after_a_change(run, web):
     moved = run([f"allowed.test:{port}"], lookup=lambda _: answers.pop(0))
     assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert moved.open(f"http://allowed.test:{port}/")[0] == 502
-    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)  # mapped, and admitted
+    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)  # a mapped address
     assert [row[0] for row in moved.rows()] == ["guard"]
 
 

@@ -25,7 +25,7 @@ from corral.platforms.linux.socket_broker import SocketBroker, is_resolver, pars
 
 @given(st.binary(max_size=128))
 def test_any_bytes_are_an_address_or_an_error(raw):
-    """Parse random bytes. An address has one spelling: 4 bytes for every address that IPv4 has."""
+    """Parse random bytes. Every IPv4 address, even a mapped one, is returned as 4 bytes."""
     try:
         address, port = parse_address(raw)
     except OSError as error:

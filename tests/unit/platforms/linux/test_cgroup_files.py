@@ -38,10 +38,10 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"4:memory:/x\n1:name=systemd:/y\n0::/z\n",
             ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/z"),
         ),
-        # Version 1 alone: its lines in /proc/self/cgroup have no meaning here.
+        # Only cgroup v1 is mounted, so its lines in /proc/self/cgroup are ignored.
         (V1, b"4:memory:/x\n", None),
         (b"", b"0::/x\n", None),
-        # A container that sees only its own part, and one that was moved out of the visible part.
+        # One container sees only its own part. The other was moved out of the visible part.
         (
             UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
             b"0::/docker/abc/init\n",
@@ -52,7 +52,7 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"0::/docker/abcdef\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup"),
         ),
-        # In a cgroup namespace whose root is below the process's own cgroup.
+        # The process's cgroup is beside the root of its cgroup namespace.
         (UNIFIED, b"0::/../other\n", ("/sys/fs/cgroup", "/sys/fs/cgroup/other")),
         # The second mount is the one that contains this process.
         (
@@ -60,13 +60,13 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"0::/b\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup/b"),
         ),
-        # Odd names: escaped in one file, not in the other.
+        # mountinfo escapes odd names, and /proc/self/cgroup does not.
         (
             UNIFIED.replace(b"/sys/fs/cgroup", b"/odd\\040place\\134"),
             b"0::/my group\n",
             ("/odd place\\", "/odd place\\/my group"),
         ),
-        # A mount point that only contains the words, and one whose type only begins with them.
+        # The mount point contains the word cgroup2, but the file system has another type.
         (b"30 24 0:26 / /a-cgroup2-b rw - ext4 /dev/sda rw\n", b"0::/\n", None),
     ],
 )

@@ -35,7 +35,7 @@ def boolean(value):
         # The two examples of the specification's chapter on marshalling.
         ("sss", ("foo", "+", "bar"), (b"\3\0\0\0foo\0" b"\1\0\0\0+\0\0\0" b"\3\0\0\0bar\0")),
         ("ax", ([5],), (b"\x08\0\0\0" b"\0\0\0\0" b"\x05\0\0\0\0\0\0\0")),
-        # An array without elements has its padding, too.
+        # An array without elements also has padding.
         ("yat", (1, []), (b"\1\0\0\0" b"\0\0\0\0")),
         ("yatu", (1, [], 2), (b"\1\0\0\0" b"\0\0\0\0" b"\2\0\0\0")),
         ("at", ([],), (b"\0\0\0\0" b"\0\0\0\0")),

@@ -39,7 +39,7 @@ def load(step=STEP):
 
 def test_a_second_run_compiles_nothing(compiled):
     first = load()
-    assert compiled == [STEP, QUIET]  # with an outer listener the filter needs no file inside
+    assert compiled == [STEP, QUIET]  # QUIET is for hosts with an outer listener
     assert load() == first
     assert compiled == [STEP, QUIET]
     assert len(set(first[1].values())) == 2
@@ -162,4 +162,4 @@ def test_a_bounded_number_of_filters_is_kept_and_the_newest_stays(compiled):
     assert os.path.basename(own) in kept
     compiled.clear()
     load(QUIET)
-    assert compiled == []  # this one was newer than the others
+    assert compiled == []  # QUIET's filter was newer than the removed ones

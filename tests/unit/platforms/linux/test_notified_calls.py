@@ -28,7 +28,7 @@ if sys.platform == "linux":
 
 
 class Yes:
-    """A decider that continues everything."""
+    """A decider that lets every call continue."""
 
     def decide(self, _call, _request):
         return Decision(verdict="continue")
@@ -48,9 +48,9 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
 def test_only_calls_that_the_table_permits_are_continued(machine, flags):
-    """Check three kinds of calls that may go on: watched calls, task starts that only a number
-    decides, and calls that ask a socket for a name or for received data. Memory does not decide
-    what these calls reach.
+    """Only three kinds of calls may continue: watched calls, task starts that are decided by a
+    number alone, and calls that ask a socket for a name or for received data. What these calls
+    reach does not depend on the caller's memory.
     """
     names = {one: name for name, one in TABLES[machine].items()}
     for number in range(-1, 601):

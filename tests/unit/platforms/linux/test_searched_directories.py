@@ -1,4 +1,4 @@
-"""Check that a search notices every change in a remembered directory, even a disguised one."""
+"""Check that a search notices every change in a remembered directory, even one that the target hides."""
 
 import os
 import shutil
@@ -27,7 +27,9 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def search(tree, monkeypatch):
-    """Return the hidden and protected names, and the listed directories."""
+    """Return a function that searches the tree. It returns the hidden and protected names, and the
+    number of directories that were listed.
+    """
     from corral.platforms.linux.mechanisms import masks
     from corral.policy.model import Grant
 
@@ -104,7 +106,7 @@ def test_a_change_is_found_and_few_directories_are_listed_again(search, tree, ch
     found, listed = search()
     assert found >= expected
     assert 0 < listed < 6
-    assert search()[0] >= expected  # a directory with names in it is listed each time
+    assert search()[0] >= expected  # a directory in which a secret was found is not remembered
 
 
 def test_a_directory_that_cannot_be_listed_is_hidden(search, tree):

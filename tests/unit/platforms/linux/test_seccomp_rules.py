@@ -190,7 +190,7 @@ def test_x32_is_killed_and_its_old_numbers_are_absent():
     assert run(program, AUDIT_ARCH_X86_64, getpid).action == ALLOW
     for number in (X32 | getpid, X32, X32 | 520, 0x80000000, 0xFFFFFFFF):
         assert run(program, AUDIT_ARCH_X86_64, number).action == KILL_PROCESS
-    # Old kernels ran 512 to 547 as x32's own calls, execve (520) among them, without the bit.
+    # Old kernels ran the numbers 512 to 547, such as execve (520), as x32 calls without the bit.
     for number in range(512, 548):
         assert run(program, AUDIT_ARCH_X86_64, number).action == ENOSYS
 

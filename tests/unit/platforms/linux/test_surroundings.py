@@ -117,7 +117,7 @@ def test_root_gets_no_advice_that_was_not_tried(files):
 
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, version):
-    """Its ABI decides, as in the probe of `landlock_wall`; ABI 0 stands for a kernel without Landlock."""
+    """Landlock is a wall from ABI 3 on, as in the probe of `landlock_wall`. ABI 0 means no Landlock."""
 
     def landlock_abi() -> int:
         if not version:

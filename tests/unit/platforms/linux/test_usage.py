@@ -124,7 +124,7 @@ def test_memory_of_a_grandchild_is_counted(act, exact):
         after = usage.measure(pid, exact=exact)
         assert len(usage.tree(pid)) == 1
     assert before.tasks == after.tasks == 1
-    # A cheap sample may count shared pages as pages of the process and as a file.
+    # A cheap sample may count shared pages twice: in the process and as a file.
     most = 40 if exact or "mmap" not in act else 72
     assert 31 * MIB < after.memory - before.memory < most * MIB
 
@@ -297,8 +297,8 @@ if parent == 0:
 
 @LINUX
 def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
-    """End its parent after the walk has read the list to which the orphan moves, and before it
-    reads the parent's own list.
+    """End the orphan's parent after the walk has read the list to which the orphan moves, and
+    before the walk reads the parent's own list.
     """
     read = usage._children
     with Child(ORPHAN) as root:

@@ -1,12 +1,12 @@
 """Evaluate Seatbelt profiles in a model, with the part of SBPL that corral's profiles use.
 
-The rules of an operation itself count first, and of these the last matching one. Then follow the
-rules of its class, of that class's class, and at last `default`. `(version 1)` adds rules before
-the profile, and a few after it. A rule without filters applies to everything. Unknown words are
+The last matching rule for the operation itself decides. If there is none, the last matching rule
+for its class decides, then for the class of that class, and at last for `default`. `(version 1)`
+adds rules before the profile, and a few after it. A rule without filters applies to everything. Unknown words are
 errors, so that no rule is skipped.
 
-The model was not compared with a Mac. So a verdict that would differ if only the order of rules
-counted is an error too.
+The model was not compared with a Mac. Seatbelt may also decide by the order of rules alone. So a
+verdict that would differ in this case is an error.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_a_runtime_that_does_not_start_disables_no_wall():
     assert held["filesystem"] == ("seatbelt", "verified")
 
 
-def test_a_broken_runtime_is_reported_to_runs_of_it():
+def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
     python = replace(PROGRAM, path="/opt/x/python3.12", real="/opt/x/python3.12")
     (text,) = prepare._runtime_warnings(python, mac("starts python"))
     assert text == "python did not start in the sandbox when it was probed: seen"
@@ -142,7 +142,7 @@ def test_a_grant_of_everything_is_refused_with_an_explanation():
     [(Policy(), ("seatbelt",)), (Policy(macos=Macos(seatbelt="off")), ())],
     ids=["unproven", "off"],
 )
-def test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative(policy, missing):
+def test_without_seatbelt_a_run_is_refused_and_best_effort_is_cooperative(policy, missing):
     with pytest.raises(UnenforceableError) as refused:
         decided(policy, *missing)
     assert {control for control, _, _ in refused.value.missing} == {
@@ -304,7 +304,7 @@ def test_rlimits_match_those_that_macos_enforces():
     )
 
 
-def test_an_address_space_that_macos_does_not_accept_refuses_or_degrades(monkeypatch):
+def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monkeypatch):
     """Simulate the refusal. macOS refuses a limit below the mapped size, and Linux does not."""
 
     def refuse(*_):
@@ -331,7 +331,7 @@ def test_without_seatbelt_no_profile_is_applied():
     assert "Seatbelt" not in steps(Policy(best_effort=True), "seatbelt")
 
 
-def test_the_directory_of_the_closed_check_is_not_granted():
+def test_the_directory_that_must_be_closed_is_not_granted():
     assert seatbelt.directory_outside(("/opt/homebrew",)) == "/Users"
     assert seatbelt.directory_outside(("/Users",)) == "/Library/Preferences"
     assert seatbelt.directory_outside(("/Users", "/Library")) == "/Applications"
@@ -399,7 +399,7 @@ def test_doctor_shows_proven_mechanisms():
 
 
 def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
-    """`doctor` and SECURITY.md show another basis for a row only if the row has a date."""
+    """`doctor` and SECURITY.md show a row as seen on a Mac only if the row has a date."""
     rows = {row.capability: row for row in evidence.MACOS}
     assert {name for name, _, _ in probes.LABELS} <= set(rows)
     folder = pathlib.Path(__file__).parents[3] / "macos"
@@ -530,7 +530,7 @@ def test_processes_of_the_group_belong_to_the_tree(table):
     assert pids(tree(table).walk()) == [10, 11, 12]
 
 
-def test_an_orphan_is_recognized_by_profile_or_responsibility(table):
+def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
     """The process table does not show the parent. The profile and the responsible process still
     identify the orphan, unless the pid of the responsible process was reused.
     """

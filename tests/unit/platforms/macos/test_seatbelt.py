@@ -96,7 +96,7 @@ ALLOWED = {
     "keep a repository in its private space": (ALONE, Act("file-write-create", f"{PRIVATE}/home/x/.git/hooks/y")),
     "name interfaces": (ALONE, Act("sysctl-read", name="net.routetable.0.0.3.0")),
     "count semaphores": (ALONE, Act("sysctl-read", name="kern.sysv.semmns")),
-    "be recognized": (MANY, Act("mach-lookup", name="org.corral.ab")),
+    "look up the marker of its run": (MANY, Act("mach-lookup", name="org.corral.ab")),
     "read nix": (ALONE, Act("file-map-executable", "/nix/store/x-node/lib/libuv.dylib")),
     "list directories above bun's script": (MANY, Act("file-read-data", HOME, vnode="DIRECTORY")),
 }  # fmt: skip
@@ -159,15 +159,15 @@ DENIED = {
     "open IOKit": (MANY, Act("iokit-open")),
     "use an operation without a rule": (MANY, Act("something-new")),
     "open an IOKit service": (MANY, Act("iokit-open-service")),
-    "post what others hear": (MANY, Act("darwin-notification-post")),
+    "post a notification": (MANY, Act("darwin-notification-post")),
     "watch the network": (MANY, Act("necp-client-open")),
     "change its own memory limit": (MANY, Act("system-memorystatus-control")),
-    "look at its like without processes": (ALONE, Act("process-info-pidinfo", target="same-sandbox")),
-    "check somebody's signature": (MANY, Act("process-info-codesignature", target="others")),
-    "be recognized as another run": (MANY, Act("mach-lookup", name="org.corral.cd")),
+    "inspect a process of the same sandbox if processes are not allowed": (ALONE, Act("process-info-pidinfo", target="same-sandbox")),
+    "check the signature of another process": (MANY, Act("process-info-codesignature", target="others")),
+    "look up the marker of another run": (MANY, Act("mach-lookup", name="org.corral.cd")),
     "check certificates outside": (MANY, Act("mach-lookup", name="com.apple.trustd")),
-    "read a file above what bun runs": (MANY, Act("file-read-data", f"{HOME}/.profile")),
-    "list above what others run": (GRANTED, Act("file-read-data", HOME, vnode="DIRECTORY")),
+    "read a file above bun's script": (MANY, Act("file-read-data", f"{HOME}/.profile")),
+    "list directories above the script of another runtime": (GRANTED, Act("file-read-data", HOME, vnode="DIRECTORY")),
 }  # fmt: skip
 
 

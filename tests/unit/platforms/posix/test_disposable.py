@@ -14,7 +14,7 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_is_the_answer():
-    """A child of the probe fails, then the probe, which waited for it."""
+    """First a child of the probe fails, and then the probe, which waited for the child."""
 
     def attempt() -> str:
         pid = os.fork()

@@ -37,7 +37,7 @@ foreign = st.builds(
     st.integers(0, 2**32 - 1),
     st.sampled_from([*FOREIGN, OTHER_RUN]),
 )
-# corral did not make a deny entry for its SID, or an entry of another kind.
+# corral makes no deny entries and no entries of other kinds, so it keeps them even for its SID.
 odd = st.builds(
     entry, st.sampled_from([1, 9]), st.just(0), st.integers(0, 2**32 - 1), st.just(OURS)
 )
@@ -90,7 +90,7 @@ def test_inherited_entries_of_corral_are_removed_too():
     assert access_list.read(raw).entries == (entry(0, 0x10, 1, FOREIGN[0]),)
 
 
-def test_a_target_may_not_change_lists_or_its_root():
+def test_a_grant_never_allows_changing_access_lists_or_deleting_its_root():
     """A grant never contains WRITE_DAC, WRITE_OWNER or FILE_DELETE_CHILD. It contains DELETE only
     below the root of a write grant.
     """

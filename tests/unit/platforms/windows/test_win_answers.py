@@ -131,8 +131,8 @@ def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
     ids=["dropped", "deny only", "privileges kept", "groups kept"],
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
-    """Leave privileges. Windows does not document whether it drops them, and NVIDIA/OpenShell#3430
-    saw groups stay.
+    """Imitate a Windows that leaves privileges or groups in the token. Windows does not document
+    whether it drops privileges, and NVIDIA/OpenShell#3430 saw groups stay.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -179,8 +179,8 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Return another folder. A program that a packaged client has started may have another
-    AppData.
+    """Let Windows name another folder, because a program that a packaged client has started may
+    have another AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -232,8 +232,8 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Return an existing window station. Each logon has one, and another program (Chromium's sandbox) may have
-    created it.
+    """Imitate an existing window station. Each logon has one, and another program, such as
+    Chromium's sandbox, may have created it.
     """
     told, seen = list(labels), list(lists)
     closed: list[str] = []
@@ -279,7 +279,7 @@ def test_a_target_has_no_right_to_the_clipboard():
 
 
 def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
-    """Change the clock. KeSetSystemTime adds the change to the boot time and to its bias."""
+    """Set the clock. KeSetSystemTime then adds the change to the boot time and to its bias."""
 
     def answer(boot: int, bias: int):
         def call(_kind: int, block: object, _size: int, _needed: object) -> int:
@@ -410,8 +410,8 @@ def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limi
 
 
 class Trials:
-    """Results instead of trials: outside, then inside. `arrives` names those that reach the
-    listener.
+    """Replace the trials by given results: first outside, then inside. `arrives` says for each
+    trial whether it reaches the listener.
     """
 
     def __init__(self, monkeypatch, inside: str, *, outside: str = "done done done done") -> None:
@@ -433,7 +433,7 @@ class Trials:
         # Seen on 10.0.26200: loopback inside one container works, and connections to the host's
         # loopback are dropped.
         ("denied denied done done", ""),
-        # With another firewall asyncio, and so every Python server, would not start.
+        # If a firewall also denies loopback inside the container, asyncio and so Python servers fail.
         ("denied denied done denied", "inside: denied denied done denied"),
         ("denied done done done", "inside: denied done done done"),
         ("done denied done done", "inside: done denied done done"),
@@ -475,7 +475,7 @@ def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, 
     ],
 )
 def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printed, refused):
-    """Fail the event loop. `asyncio` first makes a socket pair, which is a loopback connection on
+    """Let the event loop fail. `asyncio` first makes a socket pair, which is a loopback connection on
     Windows.
     """
     assert "asyncio.run(" in trial.LINES["python"][-1]
@@ -490,8 +490,8 @@ def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printe
 
 
 def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
-    """Let a probe run on. The machine may be busy, and the next run that needs the capability tries
-    again.
+    """Let a probe time out. The machine may be busy, so the next run that needs the capability
+    tries again.
     """
 
     def late() -> str:

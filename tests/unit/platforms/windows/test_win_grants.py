@@ -188,9 +188,7 @@ def test_files_that_start_at_logon_are_read_only():
 
 
 def test_missing_self_starting_files_are_watched():
-    """Check a missing file, which cannot be made read-only. The report says if a target has created
-    it.
-    """
+    """A missing file cannot be made read-only, so the report says whether a target has created it."""
     documents = "C:\\Users\\Ann\\Documents"
     seen = tree(Node(name="sub", directory=True))
     step = plan((grant(documents, "write"), seen), (grant("D:\\read"), seen))

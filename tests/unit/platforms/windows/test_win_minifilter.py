@@ -72,7 +72,7 @@ def test_sizes_match_those_of_c(layout):
         "reply_header": wire.REPLY_HEADER.size,
     }
     assert found == {name: size for name, size in layout.items() if "." not in name}
-    # The sizes that the driver insists on.
+    # The driver refuses any other size.
     assert found["session"] == 1072
     assert found["config"] == 40
     assert found["exclude"] == 24
@@ -161,7 +161,7 @@ def test_a_session_is_registered_and_unregistered(driver):
 
 
 def test_the_driver_refuses_short_messages(driver):
-    """Send a message without its padding, as other clients do. This is the control of all sizes."""
+    """Send a message without its padding, as other clients do."""
     whole = wire.register_session(1, 2, 3, "C:\\w")
     cut = whole[:1068]
     with pytest.raises(OSError, match="parameter"):

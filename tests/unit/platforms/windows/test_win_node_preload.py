@@ -136,7 +136,7 @@ def test_a_fork_is_refused_with_an_explanation(granted):
 
 
 def test_workers_and_child_nodes_get_the_preload(granted):
-    """Use a path with a space, as node reads it from NODE_OPTIONS."""
+    """Use a path with a space, because node splits NODE_OPTIONS at spaces."""
     preload = granted / "preload.cjs"
     shutil.copy(store.NODE_PRELOAD, preload)
     node = runtimes_copy("C:\\node.exe", "C:\\store\\node.exe")

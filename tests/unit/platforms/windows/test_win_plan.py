@@ -95,7 +95,7 @@ def test_every_wall_is_missing_if_nothing_was_proven():
 
 
 @pytest.mark.parametrize("limit", ["io", "fds", "disk", "address_space"])
-def test_a_limit_that_windows_lacks_refuses_only_if_stated(limit):
+def test_a_limit_that_windows_lacks_is_refused_only_if_stated(limit):
     limits = replace(Limits(), **{limit: 1 << 20})
     assert missing(Policy(limits=limits, stated=frozenset({limit})), host(*FULL)) == {limit}
     assert decided(Policy(limits=limits), host(*FULL))[limit].status == "degraded"
@@ -105,7 +105,7 @@ def test_a_limit_that_windows_lacks_refuses_only_if_stated(limit):
     ("limit", "need"),
     [("memory", "job_memory"), ("cpu", "job_cpu_rate"), ("pids", "job_processes")],
 )
-def test_a_limit_without_effect_refuses_if_it_is_stated(limit, need):
+def test_a_limit_without_effect_is_refused_if_it_is_stated(limit, need):
     limits = Limits(memory=1 << 26, cpu=500, pids=4)
     stated = Policy(limits=limits, stated=frozenset({limit}), subprocess=True)
     lacking = host(*(name for name in FULL if name != need))
@@ -125,7 +125,7 @@ def test_cpu_time_is_sampled_only_if_stated():
 
 
 def test_a_job_that_cannot_be_read_back_still_ends_the_tree():
-    """Use findings of Wine: killing the job was seen to work, and no limit can be read back."""
+    """Use the findings under Wine: killing the job works, but no limit can be read back."""
     loose = decided(LETTING_GO, host("job_kill_on_close"))
     assert (loose["tree"].status, loose["tree"].mechanism) == ("applied", job.UNREAD)
     (made,) = [
@@ -163,13 +163,14 @@ def test_extras_that_prevent_a_start_are_not_used():
     steps = {type(step): step for step in composed(Policy(), plain)}
     assert steps[mitigations.Mitigations] == mitigations.plan(0, subprocess=True)
     assert steps[job.Job].ui == 0
-    assert steps[job.Job].processes == 1  # without the policy only the job's limit applies
+    # The child process policy is not used, so only the job's limit applies.
+    assert steps[job.Job].processes == 1
 
 
 def test_the_job_counts_allowed_subprocesses():
     policy = Policy(subprocess=True, limits=Limits(pids=7))
     steps = {type(step): step for step in composed(policy, host(*FULL))}
-    assert steps[job.Job].processes == 8  # and the console that they share
+    assert steps[job.Job].processes == 8  # seven processes, and the console that they share
     assert steps[mitigations.Mitigations].children is True
 
 
@@ -294,7 +295,8 @@ def test_network_levels_are_capabilities_and_name_what_stays_open(level, sids):
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
     assert held.asked == ("none" if level == "none" else f"level {level}")
-    assert plan.describe_control("network", policy, "linux") == "none"  # where it has no meaning
+    # The level has no meaning on Linux.
+    assert plan.describe_control("network", policy, "linux") == "none"
     assert bool(held.why) == (level != "none")
     assert held.status == ("verified" if level == "none" else "applied")
     steps = {type(step): step for step in composed(policy, host(*FULL))}
@@ -320,7 +322,9 @@ def test_named_hosts_need_the_relay_and_no_network_capability(monkeypatch):
 
 
 def test_unenforced_names_have_no_relay_and_open_nothing():
-    """If the network control is dropped, the names are dropped too, and never opened to all hosts."""
+    """If the network control is not enforced, the allowed names are dropped. The network is not
+    opened to all hosts instead.
+    """
     policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
     lacking = host(*(name for name in FULL if name != "relay"))
     steps = {type(step): step for step in composed(policy, lacking)}

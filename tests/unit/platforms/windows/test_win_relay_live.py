@@ -57,7 +57,7 @@ class Running:
             os.dup(self.process.stdin.fileno()),
             outbound(allow, self.denials, **options),
         )
-        # Now only the relay has the other ends, as the supervisor does in a run.
+        # From here on only the relay has the other ends, as in a run.
         self.process.stdin.close()
         self.process.stdout.close()
 

@@ -20,7 +20,7 @@ def deep(top, levels, name):
     os.close(here)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="directories cannot be opened there")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs directories that can be opened")
 @pytest.mark.parametrize(("levels", "name"), [(3000, "d"), (40, "x" * 200)])
 def test_a_very_deep_tree_is_removed(tmp_path, levels, name):
     """Make a tree deeper than Python's recursion limit, with paths longer than this system's."""

@@ -135,7 +135,7 @@ def test_the_working_directory_and_variables_name_copies():
 
 
 def test_a_linked_node_is_copied_from_its_target():
-    """Use a link on PATH."""
+    """Start node by a link on PATH."""
     real = "C:\\nvm\\v22\\node.exe"
     tree = copied(real, ONE)
     found = runtimes.program_inside(
