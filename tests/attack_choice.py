@@ -1,4 +1,4 @@
-"""Choose some attacks of `tests/inside` and report each result: a pytest plugin for hosts where all would take hours.
+"""Choose some attacks of `tests/inside` and report each result. This pytest plugin is for hosts where all would take hours.
 
 A test is skipped if corral refuses to run on the host in the test's tier. The reason of the skip is corral's refusal.
 """
@@ -20,8 +20,8 @@ FIRST, EVERY = "the first test function", "every test function"
 
 def rule(width: str) -> str:
     return (
-        f"Chosen: of the modules {', '.join(MODULES)} in `tests/inside`, which try the walls, {width}, in each tier its first "
-        "case that the user who runs the tests can run."
+        f"Only some tests were run: {width} of each of the modules {', '.join(MODULES)} in `tests/inside`. In each tier its "
+        "first case that this user can run was chosen."
     )
 
 
@@ -55,7 +55,7 @@ def pytest_runtest_setup(item: Any) -> None:
 
 @functools.cache
 def refusal(tier: str) -> str:
-    """Return corral's refusal to run in this tier, or nothing if it runs."""
+    """Return corral's refusal to run in this tier, or an empty text if corral runs."""
     from users import SOURCE, User
 
     user = User(
@@ -63,7 +63,9 @@ def refusal(tier: str) -> str:
     )
     done = user.run("/bin/true")
     words = done.stderr.decode().strip()
-    return f"corral refuses{TIERS.get(tier, f' ({tier})')}: {words}" if done.returncode else ""
+    return (
+        f"corral refuses to run{TIERS.get(tier, f' ({tier})')}: {words}" if done.returncode else ""
+    )
 
 
 def pytest_runtest_logreport(report: Any) -> None:

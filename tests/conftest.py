@@ -17,7 +17,7 @@ from users import SOURCE, User, make_user
 
 
 def pytest_addoption(parser) -> None:
-    parser.addoption("--rigs", help="what else may be used, as CORRAL_RIGS; see tests/rigs.py")
+    parser.addoption("--rigs", help="rigs to use, added to CORRAL_RIGS; see tests/rigs.py")
 
 
 @pytest.hookimpl(tryfirst=True)

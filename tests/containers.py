@@ -61,7 +61,7 @@ class Podman:
     """Run commands in new containers. Their storage and cgroups are separate, and `close` removes them."""
 
     def __init__(self) -> None:
-        # podman takes no runroot of more than 50 characters.
+        # podman refuses a runroot of more than 50 characters.
         self.folder = folder = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="pod-"))
         self.root = _clean_root()
         self.dockers = folder / "docker.json"
@@ -77,7 +77,7 @@ class Podman:
     def do(
         self, *words: str, input: bytes = b"", timeout: float = 300
     ) -> subprocess.CompletedProcess:
-        """Run another podman command with limits that an unprivileged engine may set."""
+        """Run a podman command. Its containers get only limits that an unprivileged engine may set."""
         settings = self.folder / "containers.conf"
         settings.write_text(SETTINGS.replace("HOSTS", str(self.folder / "hosts")))
         return subprocess.run(

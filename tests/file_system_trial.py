@@ -139,7 +139,7 @@ def check_grant(user: Resident, access: str, top: str) -> None:
 
 
 def check_spellings(user: Resident, top: str, found: list[object]) -> None:
-    """Check a directory that ignores case: a mask covers every spelling, and a grant uses the spelling on disk."""
+    """Check a directory that ignores case: a mask covers every spelling, and a grant in another spelling is refused."""
     other = f"{os.path.dirname(top)}/IT"
     ignored = user.mounted.shell(f"test -e {other} && echo yes || true") == "yes\n"
     absent = "No such file or directory"
@@ -191,7 +191,7 @@ def bundle() -> bytes:
 
 
 def try_store(user: Resident) -> None:
-    """Try two installations at once. Only one tree is left."""
+    """Try two installations at once, and check that only one tree is left."""
     there = own_home(user, "store")
     path = user.package.parent / "hello.mcpb"
     path.write_bytes(bundle())
@@ -240,7 +240,10 @@ def try_code(user: Resident) -> None:
 
 
 def try_used_up(user: Resident) -> None:
-    """Try HOME with a quota that is used up: a run works, what it must keep is refused, and works with room again."""
+    """Try HOME with a quota that is used up. A plain run works, and a run that keeps a state is refused.
+
+    With room again the refused run works, too.
+    """
     there = own_home(user, "used")
     fill = f"{there.home}/fill"
     code = f"open({fill!r}, 'wb').write(bytes(40 << 20))"
@@ -295,7 +298,7 @@ TRIED = {
     "": [(who, tier) for who in ("root", "ordinary") for tier in ("walled", "bare")],
     # Without namespaces root's target is an ordinary user.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
-    # Without Landlock corral refuses without namespaces.
+    # This kernel has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],
 }
 """The users and tiers that are tried on this host and in virtual machines."""

@@ -33,8 +33,8 @@ OWN_FUSE = (
     "mount -t tmpfs -o mode=1777 tmpfs /mnt && chown {0} under /mnt && "
     "setpriv --reuid={0} --regid={0} --clear-groups bindfs --no-allow-other under /mnt"
 )
-# NFS in one machine: the grace period ends early only if the server keeps track of its clients. The mount is soft: an
-# act on a hard one waits forever if the server is gone, and cannot be killed.
+# NFS from the same machine. The grace period ends early only if the server keeps track of its clients. The mount is
+# soft, because a process that uses a hard mount without its server waits forever and cannot be killed.
 NFS = (
     "truncate -s 64M image && mke2fs -qF -t ext4 image && mkdir export && mount -o loop image export && chmod 1777 export && "
     "mount -t nfsd nfsd /proc/fs/nfsd && mkdir -p /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld && "
@@ -43,7 +43,7 @@ NFS = (
     "exportfs -o rw,{squash},insecure,no_subtree_check,fsid=0 '*:'$PWD/export && rpc.mountd -N 3 && nfsdcld && "
     "rpc.nfsd -N 3 -U 1 && mount -t nfs4 -o vers=4.2,soft,timeo=100,retrans=2{options} 127.0.0.1:/ /mnt"
 )
-# The server has to know every user by name. It listens only a moment after its start has returned.
+# The server has to know every user by name. Its start command returns a moment before it listens.
 DIOD = (
     "mkdir export && mount -t tmpfs -o size=64m,mode=1777 tmpfs export && cp /etc/passwd . && "
     f"for id in {ORDINARY} {TARGET_OF_ROOT}; do echo u$id:x:$id:$id::/:/bin/sh >>passwd; done && "
@@ -52,7 +52,7 @@ DIOD = (
     "do sleep 0.1; done"
 )
 MAX_SECONDS = 300
-"""For one command on a file system, also on a slow machine."""
+"""Timeout of one command on a file system, long enough for a slow machine."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class FileSystem:
 
     `closed_to_root` means that it has no idmapped mounts. Root's target then gets only files that its own id may use.
 
-    `machine` is the machine that can mount it, if the host cannot. `behind` is a directory beside the commands' in which
-    root makes files, if root may not do so at /mnt. `quota`: the ordinary user has one there.
+    `machine` is the machine that can mount it, if the host cannot. `behind` is a directory in which root makes files, if
+    root may not do so at /mnt. It is beside the directory of the commands. With `quota` the ordinary user has a quota.
     """
 
     how: str
@@ -199,7 +199,7 @@ class Resident(User):
         directory = str(options.pop("cwd", self.home))
         ids = (f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups")
         become = ["setpriv", *ids] if self.uid else []
-        # Only the user may be able to enter the directory, and on NFS not even root.
+        # Perhaps only the user can enter the directory. On NFS not even root can.
         enter = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', directory]
         return subprocess.Popen(
             [*self.mounted.prefix("/"), *become, *enter, *argv],

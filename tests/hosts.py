@@ -39,7 +39,7 @@ FIELDS = {
     "demo": dict,
     "attacks": dict,
 }
-"""Fields of a host that was tried. A host that could not be had has `kind`, `name` and `not_had`: the attempts to get it."""
+"""Fields of a host that was tried. A host that was not available has `kind`, `name` and `not_had`: the attempts to get it."""
 
 FILE_SYSTEM_FIELDS = {
     **dict.fromkeys(("kind", "name", "how", "system", "date", "corral"), str),
@@ -81,13 +81,13 @@ under a filter that forbids them (*bare*).
 - If a hint is a command, the trial ran this command, and the place worked afterwards.
 - In user-mode Linux, which has no Landlock, everything was tried with namespaces only.
 
-Installs from npm and PyPI onto a full disk, and onto disks with room for a part of the package, are refused with the reason and leave nothing
-behind; with room they work (`tests/linux/test_full_disk_installs.py`).
+If a disk is full or has room for only a part of a package, corral refuses to install it from npm or PyPI, names the reason, and leaves nothing
+behind. With enough room the installation works (`tests/linux/test_full_disk_installs.py`).
 """
 
 
 class RecordError(Exception):
-    """The fields of a record are not those of the format."""
+    """The fields of a record do not match the format."""
 
 
 def read(path: pathlib.Path) -> Record:
@@ -187,7 +187,7 @@ def overview(tried: list[Record]) -> str:
             record["name"],
             record["architecture"],
             *(
-                "works" if run["code"] == 0 else f"refuses ({run['code']})"
+                "works" if run["code"] == 0 else f"refused ({run['code']})"
                 for run in record["runs"]
             ),
             record["demo"]["summary"],

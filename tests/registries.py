@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Registries:
-    """A server of everything that was published. `asked` has the requested paths in order."""
+    """Serve everything that was published. `asked` has the requested paths in order."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
