@@ -32,7 +32,7 @@ PRIVATE = {
 UNDECLARED = {
     "posix_spawnattr_setjetsam_ext": "xnu, libsyscall/wrappers/spawn/posix_spawn.c",
     "responsibility_spawnattrs_setdisclaim": "as LLDB's and Chromium's launchers declare it",
-    "responsibility_get_pid_responsible_for_pid": "as the programs declare it that group processes by it",
+    "responsibility_get_pid_responsible_for_pid": "as programs that group processes by it declare it",
     "sandbox_init_with_parameters": "as WebKit's SandboxSPI.h declares it",
     "sandbox_free_error": "as WebKit's SandboxSPI.h declares it",
     "sandbox_check": "as WebKit's SandboxSPI.h declares it",

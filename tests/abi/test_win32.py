@@ -76,7 +76,7 @@ def layouts(modules):
     found = {}
     for name, kind in aliases(modules):
         found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)
-        if is_integer(kind) and name != "LARGE_INTEGER":  # a union
+        if is_integer(kind) and name != "LARGE_INTEGER":  # which is a union in C
             found[f"sign of {name}"] = f"({name})-1 < 0", int(is_signed(kind))
     for name, kind in structures(modules):
         found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)

@@ -81,7 +81,7 @@ def test_the_walls_are_reported_as_verified(mac):
 
 
 def test_a_daemon_ends_with_its_target(mac):
-    """The test repeats the run, because the process table sometimes shows the daemon's parent."""
+    """Repeat the run, because the process table shows the daemon's parent only sometimes."""
     for _ in range(10):
         done = mac.run(sys.executable, "-c", DAEMON, flags=MANY)
         assert gone(int(done.stdout))

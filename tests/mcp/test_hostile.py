@@ -500,7 +500,7 @@ def test_without_a_guard_its_modules_are_not_imported(ordinary):
 
 
 def test_inspect_shows_only_the_start_of_an_error(ordinary):
-    """A server's error text may have megabytes. The control is that its start is shown."""
+    """A server's error text may be megabytes long. The control is that its start is shown."""
     error = "{'jsonrpc': '2.0', 'id': m['id'], 'error': {'code': 1, 'message': 'x' * 100000}}"
     code = (
         "import json, sys\n"

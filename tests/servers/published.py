@@ -118,7 +118,7 @@ SERVERS = (
         arguments=("--ignore-robots-txt", "--allow-private-ips"),
         policy=(("network", {"allow": ["{host}"]}),),
         subprocess=True,
-        calls=(("fetch", {"url": "{url}"}, "a page of the host's"),),
+        calls=(("fetch", {"url": "{url}"}, "a page of the host"),),
     ),
     Published(
         reference="pypi:mcp-server-sqlite==2025.4.25",

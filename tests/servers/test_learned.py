@@ -1,7 +1,7 @@
 """Run `corral learn` on published servers. With the proposed policy the same calls must succeed.
 
 The calls run under `learn` until the server asks for nothing new, and then with the proposed policy. Four servers
-also run without `learn`, and the run itself names the flag.
+also run without `learn`, with the flags that the run itself names.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def session(request, client, environment, page, work):  # noqa: F811
     }
     env = dict(server.env)
     flags = [word for name in env for word in ("--env", name)]
-    # The sandbox does not cause undeclared dependencies of a package.
+    # Some packages do not declare all their dependencies, so they fail without a sandbox, too.
     flags += [word for one in profiles.load(server.profile).beside for word in ("--with", one)]
     made = Session(server, client, environment, words, work / "errors")
     made.given = flags

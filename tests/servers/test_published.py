@@ -25,7 +25,7 @@ from servers.published import SERVERS
 
 pytestmark = pytest.mark.rig("servers")
 MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; main()"
-PAGE = b"<html><body><p>a page of the host's</p></body></html>"
+PAGE = b"<html><body><p>a page of the host</p></body></html>"
 
 
 class Pages(http.server.BaseHTTPRequestHandler):

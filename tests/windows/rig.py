@@ -79,7 +79,10 @@ def run(
 
 
 def require() -> None:
-    """Make the prefix, Python and corral's copy once. Two runs at the same time would make them twice."""
+    """Make Wine's prefix, Python and the copy of corral.
+
+    Call this through `rigs.once`, so that parallel test processes do not make the prefix and Python twice.
+    """
     windows_python.installed(NAME)
     prefix()
     staged()

@@ -56,7 +56,7 @@ def test_a_run_reports_missing_app_containers(profile):
 
 
 def test_a_process_outside_fails_verification(profile):
-    """This is the control of `verify`: this process is not in an AppContainer."""
+    """This is the control for `verify`: this process is not in an AppContainer."""
     with pytest.raises(OSError, match="not in an AppContainer"):
         profile.verify(results_of_this_process())
 

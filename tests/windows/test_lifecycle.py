@@ -106,7 +106,7 @@ def test_clean_removes_leftovers_of_dead_runs_only(corral, tree):
     dead.corral.kill()
     assert dead.is_gone()
     (swept,) = json.loads(corral("clean", "--json").stdout)
-    # A journal lists the leftovers of a container.
+    # With an AppContainer, `clean` names the journal that lists the leftovers, not the directory.
     assert swept == os.path.dirname(dead.private) or swept.endswith(journal.SUFFIX)
     assert not os.path.exists(dead.private)
     assert os.path.exists(living.private)

@@ -11,7 +11,7 @@ from corral.platforms.windows.files import access_list
 from corral.platforms.windows.mechanisms.restricted_token import own_sids
 
 
-def test_a_private_directory_is_the_users_and_can_be_made_twice(tmp_path):
+def test_a_private_directory_belongs_to_the_user_and_can_be_made_twice(tmp_path):
     before = win32.open_handles()
     path = str(tmp_path / "above" / "own")
     make_private_directory(path)

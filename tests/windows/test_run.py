@@ -113,7 +113,7 @@ def test_explain_prints_the_steps_and_starts_nothing(corral, tmp_path):
     assert mark.exists()  # the control: the same command does something
 
 
-def test_a_run_refuses_and_names_every_missing_control(corral):
+def test_a_refusal_names_every_missing_control(corral):
     """The refusal names every missing wall at once, and nothing is started."""
     doctor = json.loads(corral("doctor", "--json").stdout)["findings"]
     if any(item["capability"] == "app_container" for item in doctor if item["status"] == "proven"):
@@ -156,7 +156,7 @@ def test_the_api_passes_more_data_than_a_pipe_takes():
     assert package.run([PYTHON, "-c", code], LOOSE, input=data).stdout == data
 
 
-def test_the_api_refuses_as_an_error():
+def test_the_api_raises_an_error_for_a_refused_run():
     if keeps(Job(memory=64 << 20)):
         pytest.skip("this Windows keeps its limits")
     stated = {"limits": {"memory": "64M"}, "degrade": {"allow": ["filesystem"]}}
