@@ -1,4 +1,4 @@
-"""The ledger: every promise in README and docs, its page, and the tests that check it.
+"""Collect the ledger: every promise in README and docs, its page, and the tests that check it.
 
 In the docs a promise is a sentence with an anchor after it: `<!-- claim: id -->`. `unit/test_claims.py` compares
 docs, ledger and the names of tests. A promise without a test says so in `where`. `ledger/` has a module for each

@@ -1,1 +1,1 @@
-"""The claims, in one module for each page of the docs."""
+"""List the claims, in one module for each page of the docs."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 LINUX = "Linux, as root and as an ordinary user"
 ANY = "any host"
-MODEL = "read by a model of Seatbelt, not by a Mac"
+MODEL = "checked in a model of Seatbelt, not on a Mac"
 UNCHECKED = "not checked here: "
 MACHINE = "in user-mode Linux"
 README = "README.md"

@@ -1,4 +1,4 @@
-"""The promises of docs/clients/README.md."""
+"""List the promises of docs/clients/README.md."""
 
 from __future__ import annotations
 

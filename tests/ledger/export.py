@@ -1,4 +1,4 @@
-"""The promises of docs/export.md and docs/kubernetes.md."""
+"""List the promises of docs/export.md and docs/kubernetes.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of docs/guard.md."""
+"""List the promises of docs/guard.md."""
 
 from __future__ import annotations
 

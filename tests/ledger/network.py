@@ -1,4 +1,4 @@
-"""The promises of docs/network.md."""
+"""List the promises of docs/network.md."""
 
 from __future__ import annotations
 

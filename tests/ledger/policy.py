@@ -1,4 +1,4 @@
-"""The promises of docs/policy.md."""
+"""List the promises of docs/policy.md."""
 
 from __future__ import annotations
 

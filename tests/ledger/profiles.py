@@ -1,4 +1,4 @@
-"""The promises of docs/profiles.md."""
+"""List the promises of docs/profiles.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of docs/python.md."""
+"""List the promises of docs/python.md."""
 
 from __future__ import annotations
 

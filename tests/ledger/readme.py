@@ -1,4 +1,4 @@
-"""The promises of README.md."""
+"""List the promises of README.md."""
 
 from __future__ import annotations
 

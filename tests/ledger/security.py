@@ -1,4 +1,4 @@
-"""The promises of docs/SECURITY.md, except for macOS and Windows."""
+"""List the promises of docs/SECURITY.md, except for macOS and Windows."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "stopped", "fs-private", "leave anything for the next run, or see another run's private files",
-        "HOME, `/tmp`, `/var/tmp` and `/dev/shm` are a tmpfs of the run's own",
+        "HOME, `/tmp`, `/var/tmp` and `/dev/shm` are a tmpfs that only this run has",
         f"{FILES}::test_home_and_tmp_are_private",
         f"{FILES}::test_private_files_of_a_run_are_gone_in_the_next",
         f"{FILES}::test_parallel_runs_do_not_see_each_others_private_files",
@@ -457,7 +457,7 @@ CLAIMS: tuple[Claim, ...] = (
         where=MACHINE,
     ),
     row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
-    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; with subprocesses sampling", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
+    row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; sampling if subprocesses are allowed", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
     row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",

@@ -1,4 +1,4 @@
-"""The promises of docs/SECURITY.md about macOS."""
+"""List the promises of docs/SECURITY.md about macOS."""
 
 from __future__ import annotations
 

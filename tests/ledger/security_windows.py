@@ -1,4 +1,4 @@
-"""The promises of docs/SECURITY.md about Windows."""
+"""List the promises of docs/SECURITY.md about Windows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of docs/servers.md."""
+"""List the promises of docs/servers.md."""
 
 from __future__ import annotations
 
