@@ -275,7 +275,7 @@ def outcome(attempt: Callable[[Resident], None], user: Resident) -> tuple[str, s
         attempt(user)
     except Refusal as refusal:
         return "refuses", str(refusal)
-    except Exception as fault:  # noqa: BLE001 - any surprise is a failure of this try alone
+    except Exception as fault:  # noqa: BLE001 - an unexpected error fails only this try
         return "fails", f"{type(fault).__name__}: {fault}"
     return "works", ""
 

@@ -87,7 +87,7 @@ class Namespace:
         def work():
             try:
                 said["result"] = act()
-            except BaseException as error:  # noqa: BLE001 - it is raised again where it belongs
+            except BaseException as error:  # noqa: BLE001 - it is raised again in the calling thread
                 said["error"] = error
 
         thread = threading.Thread(target=work)

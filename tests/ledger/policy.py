@@ -61,7 +61,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "devices and fifos",
             (
                 f"{POLICY}::test_system_directories_are_never_granted",
-                f"{POLICY}::test_run_is_not_granted_but_similar_names_are",
+                f"{POLICY}::test_the_directory_run_is_never_granted",
                 f"{POLICY}::test_a_fifo_is_refused",
                 f"{POLICY}::test_sockets_need_their_own_key",
             ),

@@ -191,7 +191,7 @@ def test_a_second_run_cannot_open_the_same_audit_file(tmp_path):
     os.close(open_audit(str(tmp_path / "audit")))
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full stands for a full disk")
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_does_not_end_the_run():
     fd = os.open("/dev/full", os.O_RDWR)
     audit = Audit(fd)

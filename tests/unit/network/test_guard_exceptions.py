@@ -141,6 +141,6 @@ def test_every_guarded_network_can_be_admitted_or_is_refused_with_a_reason(row):
     try:
         network = parse_admitted(text)
     except ValueError as error:
-        assert str(error)  # noqa: PT017 - it may be taken or refused
+        assert str(error)  # noqa: PT017 - an entry may be accepted or refused
     else:
         assert network == row.network

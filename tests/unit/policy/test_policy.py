@@ -375,7 +375,7 @@ def test_homes_on_another_volume_than_the_root_can_be_granted(home, monkeypatch)
 
 
 @POSIX
-def test_run_is_not_granted_but_similar_names_are(home):
+def test_the_directory_run_is_never_granted(home):
     if os.path.isdir("/run"):
         assert "/run" in refusal(user(filesystem={"read": ["/run"]}), home=home).message
     assert joined(user(filesystem={"read": ["/usr"]}), home=home).grants

@@ -131,7 +131,7 @@ def test_every_run_compiles_if_the_cache_cannot_be_written(compiled, tmp_path):
 def test_the_key_contains_every_module_that_decides_a_filter(tmp_path):
     code = (
         "import os, sys\n"
-        "from corral.abi import whole_file  # writes the filters and decides none\n"
+        "from corral.abi import whole_file  # writes the files and decides no filter\n"
         "from corral.platforms.linux.mechanisms import seccomp\n"
         "before = set(sys.modules)\n"
         "options = dict.fromkeys(('subprocess', 'unix_sockets', 'notices', 'watch_paths'), True)\n"

@@ -258,7 +258,7 @@ def test_links_in_a_tree_are_refused(source, tmp_path, kind):
         file_trees.list_files(str(place if kind == "top" else source))
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no fifos")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs fifos")
 def test_paths_that_are_not_files_are_refused(source):
     os.mkfifo(source / "fifo")
     with pytest.raises(file_trees.Unsuitable, match="neither"):
