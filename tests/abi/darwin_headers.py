@@ -112,7 +112,7 @@ def find_unlinked(machine: str, names: set[str]) -> set[str]:
         ]
         command += ["-fno-compiler-rt", "-fno-ubsan-rt", f"-femit-bin={place}/made"]
         command += ["-cflags", "-w", "-fno-builtin", "-fno-sanitize=undefined", "--", str(source)]
-        # Zig would write beside the sources.
+        # Otherwise zig would write beside the sources.
         environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": place}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     missing = {name for name in ordered if re.search(rf"\b_{name}\b", done.stderr)}

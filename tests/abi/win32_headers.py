@@ -95,7 +95,7 @@ ALL = {
 
 
 def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) -> dict[str, int]:
-    """Compile the table, and repeat it without the refused lines until no line is refused."""
+    """Compile the table, and again without the refused lines, until no line is refused."""
     opening = f'#define TABLE "{SECTION}"\n{opening}'
     first = opening.count("\n") + 1
     keys = list(expressions)

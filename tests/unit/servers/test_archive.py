@@ -172,7 +172,7 @@ def test_a_false_size_is_found_while_unpacking(tmp_path):
 
 
 def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
-    """Make the checksum right for the existing bytes."""
+    """Declare one byte more than the entry has. Its checksum still matches."""
     data = bytearray(archive(("short", b"12345678")))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
