@@ -30,7 +30,7 @@ def talked(host, port=80, data=b""):
 def wire(*labels):
     return b"".join(bytes((len(label),)) + label for label in labels) + bytes(1)
 def asked(name, kind=1, server="127.0.0.1"):
-    # [code, addresses] of one DNS query whose name is given as it is sent.
+    # Returns the code and the address of one DNS answer. `name` is in the form that is sent.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         end.settimeout(20)
         end.connect((server, 53))
@@ -127,7 +127,7 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     others = dict.fromkeys((PUBLIC, OTHER, PUBLIC6), refused(who))
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
-    # The entries that the report suggests allow the other destinations.
+    # With the entries that the report suggests, the other destinations are reached.
     # corral also reports each address in the arguments, with the usual port 443. These rows are left out.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
@@ -418,7 +418,7 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
     flags = allow("good.test", "198.18.0.0/15")
     held, denials = run(who, scratch, TALK + code, flags=flags)
     assert held == ["welcome", *[refused(who)] * 3, *["ECONNREFUSED"] * 2]
-    # A rule for the name allows its address. A rule for the address itself does not.
+    # The report suggests a rule for the name only, because no rule can allow a synthetic address.
     rules = sorted((row["kind"], entry(row["allow"])) for row in denials)
     never = [("address", "")] * 3 + [by_tier(who, ("port", ""), ("address", ""))]
     assert rules == [*never, ("port", "good.test:81")]

@@ -236,7 +236,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def test_machine_code_with_ordinary_calls_runs(user):
-    """The control of int 0x80: the kernel allows the writable and executable page."""
+    """The control for int 0x80: the kernel allows the writable and executable page."""
     code = """
 page = mmap.mmap(-1, 4096, prot=7)
 page.write(bytes.fromhex("b82a000000c3"))  # mov eax, 42; ret
@@ -257,9 +257,9 @@ answer["securebits"] = call("prctl", 27, 0, 0, 0, 0)
 answer["again"] = [tried(lambda: call("prctl", 28, 0, 0, 0, 0)), tried(lambda: os.setuid(0)), tried(lambda: os.setgroups([0]))]
 """
     none = "0" * 16
-    # An ordinary user may not empty the bounding set. no_new_privs makes it useless.
+    # An ordinary user may not empty the bounding set, but no_new_privs makes the set useless.
     bound = user.tier == "walled" or user.uid == 0
-    # The errno is for an unmapped user id, or for another user's.
+    # With namespaces user id 0 is not mapped. Without them it belongs to another user.
     root = by_tier(user, "EINVAL", "EPERM")
     for seen in (inside(user, code), by_a_grandchild(user, code)):
         assert bound == (seen.pop("CapBnd") == none)
@@ -314,7 +314,7 @@ answer.append(done.stdout.strip())
 
 @BOTH_TIERS
 def test_keys_of_encrypted_directories_cannot_be_changed(user, scratch):
-    """A process can remove a key through any descriptor of its file system. The user's directories are then locked."""
+    """A process can remove a key through any descriptor of its file system. This locks the user's directories."""
     code = """
 BY_IDENTIFIER, ADD, REMOVE, REMOVE_ALL, STATUS = 2, 0xC0506617, 0xC0406618, 0xC0406619, 0xC080661A
 there = os.open(sys.argv[1], os.O_RDONLY)

@@ -177,7 +177,7 @@ def test_broken_policies_are_refused(user, scratch, name):
 
 
 def test_a_valid_policy_is_followed(user, scratch):
-    """The control of the broken policies: the same file without the mistake."""
+    """The control for the broken policies: the same file without the mistake works."""
     path = give(user, scratch / "policy.toml", "version = 1\n[limits]\nfds = 99\n")
     code = "import resource\nanswer = resource.getrlimit(resource.RLIMIT_NOFILE)"
     assert inside(user, code, flags=("--policy", path)) == [99, 99]

@@ -1,4 +1,4 @@
-"""Run the control of this folder: ordinary programs work inside."""
+"""Run the control for this folder's attacks: ordinary programs work inside."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def scoped_entry(user, project, private):
 
 
 def entry_of_a_linked_package(user, project, private):
-    """A link to another package of the same root is allowed. Links inside that package are not."""
+    """Plant a link inside another package of the same root. The link to that package itself is allowed."""
     put(user, project / "packages/a/package.json", "{}")
     put(user, project / "packages/a/server.js", LOOK_JS)
     put(user, project / "packages/b/package.json", "{}")
@@ -104,7 +104,7 @@ def script(user, project, private):
 
 
 def directory(user, project, private):
-    """The checkout's link leads to another repository."""
+    """Plant a link to another repository, and start its server by that link."""
     give_directory(user, private / ".git")
     link(user, project / "lib", "../private")
     return (NODE, str(project / "lib/server.js"))
@@ -129,7 +129,7 @@ def shim(user, project, private):
 
 
 def pyenv(user, project, private):
-    """A script imitates a shim of pyenv and names pyenv's versions."""
+    """Plant a script that imitates a shim of pyenv and names pyenv's versions."""
     put(user, private / "versions/1/bin/run", f"#!/usr/bin/python3\n{LOOK_PY}", 0o755)
     put(user, private / "version", "1\n")
     text = f'#!/bin/sh\nexport PYENV_ROOT="{private}"\nexec "$program"\n'
@@ -138,7 +138,7 @@ def pyenv(user, project, private):
 
 
 def linked_pyenv(user, project, private):
-    """The script is a link to the user's own shim, so it names existing versions."""
+    """Plant a link to the user's own shim, which names existing versions."""
     pyenv(user, private, private)
     link(user, project / "run", str(private / "run"))
     return (str(project / "run"),)
@@ -177,7 +177,7 @@ def interpreter(user, project, private):
 
 
 def managed_python(user, private):
-    """A version manager's Python has a user's project installed as editable."""
+    """Make a version manager's Python in which a project of the user is installed as editable. Return its path."""
     prefix = user.home / ".pyenv/versions/planted"
     shutil.rmtree(prefix, ignore_errors=True)
     give_directory(user, prefix / "bin")
@@ -248,7 +248,8 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
     flags = flags_in(refused)
     allowed = user.run(*command, flags=flags)
     if name.endswith("base"):
-        assert b"No module named 'encodings'" in allowed.stderr  # it runs, with a planted library
+        # Python starts, but the planted library is incomplete.
+        assert b"No module named 'encodings'" in allowed.stderr
         return
     assert allowed.returncode == 0, (flags, allowed.stderr)
     if str(private) in flags or notes.startswith(flags[1]):
@@ -351,7 +352,7 @@ def test_a_run_cannot_widen_the_project_of_the_next_run(user, scratch, project, 
 
 @BOTH_TIERS
 @pytest.mark.rig("node")
-def test_packages_above_the_root_are_not_bound(user, scratch, project, private):
+def test_packages_above_the_root_are_not_readable(user, scratch, project, private):
     notes = put(user, scratch / "work/node_modules/x/notes.txt", "mine")
     command = (NODE, str(project / "server.js"), notes)
     done = user.run(*command)
@@ -361,7 +362,7 @@ def test_packages_above_the_root_are_not_bound(user, scratch, project, private):
 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
-    """The control of the attacks by a version manager's Python."""
+    """The control for the attacks with a version manager's Python: the project is readable if the user typed the path."""
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)
     done = user.run(str(python), "-S", server, str(private / "notes.txt"))

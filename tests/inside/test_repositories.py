@@ -551,8 +551,8 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
     run.end()
 
 
-def test_a_target_that_removes_files_is_not_a_replacement(user, scratch):
-    """The target creates and removes its own directories beside a covered one."""
+def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, scratch):
+    """The target removes its own directories beside a covered one. Only the covered one is reported once it is replaced."""
     give(user, scratch / "sub/.vscode/tasks.json", "{}")
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))

@@ -1,4 +1,4 @@
-"""Reach limits that need no cgroup from inside. The same act below the limit succeeds."""
+"""From inside, reach the limits that need no cgroup. The same act below the limit succeeds."""
 
 from __future__ import annotations
 
@@ -403,8 +403,8 @@ sys.exit(3)
 
 
 @BOTH_TIERS
-def test_the_limit_of_cores_stays_one(user):
-    """With any other limit a crash starts the host's core handler, where the kernel has one."""
+def test_the_core_file_limit_stays_one(user):
+    """With another limit a crash would start the host's core handler, if the host has one."""
     code = """
 import resource
 CORE, NOFILE = resource.RLIMIT_CORE, resource.RLIMIT_NOFILE

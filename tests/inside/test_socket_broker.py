@@ -431,7 +431,7 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 
 
 def test_hidden_memory_closes_the_network_except_for_root(who, world, scratch):
-    """An ordinary user's supervisor cannot read such a target, so the network closes with a reason. Root's can."""
+    """An ordinary user's supervisor cannot read such a target, so the network is closed with a reason. Root's supervisor can."""
     report = scratch / "report.json"
     code = """
 good = resolved("good.test")

@@ -156,7 +156,7 @@ def test_every_kind_of_process_start_counts(user):
         FILL
         + """
 def cloned():
-    # as fork does on machines without the call
+    # fork does this on machines without a fork call
     return call("clone", 17, 0, 0, 0, 0)
 answer = {}
 for name, how in (("fork", os.fork), ("clone", cloned)):

@@ -388,9 +388,9 @@ answer = gone and os.read(said, 1) == b""
 """
 
 
-@pytest.mark.skipif(landlock_abi() < 6, reason="no landlock_scope: the guardian walks")
-def test_the_tree_is_killed_without_a_walk(user):
-    """A swarm of processes that fork and end at once outruns every walk, so the kernel signals the whole domain."""
+@pytest.mark.skipif(landlock_abi() < 6, reason="no landlock_scope: the guardian lists processes")
+def test_the_tree_is_killed_without_listing_its_processes(user):
+    """Processes can fork and end faster than corral lists them, so the kernel signals the whole Landlock domain."""
     assert launched(user, KILLED, ORPHAN, "30") is True
 
 

@@ -215,7 +215,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="core-handler",
         sentence="RLIMIT_CORE is 1 and cannot be changed inside.",
         tests=(
-            "tests/inside/test_resources.py::test_the_limit_of_cores_stays_one",
+            "tests/inside/test_resources.py::test_the_core_file_limit_stays_one",
             "tests/inside/test_resources.py::test_no_core_is_dumped",
         ),
         source=SECURITY,
@@ -554,7 +554,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "bare-at-once",
                 "The guardian signals the whole tree at once, whatever the tree starts meanwhile.",
                 (
-                    f"{BARE_INSIDE}::test_the_tree_is_killed_without_a_walk",
+                    f"{BARE_INSIDE}::test_the_tree_is_killed_without_listing_its_processes",
                     f"{USAGE}::test_a_walk_ends_however_fast_processes_come_and_go",
                 ),
             ),

@@ -196,7 +196,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "`node_modules` above the root is not readable; a warning names the flag.",
                 LINUX,
                 (
-                    f"{PLANTED}::test_packages_above_the_root_are_not_bound",
+                    f"{PLANTED}::test_packages_above_the_root_are_not_readable",
                     f"{LAYOUTS}::test_a_workspace_that_does_not_list_the_package_runs_with_the_hint",
                 ),
             ),
