@@ -1,7 +1,7 @@
 """Prepare the mounts of a virtual machine in its own mount and PID namespaces: WORK BINDS COMMAND...
 
-All mounts become read-only, except for a tmpfs on WORK/memory, in which the command runs. Root becomes `nobody`. A
-guest that escapes into this process finds nothing that it could write to.
+All mounts become read-only, except for a tmpfs on WORK/memory, in which the command runs. Root becomes
+a user who owns no files. A guest that escapes into this process finds nothing that it could write to.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ def read_only(path: str) -> None:
 
 
 def become_nobody() -> None:
-    """Become the user `nobody`, unless this user namespace has no other user."""
+    """Become a user who owns no files, unless this user namespace has no other user."""
     if os.stat("/").st_uid == 0:
         os.setgroups([])
         os.setresgid(KEEPER, KEEPER, KEEPER)

@@ -122,7 +122,7 @@ def enable_controllers(group: str) -> None:
 
 
 def session(uid: int) -> str:
-    """Return the cgroup for the command. An ordinary user's is in a delegated subtree."""
+    """Make and return the cgroup for the command. An ordinary user's cgroup is in a delegated subtree."""
     slice_ = f"{CGROUP}/user-{uid}"
     os.mkdir(slice_)
     os.mkdir(f"{slice_}/session")
@@ -134,7 +134,7 @@ def session(uid: int) -> str:
 
 
 def home(uid: int) -> str:
-    """Return the user's home. Make the home and a user name if the host has none."""
+    """Return the user's home directory. If the user has no name or home yet, make them."""
     try:
         pwd.getpwuid(uid)
     except KeyError:
@@ -169,7 +169,7 @@ def run(job: "dict") -> int:
             os.setresuid(uid, uid, uid)
             os.umask(0o022)
             os.execvpe(job["command"][0], job["command"], {**environment, **job["env"]})
-        except BaseException:  # noqa: BLE001 - there is nobody else to tell
+        except BaseException:  # noqa: BLE001 - no other process would print it
             traceback.print_exc()
         finally:
             os._exit(127)
@@ -202,7 +202,7 @@ def main() -> None:
         set_sysctls(job["sysctls"])
         returncode = run(job)
         os.write(1, f"\n{job['token']} {returncode}\n".encode())
-    except BaseException:  # noqa: BLE001 - there is nobody else to tell
+    except BaseException:  # noqa: BLE001 - no other process would print it
         traceback.print_exc()
     finally:
         sys.stderr.flush()

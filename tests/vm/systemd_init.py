@@ -105,7 +105,7 @@ def main() -> None:
         init.set_sysctls(job["sysctls"])
         returncode = run(job)
         os.write(1, f"\n{job['token']} {returncode}\n".encode())
-    except BaseException:  # noqa: BLE001 - there is nobody else to tell
+    except BaseException:  # noqa: BLE001 - no other process would print it
         traceback.print_exc()
     finally:
         sys.stderr.flush()

@@ -14,7 +14,7 @@ NAMES = [name for name, one in FILE_SYSTEMS.items() if one.machine]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_place_works_or_refuses_in_a_machine(name):
+def test_corral_works_or_refuses_on_every_emulated_file_system(name):
     found = rigs.once(f"file-system-{name}", lambda: file_system_hosts.boot(name))
     assert [one for one in found if one["result"] == "fails"] == []
     refused = [one for one in found if one["result"] == "refuses"]

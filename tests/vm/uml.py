@@ -33,7 +33,7 @@ def require() -> str:
 
 
 def modules(kernel: str, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return the files of modules, each after those that it needs."""
+    """Return the files of the wanted kernel modules, each after the modules that it needs."""
     version = subprocess.check_output([kernel, "--version"], text=True).strip()
     top = pathlib.Path("/usr/lib/uml/modules", version)
     order: dict[str, None] = {}
@@ -55,8 +55,9 @@ def boot(
     watch: Callable[[bytes], None] | None = None,
     wanted: Sequence[str] = (),
 ) -> Result:
-    """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user. `wanted` are more
-    modules of the kernel.
+    """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user.
+
+    `wanted` names further kernel modules to load.
     """
     kernel = require()
     with rig.workplace() as work:

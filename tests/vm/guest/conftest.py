@@ -1,4 +1,4 @@
-"""Fixtures of the tests inside a machine, which run as root or as a user with a delegated cgroup.
+"""Provide fixtures for the tests inside a machine, which run as root or as a user with a delegated cgroup.
 
 Their files are not called test_*.py, so that pytest does not collect them on the host.
 """

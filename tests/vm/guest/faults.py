@@ -34,7 +34,7 @@ def set_clock(seconds: float) -> None:
     time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
 
 
-def test_a_clock_that_is_set_ends_no_run_and_delays_none(person):
+def test_setting_the_clock_neither_ends_nor_delays_a_run(person):
     report = person.home / "report.json"
     endless = start(person)
     limited = start(person, "--timeout", "10s", "--report", str(report))

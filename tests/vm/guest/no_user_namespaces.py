@@ -24,7 +24,7 @@ def test_doctor_reports_user_namespaces_as_absent(person):
 
 
 def test_run_does_what_explain_says(person):
-    """corral refuses and names all missing walls, or has a mechanism without user namespaces for each wall."""
+    """corral refuses the run and names the missing wall, or it enforces the walls without user namespaces."""
     explained = person.corral("explain", "--json", "--", "/bin/echo", "inside")
     done = person.run("/bin/echo", "inside")
     if explained.returncode == REFUSED:
