@@ -366,7 +366,7 @@ while True:
 
 
 TIMEOUT = "2s"
-"""Seconds in which a target can block a signal, even on a busy machine."""
+"""Even on a busy machine a target needs less time than this to block a signal."""
 
 
 @BOTH_TIERS

@@ -71,7 +71,7 @@ FAULT_CLAIMS = {
     ),
     "faults-inotify": (
         "corral warns that it will not notice replaced masks; with `--strict` the run ends",
-        f"{EXHAUSTION}::test_a_run_without_free_inotify_instances_is_warned",
+        f"{EXHAUSTION}::test_a_run_without_free_inotify_instances_prints_a_warning",
         "tests/linux/test_replaced_files.py::test_a_host_without_watches_left_is_reported",
     ),
     "faults-directories": (
@@ -726,7 +726,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "streams-restored",
                 "At the end corral restores and reports mode, owner, access list, a terminal's exclusive mark and, in its foreground, the terminal's settings.",
                 (
-                    f"{STREAMS}::test_a_terminal_goes_on_with_its_settings",
+                    f"{STREAMS}::test_a_terminal_works_as_before_after_a_run",
                     f"{STREAMS}::test_a_file_on_stdin_is_restored",
                     f"{STREAMS}::test_a_named_pipe_on_stdin_is_restored",
                     f"{STREAMS}::test_a_terminal_is_restored",

@@ -49,7 +49,7 @@ class Caller:
         return out.decode()
 
     def check_fork_keeps_nothing_alive(self, code: str, number: int, in_fork: str = "pass") -> None:
-        """Signal a caller whose fork lives on: the processes that `code` puts into `pids` end with the caller.
+        """Signal a caller whose fork lives on. Check that the processes which `code` puts into `pids` end with the caller.
 
         The fork has copies of all the caller's descriptors. It runs `in_fork` before the signal.
         """

@@ -1,4 +1,4 @@
-"""Fixtures for tests that install servers: a registry, package managers and an environment of the test's own."""
+"""Provide fixtures for tests that install servers: a registry, package managers and the test's own environment."""
 
 from __future__ import annotations
 

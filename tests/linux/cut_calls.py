@@ -343,7 +343,7 @@ def _command(words: list[str], streams: list[int], channel) -> int:
             socket.send_fds(channel, [b"x"], [listener])
             os.close(listener)
         code = main(words)
-    except Exception:  # noqa: BLE001 - the test wants to see it
+    except Exception:  # noqa: BLE001 - the test reads the traceback
         import traceback
 
         traceback.print_exc()
@@ -402,7 +402,7 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Choose the fate of the call with this number. The number -1 lets all calls pass."""
+    """Give `answer` to the call with this number. With the number -1 all calls pass."""
 
     def __init__(self, number: int, answer: str, disk: Disk | None = None) -> None:
         self.number, self.answer, self.disk = number, answer, disk
@@ -457,7 +457,7 @@ def warm(words: list[str], start: dict) -> None:
 
 
 def trial(job: dict) -> list[dict]:
-    """Stop `command` at each call in every way of `how`. Run the commands of `after` each time."""
+    """Stop `command` at each call in each way that `how` lists. After each stop run the commands of `after`."""
     start = snapshot(ROOT)
     for words in [job["command"], *job["after"]]:
         warm(words, start)

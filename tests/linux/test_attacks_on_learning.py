@@ -42,7 +42,7 @@ class Terminal:
         while text not in self.shown[at:]:
             try:
                 self.shown += os.read(self.fd, 4096)
-            except OSError:  # EIO: it has ended
+            except OSError:  # EIO: the program has ended
                 return False
         return True
 
@@ -95,7 +95,7 @@ def learn(user, asked, *flags):
 
 
 def test_a_pasted_proposal_runs_nothing_else(user):
-    """A name that someone else chose ends the quotes that protect it."""
+    """A file's name contains a quote and a command. A shell must read the printed path as one word."""
     path = user.home / "a'; touch escaped; echo '\x1b[2J\"'"
     path.write_text("x")
     done = learn(user, [[str(path), "r"]])
@@ -121,8 +121,8 @@ def test_a_flood_of_paths_hides_neither_secrets_nor_questions(user):
     assert "250 further paths" in [what for what, _ in found["never"]]
 
 
-def test_a_policy_of_any_name_can_be_read_again(user, scratch):
-    """TOML has other escapes than JSON, and no name that is not UTF-8."""
+def test_a_policy_with_unusual_names_can_be_read_again(user, scratch):
+    """TOML has other escapes than JSON, and cannot contain a name that is not UTF-8."""
     names = ["\U0001f4c1 notes", "del\x7f", "tab\t", 'quote"']
     odd = os.fsdecode(b"not-\xff-text")
     for name in (*names, odd):

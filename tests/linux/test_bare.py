@@ -36,7 +36,7 @@ def start(user, *command, flags=(), **options):
 
 
 def test_runs_of_this_module_have_no_namespaces(user):
-    """The control of this file: its runs use other mechanisms than runs with namespaces."""
+    """The control for this file: its runs use other mechanisms than runs with namespaces."""
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
     walls = {held["control"]: held["mechanism"] for held in explained["controls"]}
     assert walls["filesystem"] == "landlock"
@@ -187,7 +187,7 @@ def test_an_unenforceable_limit_is_refused_by_name(user, scratch):
 
 
 def test_enforceable_parts_of_refused_policies_run(user, scratch):
-    """The control of the refusals: the same policies without the refused part work."""
+    """The control for the refusals: the same policies without the refused part work."""
     given(user, scratch / "project")
     for flags in (
         policy_file(user, scratch, "[filesystem]\nstate = false\n"),
@@ -346,7 +346,7 @@ def test_doctor_names_missing_features_and_working_ones(user):
         assert status[name] == "proven"
 
 
-def test_doctor_does_not_claim_that_run_refuses(user):
+def test_doctor_does_not_claim_that_runs_are_refused(user):
     said = user.corral("doctor").stdout.decode()
     assert user.run("/bin/true").returncode == 0
     assert "refuses" not in said

@@ -594,7 +594,7 @@ def test_colour_is_printed_to_terminals_or_on_request(ordinary):
 
 
 def memory(user, *flags: str) -> dict | None:
-    """Return the memory control from `explain`, or None if it refuses."""
+    """Return the memory control from `explain`, or None if corral would refuse the run."""
     done = user.corral("explain", "--json", *flags, "--", "/bin/true")
     if done.returncode:
         assert done.returncode == 125

@@ -191,7 +191,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_stack_with_strings_on_many_pages_is_not_read(user):
-    """The argument strings of each of 64 starts are on 31,000 pages, 127 MB."""
+    """The argument strings of each of the 64 starts are on 31,000 pages (127 MB)."""
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = user.popen(argv, **pipes)

@@ -93,7 +93,7 @@ class Place:
         return {item["capability"]: item for item in json.loads(out)["findings"]}
 
     def mechanisms(self) -> dict[str, str] | None:
-        """Return each control's mechanism from `explain`, or None if it refuses."""
+        """Return each control's mechanism from `explain`, or None if corral would refuse the run."""
         code, out, _ = self.corral("explain", "--json", "--", "/bin/true")
         if code:
             assert code == 125

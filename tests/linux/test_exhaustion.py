@@ -16,7 +16,7 @@ import pytest
 from users import User
 
 pytestmark = pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="another user needs root"
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can use another user"
 )
 NOBODY_ELSE = 64_731
 OUTER = """
@@ -118,8 +118,8 @@ def test_a_run_without_free_namespaces_is_refused(user):
         assert refused(during, "namespace", "user.max_*_namespaces"), (kind, during)
 
 
-def test_a_run_without_free_inotify_instances_is_warned(user):
-    """A warning says that replaced masks will not be noticed."""
+def test_a_run_without_free_inotify_instances_prints_a_warning(user):
+    """The warning says that masks are not watched, so a replaced mask would not be noticed."""
     secret = user.home / "granted/.env"
     secret.parent.mkdir()
     secret.write_text("x")

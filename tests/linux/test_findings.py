@@ -49,7 +49,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 class Cache:
-    """A user's findings, in a home of the test's own."""
+    """A user's findings, in the test's own home directory."""
 
     def __init__(self, user, home):
         self.user, self.home = user, str(home)
@@ -76,7 +76,7 @@ def cache(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     found = Cache(user, scratch)
     found.does("store")
-    assert found.loaded() == ["planted"]  # the control of every test here
+    assert found.loaded() == ["planted"]  # the control for every test here
     return found
 
 

@@ -16,7 +16,9 @@ pytestmark = [
 DISK = FileSystem("", "mount -t tmpfs -o size=64m tmpfs /mnt")
 FILL = "rm -f fill; df --output=avail -k /mnt | tail -1 | (read free; head -c $((free - {0}))k /dev/zero >fill)"
 KIBIBYTES = (0, 16, 64, 1024)
-"""Room for nothing, for some directories, for a part of the packages, and for them but not for what their installer keeps."""
+"""The disk has room for nothing, for some directories, for a part of the packages, or for all of them but not for
+the files that the installer keeps.
+"""
 
 
 def check_installs(there, user, env, registry, word: str) -> None:

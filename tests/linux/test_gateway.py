@@ -218,7 +218,7 @@ def test_the_end_of_one_direction_leaves_the_other_open(gateway, server):
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_an_end_of_file_is_seen_in_every_round(gateway, server, rounds):
+def test_an_end_of_file_is_passed_on_in_any_round_of_copying(gateway, server, rounds):
     port = server(lambda connection: connection.sendall(read_all(connection)))
     running = gateway(port, rounds=rounds)
     for size in (0, 1, 100_000):

@@ -368,7 +368,7 @@ def test_a_home_is_kept_without_namespaces(desk):
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_hint_names_only_a_few_flags(desk, number):
-    """A server chooses what it is denied, and users paste a long line without reading it."""
+    """A server chooses which of its acts are denied, and users may paste a long line without reading it."""
     path = configure(desk, "cursor")
     names = " ".join(f'"n{one}.x.com",' for one in range(number))
     desk.server.write_text(SERVER.replace('"api.x.com", "hunter2.y.com"', names))

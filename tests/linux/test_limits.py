@@ -293,7 +293,7 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Processes of a quarter of a second use three seconds in total, under a limit of two seconds."""
+    """Twelve processes use a quarter of a second of CPU time each, three seconds in total. The limit is two seconds."""
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"
     done = run(UNWAITED, how, flags=flags)
@@ -405,11 +405,13 @@ def settle(pids) -> dict[str, int]:
             return now
         seen = now
         select.select([], [], [], 0.02)
-    pytest.fail(f"never asleep: {seen}")
+    pytest.fail(f"the processes kept waking up: {seen}")
 
 
 LOOK = 1500
-"""Milliseconds in which an idle process must not wake up. No descriptor can report that nothing happened."""
+"""Milliseconds in which an idle process must not wake up. The test has to sleep, because no descriptor
+reports that nothing happened.
+"""
 
 
 def test_idle_processes_do_not_wake_up(user):
@@ -738,7 +740,7 @@ def bytes_read() -> int:
 
 
 def look(pid: int, answers: list[bool]) -> int:
-    """Return how many bytes one exact sample reads. `answers` tell it when to stop."""
+    """Return how many bytes one exact sample reads. The sample is interrupted at the first True in `answers`."""
     before = bytes_read()
     usage.measure(pid, exact=True, interrupted=lambda: answers.pop(0) if answers else False)
     return bytes_read() - before
@@ -756,7 +758,8 @@ def test_an_interrupted_sample_reads_no_further_process(scattered, monkeypatch):
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # The sample asks before each descriptor: two to list files, and one to read them.
+    # The sample asks before it lists the files of each of the two children, and before it reads the memory of each. It
+    # is interrupted before the memory of the second child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 

@@ -37,7 +37,7 @@ thread.join()
 
 
 def threads_of(supervisor: int) -> list[str]:
-    """Return the numbers of the system calls in which the threads below a supervisor are."""
+    """Return the number of the system call in which each thread of the supervisor and its descendants is."""
     found, waiting = [], [supervisor]
     while waiting:
         pid = waiting.pop()
@@ -127,10 +127,10 @@ def without_ptrace(argv: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
-def test_a_programs_name_is_read_only_if_its_memory_may_be(user):
+def test_a_programs_name_is_reported_only_if_the_targets_memory_can_be_read(user):
     """Root owns its targets' namespaces. Without them it needs CAP_SYS_PTRACE to read a target's memory."""
     if user.uid:
-        pytest.skip("an ordinary user's targets are that user's")
+        pytest.skip("an ordinary user needs no capability to read its targets")
     argv = without_ptrace(user.corral_argv("run", "--", user.python, "-c", START))
     process = user.popen(argv, **PIPES)
     out, errors = process.communicate(timeout=PATIENCE)
@@ -142,7 +142,7 @@ def test_a_programs_name_is_read_only_if_its_memory_may_be(user):
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_learn_reports_unreadable_memory(user):
     if user.uid:
-        pytest.skip("an ordinary user's targets are that user's")
+        pytest.skip("an ordinary user needs no capability to read its targets")
     argv = without_ptrace(user.corral_argv("learn", "--", "/bin/true"))
     process = user.popen(argv, **PIPES)
     _, errors = process.communicate(timeout=PATIENCE)

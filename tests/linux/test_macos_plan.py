@@ -277,7 +277,7 @@ def test_a_share_of_the_cpu_is_enforced(mac):
     held = float(mac.python(code, flags=("--max-cpu", "200")).stdout)
     assert held < 0.4
     while float(mac.python(code).stdout) <= held:
-        pass  # the control: a busy machine may need several attempts
+        pass  # the control uses more, but on a busy machine it may need several attempts
 
 
 @pytest.mark.skipif(
@@ -420,9 +420,9 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
     assert mac.left() == []
 
 
-@pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["looked at", "not looked at"])
+@pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits):
-    """Seatbelt would deny a target to stop the watcher."""
+    """A real Seatbelt would not let a target stop the watcher."""
     code = "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
     done = mac.python(code, flags=("--timeout", "300ms", *limits), env={"MAC_WORLD_GRACE": "0.3"})
     assert done.returncode == 124

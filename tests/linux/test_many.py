@@ -90,7 +90,7 @@ def test_servers_and_starts_leave_every_counter_where_it_was(
 
 
 def test_a_leak_is_reported_as_a_leak(many):
-    """The rule must report a descriptor lost in a thousand starts, and a server that wakes up now and then."""
+    """The rule reports a slow growth of descriptors and of a supervisor's wake-ups, but not of a target's wake-ups."""
     flat = {
         "supervisors: descriptors": 100.0,
         "supervisors: wake-ups": 7.0,

@@ -435,7 +435,7 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Building ten thousand names of megabytes would make the next start wait for minutes."""
+    """Each name contains the previous one, so ten thousand names may have megabytes each. To build them would take minutes."""
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
     top = str(tmp_path)
@@ -613,7 +613,7 @@ def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
 
 
 def test_a_part_of_the_home_is_recognized_under_another_name(tmp_path, monkeypatch):
-    """The same directory under another name, such as a bind mount, hides the same secrets."""
+    """If a directory of the home is granted under another name, such as a bind mount, corral hides the same secrets in it."""
     home, other = tmp_path / "home", tmp_path / "elsewhere"
     (other / "gh").mkdir(parents=True)
     table = {"/": ("8:1", "/"), str(other): ("8:1", f"{home}/.config")}

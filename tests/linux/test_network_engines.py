@@ -159,7 +159,7 @@ def is_answered(client, server, gateway):
     waiting = [client, server, *([gateway] if gateway else [])]
     while True:
         ready = select.select(waiting, [], [], max(0, deadline - time.monotonic()))[0]
-        assert ready, "nothing happens"
+        assert ready, "no socket became ready"
         if gateway in ready:
             gateway.run_ready()
         if server in ready:

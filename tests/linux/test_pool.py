@@ -116,7 +116,7 @@ def test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret(caller
 def test_a_spare_is_not_used_after_a_mount_or_system_file_changed(any_caller):
     """The caller runs in its own mount namespace, with an /etc that it may change."""
     if any_caller.user.uid:
-        pytest.skip("mounts need root")
+        pytest.skip("only root can mount")
     any_caller.run(
         "import ctypes, shutil, subprocess\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"

@@ -87,7 +87,7 @@ def problems(results: list[dict], wrong) -> dict[str, list[str]]:
     """Return the problems after each stop: partial states, failing commands, missing reasons, leftovers."""
     first, *stopped = results
     assert first["code"] == 0, first["err"]
-    assert first["files"] == first["modelled"], "the model is not what happened"
+    assert first["files"] == first["modelled"], "the model of the disk differs from the real files"
     assert len(stopped) > len(first["calls"]) > 3
     found = {result["what"]: [*_usual(result), *wrong(result, first)] for result in stopped}
     return {what: seen for what, seen in found.items() if seen}

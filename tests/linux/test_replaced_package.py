@@ -79,7 +79,7 @@ class Upgraded(Removed):
 
 OLD, NEW = "0.1.0", "99.1.0"
 UPGRADED = "\nimport corral as _corral\n_corral.UPGRADED\n"
-"""The last lines of a module of the new version: it cannot be used by a process that began with the old one."""
+"""The last lines of each module of the new version. A process that began with the old version cannot import it."""
 
 
 def wheel(source: pathlib.Path, folder: pathlib.Path, version: str) -> pathlib.Path:
@@ -125,7 +125,7 @@ def test_a_run_ends_well_after_its_package_was_removed(ordinary, flags, idle):
 
 
 def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: str) -> None:
-    """Check that the walls held, and that every file was written at the end of the run."""
+    """Check that the walls stayed, and that every file was written at the end of the run."""
     assert set(answers.values()) <= {"denied", "allowed"}
     assert (answers["fork"] == "allowed") == ("--allow-subprocess" in flags)
     assert "written" in err or "--state" in flags

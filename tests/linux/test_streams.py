@@ -294,8 +294,8 @@ termios.tcflow(0, termios.TCOOFF)
 
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
-def test_a_terminal_goes_on_with_its_settings(user, sandboxed):
-    """Without the sandbox, the control, nothing is shown on the terminal any more, and no key is."""
+def test_a_terminal_works_as_before_after_a_run(user, sandboxed):
+    """The target turns echo off and stops the output. The control without the sandbox leaves the terminal like that."""
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:
         command = user.corral_argv("run", "--", *command)

@@ -160,7 +160,7 @@ BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-pat
 
 @ONE_USER
 def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
-    """A package that is built rewrites the lock file, which names the index of each package."""
+    """Building the package runs its code, which rewrites the lock file. That file names the index of each package."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     other = Registries()
     try:

@@ -1,7 +1,7 @@
 """Let one user of a host attack another user's corral.
 
 The attacks are: planted files, links, pipes and hard links in shared directories, access to live runs, and files for a
-root that runs with the user's HOME. Every refusal has a control: the same file of the user's own works.
+root that runs with the user's HOME. Every refusal has a control: the user's own file works.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traces import children, readable
 
 from users import User, make_user
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can use a second user")
 ATTACKER = 65531
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")
 
@@ -155,7 +155,7 @@ def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, c
 
 
 def test_root_keeps_its_files_in_its_own_home(root):
-    """This is the control of the test above."""
+    """The control for the test above: in its own home root creates files."""
     assert root.run("/bin/true").returncode == 0
     assert {path.name for path in (root.home / ".cache/corral").iterdir()} >= {"findings", "runs"}
 
@@ -200,7 +200,7 @@ def test_roots_demo_is_closed_to_other_users(root, attacker):
 
 
 def test_files_that_another_user_planted_are_ignored(ordinary, sticky):
-    """The attacker plants a run record and a denial. The control is the same files of the user's own."""
+    """The attacker plants a run record. The control is the same record if it belongs to the user."""
     record = sticky / "corral/runs/1-0123abcd"
     left = pathlib.Path(f"/tmp/corral-{ordinary.uid}-{os.getpid()}-0123abcd")
     record.parent.mkdir(parents=True)

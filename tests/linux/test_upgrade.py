@@ -71,7 +71,7 @@ def test_json_changes_nothing_without_yes(user, env, installed):
     assert version(user, env) == "1.1.0"
 
 
-def test_an_installation_of_each_runtime_is_named_apart(user, env, installed):
+def test_installations_for_different_runtimes_have_different_names(user, env, installed):
     node = shutil.which("node", path=env["PATH"])
     assert version(user, env, "--node", node, "npm:server") == "1.1.0"
     keys = [row["key"] for row in entries(user, env)]

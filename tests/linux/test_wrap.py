@@ -820,7 +820,7 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     assert done.returncode != 0
     assert (
         "is not a" not in done.stderr.decode() + done.stdout.decode()
-    )  # it was asked, and answered
+    )  # the interpreter ran and printed a version
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
     assert seen.exists()  # the control
