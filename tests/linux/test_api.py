@@ -211,7 +211,7 @@ def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, err
     "call", ["corral.run", "lambda *a, **k: asyncio.run(corral.run_async(*a, **k))"]
 )
 def test_text_as_input_is_the_callers_error(caller, call):
-    """A target that reads its input waited for it forever."""
+    """Without this error a target that reads its input would wait for ever."""
     caller.run(
         "import asyncio\n"
         f"run = {call}\n"
@@ -486,7 +486,7 @@ def test_unread_output_does_not_leak(caller):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_caller_that_gives_up_root_ends_without_an_error(caller):
-    """Its zygote is still root's, which the caller may not signal any more."""
+    """The caller's zygote still runs as root, so the caller may no longer signal it."""
     caller.run(
         "assert corral.run(['/bin/true', trace]).exit_code == 0\n"
         "os.setgroups([]); os.setgid(65533); os.setuid(65533)\n"

@@ -106,7 +106,7 @@ class Trial:
         return [step["step"] for step in json.loads(done.stdout)["steps"]]
 
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
-        """Run the command line once for each injected failure. All its processes carry the argument."""
+        """Run the command line once for each injected failure. The argument in their command lines marks all its processes."""
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
         argv = [*self.user.host, *argv]
         env = self.user.environment(TMPDIR=str(self.temporary))

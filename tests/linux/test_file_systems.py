@@ -184,7 +184,7 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
-    """A link could replace its path before the next run, and that run would not notice."""
+    """A link could replace the granted path before the next run, and that run would not notice."""
     with mounted(SMALL) as there:
         person = home_on(there, user)
         there.shell(

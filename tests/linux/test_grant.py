@@ -65,7 +65,7 @@ def test_a_denied_name_is_kept_shown_and_granted(desk):
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
-    assert "did not find: corral learn cursor:notes\n" in shown  # a missing file is no denial
+    assert "did not find: corral learn cursor:notes\n" in shown  # a missing file is not a denial
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
     assert {one["destination"] for one in row["denials"]} == {"api.x.com", "hunter2.y.com"}
@@ -120,7 +120,7 @@ def test_a_bare_name_of_a_clients_server_is_answered_with_its_full_name(desk, co
     assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
 
 
-def test_a_flag_after_the_server_is_said_to_go_to_the_server(desk):
+def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):
     configure(desk, "cursor")
     told = b"warning: --read is passed to the command; put corral's flags before the command\n"
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
@@ -130,7 +130,7 @@ def test_a_flag_after_the_server_is_said_to_go_to_the_server(desk):
 
 
 def learn(desk):
-    """Return the command that `corral learn` names for what it accepted."""
+    """Return the command that `corral learn` prints to keep the accepted grants."""
     told = desk.corral("learn", "--accept", "cursor:notes").stderr.decode()
     return told.rpartition("to keep this: corral ")[2].strip()
 
@@ -293,7 +293,7 @@ for path in (os.path.expanduser("~/diary"), os.path.expanduser("~/.ssh/id_rsa"))
 
 
 def test_wrap_learns_while_the_client_uses_the_server(desk):
-    """Watching grants nothing. After its end date the flag has no effect."""
+    """Watching grants nothing. After its end date `--learn-until` has no effect."""
     diary = desk.put("diary", "dear diary")
     (desk.home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     desk.put(".ssh/id_rsa", "a key")

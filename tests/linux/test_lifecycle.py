@@ -266,7 +266,7 @@ print(json.dumps(held))
 
 
 def run_forks(user, traces, code: str, request: object) -> object:
-    """Run `code`, which forks command lines and ends them. All processes carry the argument."""
+    """Run `code`, which forks command lines and ends them. The argument in their command lines marks all its processes."""
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         try:
@@ -420,7 +420,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """`nohup corral run` survives its terminal for this reason. SIGTERM is the control."""
+    """This is why `nohup corral run` survives the end of its terminal. SIGTERM is the control."""
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
         [user.python, "-c", IGNORING, str(int(number)), *argv], stdin=PIPE, stdout=PIPE, stderr=PIPE

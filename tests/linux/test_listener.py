@@ -128,7 +128,7 @@ def without_ptrace(argv: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_programs_name_is_reported_only_if_the_targets_memory_can_be_read(user):
-    """Root owns its targets' namespaces. Without them it needs CAP_SYS_PTRACE to read a target's memory."""
+    """Root may read a target's memory if it owns the target's namespaces. Without namespaces it needs CAP_SYS_PTRACE."""
     if user.uid:
         pytest.skip("an ordinary user needs no capability to read its targets")
     argv = without_ptrace(user.corral_argv("run", "--", user.python, "-c", START))

@@ -448,7 +448,7 @@ def test_ps_shows_a_living_run(mac):
 
 
 def test_processes_are_sampled_only_under_a_limit(mac):
-    """When a run with a limit has been sampled, a run without one has had enough time for it."""
+    """The test waits until a run with a limit has been sampled. A run without a limit could have been sampled by then."""
     counts = {}
     runs = {}
     for name, flags in {"without": (), "with": ("--max-memory", "1G")}.items():

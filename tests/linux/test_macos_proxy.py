@@ -193,7 +193,7 @@ print("well")
 
 
 def test_the_python_api_uses_the_proxy(mac, web):
-    """The zygote forks the supervisor. The proxy's threads start in it after the target."""
+    """The zygote forks the supervisor, in which the proxy's threads start after the target."""
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)
     assert (status, out) == (0, b"well\n"), err.decode()

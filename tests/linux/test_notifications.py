@@ -97,7 +97,7 @@ class Clock:
 
 
 class SlowDecider:
-    """Takes longer than a turn for each call, as if the caller's memory could not be read at once."""
+    """A decider that takes longer than a turn for each call, as if the caller's memory could not be read at once."""
 
     def __init__(self, clock: Clock, seconds: float, pause: float = 0.0) -> None:
         self.clock, self.seconds, self.pause, self.decided = clock, seconds, pause, 0
@@ -113,7 +113,7 @@ class SlowDecider:
 
 
 def fork_from_threads(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Wait in several forks at once, by calls during which other threads of Python run."""
+    """Fork from eight threads at once. ctypes lets the other threads run while one waits in its call."""
     libc, number = ctypes.CDLL(None), TABLES[os.uname().machine]["clone"]
     results = Results()
     results.add(channel)
@@ -138,7 +138,7 @@ def wait_for_forks(pid: int) -> None:
 
 @pytest.mark.parametrize("killable", [False, True])
 def test_deadlines_have_their_turn_between_slow_calls(killable, monkeypatch):
-    """Eight calls wait. A turn decides one slow call, and all of them if they are fast (the control).
+    """Eight calls wait. If they are slow, a turn decides only one. If they are fast (the control), it decides all of them.
 
     With `killable`, calls that were received during a pause are decided in turns too.
     """

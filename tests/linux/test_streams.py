@@ -230,7 +230,7 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_restores_nothing(ordinary, scratch, killed):
-    """Init cannot restore the file, because it has no rights on it and ends with corral. The control has no kill."""
+    """Init cannot restore the file, because it has no rights on it and ends with corral. In the control corral is not killed."""
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"
     path.write_text("x\n")

@@ -226,7 +226,7 @@ def test_bytes_to_and_from_a_disk_are_limited_to_their_rate(run, tmp_path):
 
 
 def test_reported_usage_is_the_kernels_count(run):
-    """The target uses half a second. The bounds are wide, so that only a wrong unit fails."""
+    """The target uses half a second of CPU time. The bounds are wide, so that only a wrong unit fails."""
     code = "import time\nwhile time.process_time() < 0.5: pass"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
     assert 500 <= done.report["usage"]["cpu_ms"] < 10_000, done.words()
@@ -236,7 +236,7 @@ def test_the_target_can_write_to_no_cgroup(run, person):
     done = run(*PYTHON, WRITABLE)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.words()
     argv = [person.python, *PYTHON[1:], WRITABLE]
-    assert subprocess.check_output(argv, text=True) != "[]\n", "the control"
+    assert subprocess.check_output(argv, text=True) != "[]\n", "the control outside"
 
 
 def test_no_cgroup_is_left(run):
