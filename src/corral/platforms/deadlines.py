@@ -69,7 +69,9 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill or time out if that is due now. Signals and these deadlines go before samples."""
+        """Kill the tree, or stop it because of a timeout, if that is due now. Signals and these
+        deadlines are handled before samples.
+        """
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()

@@ -1,8 +1,8 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-/proc and pidfds need a debugger's rights. An ordinary user has these over processes with the same
-id. Root without CAP_SYS_PTRACE, which is the default in containers, does not have them over the
-target's id. So the supervisor's thread takes on that id while it reads.
+Reading them through /proc and pidfds needs a debugger's rights. An ordinary user has these over
+processes with the same id. Root without CAP_SYS_PTRACE, which is the default in containers, does
+not have them over the target's id. So the supervisor's thread takes on that id while it reads.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class CallingThread:
             return os.readlink(f"{self._proc}/cwd")
 
     def take(self, fd: int) -> _socket.socket:
-        """Return the caller's open socket itself, and check that it is the caller's."""
+        """Return the caller's open socket itself. Raise ESRCH if the caller no longer waits."""
         try:
             pidfd = abi.pidfd_open(self._request.pid, abi.PIDFD_THREAD)
         except OSError as error:

@@ -26,16 +26,18 @@ if TYPE_CHECKING:
 
 FLAG = "--allow-subprocess"
 MAX_NAMED = 64
-"""The most starts whose program name is searched for."""
+"""The maximum number of starts for which the program's name is searched."""
 BURST, RATE = 64, 64
-"""The number of starts that are answered at once, and then per second. Waiting costs no time."""
+"""The number of starts that are answered at once, and the number per second after that. A start
+that waits longer uses no CPU time.
+"""
 PAGE = 4096
 STACK_BYTES = 8 * PAGE
 STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
 MAX_WORDS = 32
 MAX_READS, MAX_PAGES = 8192, 256
-"""The most reads and the most copied pages for one start. A target can prepare a stack with any
-number of pointers, and the supervisor must meet its deadlines.
+"""The maximum number of reads and of copied pages for one start. A target can prepare a stack with
+any number of pointers, and the supervisor must meet its deadlines.
 """
 MAX_NAME_LENGTH = 64
 MAX_STRING = 1024

@@ -43,7 +43,9 @@ ETC = (
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
 OTHER_HOME = "/home/corral"
-"""The home inside if the user's own is HOME. Otherwise the user's paths would seem to exist."""
+"""The home inside the sandbox if the user's own home is HOME. With the same path for both, the
+user's paths would seem to exist in the sandbox.
+"""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 

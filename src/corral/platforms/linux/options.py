@@ -176,7 +176,7 @@ def _network(policy: Policy) -> tuple[Option, ...]:
 
 
 def _note_on_broker(policy: Policy) -> str:
-    text = "the target has no own loopback, and no datagrams except name lookups"
+    text = "the target has no loopback of its own, and no datagrams except name lookups"
     return "; ".join(filter(None, (_note_on_gateway(policy), text)))
 
 

@@ -49,10 +49,12 @@ CONTINUED = Decision(verdict="continue")
 MAX_ADDRESS = 128  # sizeof(struct sockaddr_storage)
 BACKLOG, MAX_BACKLOG = 512, 4096
 ACCEPT_SECONDS = 1.0
-"""The limit for connecting to the supervisor's own listener, which is usually done at once."""
+"""The longest wait for a connection to the supervisor's own listener, which is usually made at
+once.
+"""
 BURST, RATE = 4096, 4096
-"""The number of lookups that are answered at once, and then per second. Other calls count more than
-one. The gateway counts refused connections, of which it allows fewer.
+"""The number of lookups that are answered at once, and the number per second after that. Other
+calls count as several lookups. The gateway itself limits refused connections, and allows fewer.
 """
 COST = 2
 MAX_PEERS = 4096

@@ -186,7 +186,9 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Return if the process has ended or hides its data. Raise if nothing can be read at all."""
+    """Do nothing if the process has ended or hides its data. Raise the error if nothing can be
+    read.
+    """
     if error.errno in UNREADABLE:
         raise error
 

@@ -95,7 +95,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Return the options of the tree. Under Seatbelt a target cannot signal the watcher."""
+    """Return the options of the tree. With Seatbelt a target cannot signal the watcher."""
     if policy.macos.seatbelt == "off":
         return ()
     walled = Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt", "marker"))
@@ -122,7 +122,9 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 
 
 def _rlimit(policy: Policy, control: Control) -> Option:
-    """Return an rlimit. Try a limit of the address space, because macOS refuses small ones."""
+    """Return an rlimit. Try to set a limit of the address space first, because macOS refuses small
+    ones.
+    """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))
     if control != "address_space" or value is None:

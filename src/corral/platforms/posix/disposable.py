@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""The end of an answer: the first answer of several is the cause of the others."""
+"""The end of an answer. If there are several answers, only the first is used: it is the cause of
+the others.
+"""
 
 
 def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:
-    """Return a finding: proven if `attempt` returns. `hint` is for the absent case."""
+    """Return a finding, which is proven if `attempt` returns. Otherwise it is absent, and has
+    `hint`.
+    """
     proven, evidence = observe(attempt)
     if proven:
         return Finding(capability=capability, status="proven", evidence=evidence)

@@ -44,7 +44,8 @@ class Rlimits:
         for name, value in self.values:
             soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
             if not (0 <= soft <= value and 0 <= hard <= value + 1):
-                raise OSError(0, f"RLIMIT_{name} reads back as {soft}, {hard}")
+                text = f"RLIMIT_{name} is {soft} (hard limit {hard}), but {value} was set"
+                raise OSError(0, text)
 
 
 def set_limit(name: str, value: int) -> None:

@@ -239,10 +239,10 @@ def _remove_inner(name: str, top: int, budget: Budget) -> None:
 
 
 def _refuse_foreign(name: str, directory: int) -> None:
-    """Raise for another user's directory, because root's target may have moved one here."""
+    """Raise OSError for another user's directory, because root's target may have moved one here."""
     owner = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
     if owner != os.fstat(directory).st_uid:
-        raise OSError(1, "is another user's directory", name)
+        raise OSError(1, "the directory belongs to another user", name)
 
 
 def _open_directory(name: str, directory: int) -> int:
@@ -259,7 +259,7 @@ def _open_directory(name: str, directory: int) -> int:
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
         if _mount_id(fd) != _mount_id(directory):
-            raise OSError(18, "is a mount, which the target may have moved here", name)
+            raise OSError(18, "it is a mount, which the target may have moved here", name)
         os.chmod(f"/proc/self/fd/{fd}", 0o700)
         return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:

@@ -203,7 +203,7 @@ def _set_settings(fd: int, value: object) -> None:
 
 FLAGS, EXCLUSIVE, SETTINGS = "status flags", "exclusive mark", "settings"
 OF_OPEN_FILE = (FLAGS, EXCLUSIVE, SETTINGS)
-"""What every user of an open file can change."""
+"""The aspects that every user of an open file can change."""
 # The owner comes before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),

@@ -91,7 +91,7 @@ def check_same(program: Program) -> None:
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
-            raise OSError(0, "is no longer the program that was resolved")
+            raise OSError(0, "this is no longer the program that was resolved")
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:

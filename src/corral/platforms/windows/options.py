@@ -105,7 +105,9 @@ def _network(policy: Policy) -> Sequence[Option]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Combine each token with the extras that a runtime starts with, most extras first."""
+    """Return an option for each token with each subset of `EXTRAS`. The option with all extras
+    comes first.
+    """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
     if has_fallback(policy) or not policy.windows.app_container:

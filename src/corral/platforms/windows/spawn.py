@@ -36,7 +36,9 @@ class Child:
         return self.pid
 
     def signal(self, number: int) -> None:
-        """Kill on SIGKILL. Close the target's input otherwise, because Windows has no signals."""
+        """Kill the tree on SIGKILL. Otherwise close the target's input, because Windows has no
+        signals.
+        """
         if number == SIGKILL:
             self.kill()
         else:

@@ -1,8 +1,8 @@
 """Prepare the network of a target without a network namespace, for which `socket_broker` connects.
 
-The step binds the ports of `network.listen` before the target starts, so that a port in use refuses
-the run. It also opens the granted unix sockets. Later connections go to these files, even if other
-files have taken their paths.
+The step binds the ports of `network.listen` before the target starts, so that the run is refused if
+a port is in use. It also opens the granted unix sockets. Later connections go to these files, even
+if other files have taken their paths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @record
 class PreparedSockets:
     """Opened sockets. `ports` has bound sockets by port, `unix` has O_PATH descriptors of granted
-    sockets by path. `step` has the policy's wishes.
+    sockets by path. `step` is the step that opened them.
     """
 
     step: BrokeredSockets
@@ -72,4 +72,4 @@ class BrokeredSockets:
             prepared.unix[written] = prepared.unix[path] = fd
             seen = os.fstat(fd)
             if (seen.st_dev, seen.st_ino) != (device, inode):
-                raise OSError(0, "is no longer the file that was granted", path)
+                raise OSError(0, "this is no longer the file that was granted", path)

@@ -52,7 +52,7 @@ class Base:
 
 @record
 class Cgroup:
-    """The leaf of one run. It is removed at the run's end."""
+    """The cgroup that was made for one run. It is removed when the run ends."""
 
     path: str
 
@@ -196,7 +196,7 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
 
 
 def _below(own: str, root: str) -> str | None:
-    """Return the path of `own` below `root`, or None if it is not there."""
+    """Return the path of `own` relative to `root`, or None if `own` is not below `root`."""
     inside = os.path.relpath(own, root)
     return None if inside.split("/")[0] == ".." else inside
 
@@ -278,7 +278,7 @@ def kill(path: str) -> None:
     try:
         write(f"{path}/cgroup.kill", "1")
     except OSError:
-        pass  # Linux has this file since 5.14; before, init's death kills the tree
+        pass  # this file came with Linux 5.14; without it, init's death kills the tree
 
 
 def is_leaf(path: str) -> bool:

@@ -61,7 +61,7 @@ class Landlock:
 
     `proc` is for hosts without a private /proc: the target's own directory, or all of it. `seen`
     has (path, device, inode) of granted files; a path that now leads to another file is refused.
-    `deny_tcp` denies the target to bind and connect TCP sockets, if the kernel has that right. The
+    With `deny_tcp` the target cannot bind or connect TCP sockets, if the kernel has that right. The
     supervisor, which connects for the target, is not subject to these rules.
     """
 
@@ -124,7 +124,7 @@ class Landlock:
 
 
 def scope_signals() -> None:
-    """Keep the signals of this process inside a domain of its own, with all that it starts.
+    """Put this process and everything that it starts into a domain that no signal can leave.
 
     Raise OSError if a signal to its parent, which is outside, is not denied afterwards.
     """
@@ -132,7 +132,7 @@ def scope_signals() -> None:
     os.kill(parent, 0)
     ruleset = abi.landlock_create_ruleset(struct.pack("=QQQ", REFER, 0, SIGNALS))
     try:
-        _add_rules(ruleset, ("/",), REFER)  # which every domain denies that does not allow it
+        _add_rules(ruleset, ("/",), REFER)  # every domain denies REFER unless a rule allows it
         abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
         abi.landlock_restrict_self(ruleset)
     finally:
@@ -172,7 +172,7 @@ def _add_rules(
             found = os.fstat(fd)
             identity = (found.st_dev, found.st_ino)
             if seen and seen.get(path, identity) != identity:
-                raise OSError(0, "is no longer the file that was granted", path)
+                raise OSError(0, "this is no longer the file that was granted", path)
             allowed = access if stat.S_ISDIR(found.st_mode) else access & FILE_ONLY
             abi.landlock_add_path(ruleset, allowed, fd)
         finally:

@@ -199,7 +199,7 @@ class _Search:
         return below, not marks
 
     def enter_found(self) -> None:
-        """Consider the repositories that were found. Refuse too many of them first."""
+        """Refuse the run if too many repositories were found. Otherwise consider each of them."""
         if len(self.found) > MAX_MASKS:
             self._refuse(f"{self.found[-1]}/.git")
         self.deadline = time.monotonic() + MAX_SECONDS
@@ -223,7 +223,8 @@ class _Search:
             below += [name for name in inner if name not in UNSEARCHED]
             names = {entry.name.lower() for entry in listed}
             marks.update(MARKS[name] for name in MARKS.keys() & names)
-            if ".env" in " ".join(names):  # few have one, and one look at all of them is quick
+            # few directories have such a file, and one search in all names is quick
+            if ".env" in " ".join(names):
                 marks.update(self._cover_environment_files(listed))
         except (PermissionError, FileNotFoundError, NotADirectoryError):
             marks.add("")
@@ -242,7 +243,9 @@ class _Search:
                     self.consider(entry.path, "hide")
 
     def project(self, top: str) -> None:
-        """Consider a project's files that run without being asked for, and its repository."""
+        """Consider the repository of a project, and the files that programs run without asking the
+        user.
+        """
         if top in self.projects:
             return
         self.projects.add(top)
@@ -301,7 +304,9 @@ class _Search:
         return False
 
     def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
-        """Cover a path. A link is bound onto itself, so that it stays a link; its end is masked."""
+        """Cover a path. A link is bound onto itself, so that it stays a link. The file that it
+        leads to is masked.
+        """
         if not os.path.lexists(path):
             if told and self._layer_above(path) == "write":
                 self.absent[path] = None
@@ -334,7 +339,7 @@ class _Search:
         )
 
     def result(self) -> Found:
-        """Keep the masks for visible or writable paths that no outer mask covers."""
+        """Return the masks for visible or writable paths that no outer mask covers."""
         masks: list[root_filesystem.Mask] = []
         for path in sorted(self.covered, key=lambda path: (path.count("/"), path)):
             kind, role = self.covered[path]

@@ -69,7 +69,7 @@ def families() -> list[int]:
 
 
 def count_always() -> int:
-    """Return how many sockets a run always has: two for DNS, and one a family for refusals."""
+    """Return how many sockets a run always has: two for DNS, and one per family for refusals."""
     return 2 + len(families())
 
 
@@ -101,7 +101,7 @@ class OutboundListeners:
 
     def describe(self) -> str:
         ports = ", ".join(map(str, self.ports))
-        return f"network: every address leads to corral's gateway on ports {ports}; names too"
+        return f"network: every address leads to corral's gateway on ports {ports}"
 
     def apply(self, results: Results) -> None:
         found = families()
@@ -192,4 +192,4 @@ def _route_everything(family: int) -> None:
         os.close(netlink)
     kind, code = struct.unpack_from("=4xH10xi", answer)
     if kind != NLMSG_ERROR or code:
-        raise OSError(-code, os.strerror(-code) if code else "no answer", "local route")
+        raise OSError(-code, os.strerror(-code) if code else "not acknowledged", "local route")

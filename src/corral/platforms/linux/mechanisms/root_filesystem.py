@@ -98,7 +98,9 @@ class DetachedTrees:
 
 @record
 class Sources:
-    """Opens the sources of binds before init changes its ids, which may not open them."""
+    """Opens the sources of binds before init changes its ids, because the new ids may not open
+    them.
+    """
 
     name = "bind_sources"
     binds: tuple[Bind, ...]
@@ -225,7 +227,7 @@ def open_source(bind: Bind) -> int:
         seen = os.fstat(fd)
         if (seen.st_dev, seen.st_ino) != (bind.device, bind.inode):
             os.close(fd)
-            raise OSError(0, "is no longer the file that was granted", bind.source)
+            raise OSError(0, "this is no longer the file that was granted", bind.source)
     return fd
 
 
@@ -254,7 +256,7 @@ class _NewRoot:
         # Open parent directories, so that each is looked up only once.
         self.parents: dict[str, int] = {}
         self.own = {self.root}
-        """Those of them that are not on the host."""
+        """Those of `parents` that are not on the host."""
 
     def bind(self, bind: Bind, sources: dict[str, int], trees: dict[str, int]) -> None:
         tree = trees.pop(bind.source, -1)
@@ -337,7 +339,7 @@ class _NewRoot:
         os.close(fd)
 
     def enter(self) -> None:
-        """Make this the root with pivot_root and read-only, and detach the old root."""
+        """Make this the root with pivot_root, make it read-only, and detach the old root."""
         for path in self.hidden:
             fd = self._open(path)
             abi.mount_setattr(fd, "", abi.AT_EMPTY_PATH, attr_set=ATTRIBUTES["read"])
@@ -378,7 +380,7 @@ class _NewRoot:
             os.close(tree)
 
     def _point(self, path: str, *, directory: bool) -> tuple[int, str]:
-        """Return the parent and the name of a mount point, made where it is missing."""
+        """Make a mount point if it is missing. Return its parent and its name."""
         parent, name = self._parent(path)
         if parent in self.own:
             self._make(parent, name, directory=directory)

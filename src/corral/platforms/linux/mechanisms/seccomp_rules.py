@@ -149,8 +149,8 @@ IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
 TCP_ULP = 31
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# Options of a TCP socket that reach nothing. The missing ones connect, choose another device,
-# protocol or route, or let another process of the user share a port.
+# Harmless options of a TCP socket. The missing ones connect, choose another device, protocol or
+# route, or let another process of the user share a port.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT
     # RCVTIMEO SNDTIMEO, the last two also with 64 bits
@@ -161,8 +161,8 @@ SOCKET_OPTIONS = {
     SOL_IP: (1,),  # TOS
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
-# Accepted without effect. RECVERR, MTU_DISCOVER and PKTINFO, because resolvers give up without
-# them, and the target's datagram sockets are not internet sockets. LINGER, because the process that
+# These options are accepted without effect. Resolvers give up without RECVERR, MTU_DISCOVER and
+# PKTINFO, and the target's datagram sockets are not internet sockets. With LINGER, the process that
 # closes a socket last waits. The target could make the supervisor wait by sending it descriptors.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
@@ -429,9 +429,9 @@ def target_rules(
     Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
     kernel ignores, and never without a cookie. `own_pid` matters only without namespaces: besides 0
     it is the only process that may be signalled and adjusted. With `duty_cycle`, SIGSTOP and
-    SIGCONT enforce a share of the processors. With `notices` a listener hears of denied process
-    starts and of created files. With `limit_tasks` it decides every new process and thread, and
-    with `broker` it connects the target's sockets.
+    SIGCONT enforce a share of the processors. With `notices` a listener is notified of denied
+    process starts and of created files. With `limit_tasks` it decides every new process and thread,
+    and with `broker` it connects the target's sockets.
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),

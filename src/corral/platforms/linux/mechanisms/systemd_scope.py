@@ -1,4 +1,4 @@
-"""Get a cgroup from systemd, for users who cannot make one because their session's is not theirs.
+"""Get a cgroup from systemd, for users who may not make one in the cgroup of their session.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
 properties, and systemd puts init into it. The leaf of `cgroup` is then made inside, for two
@@ -46,7 +46,8 @@ START_SECONDS = 5.0
 END_SECONDS = 1.0
 """A client gives corral one second to end. An empty scope ends by itself."""
 STOP_USEC = 5_000_000
-"""The time between SIGTERM and SIGKILL when the user stops the unit, as long as corral's own."""
+"""The time between SIGTERM and SIGKILL when the user stops the unit. It is as long as corral's own.
+"""
 OWN_MEMORY = 16 << 20
 """Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""
 

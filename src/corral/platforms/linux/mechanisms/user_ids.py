@@ -74,7 +74,7 @@ class SetIds:
 
     def verify(self, _results: Results) -> None:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
-            raise OSError(0, "the ids read back differ")
+            raise OSError(0, "the ids differ from those that were set")
         if self.drop_groups and os.getgroups():
             raise OSError(0, "supplementary groups are left")
 

@@ -1,4 +1,6 @@
-"""Probe whether a cgroup enforces its limits: reach each limit, next to a control without it."""
+"""Probe whether a cgroup enforces its limits: exceed each limit, and then compare with a process
+that has no such limit.
+"""
 
 import contextlib
 import mmap

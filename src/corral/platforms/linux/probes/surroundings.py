@@ -1,4 +1,6 @@
-"""Find out what forbids namespaces here (a container engine, AppArmor, a sysctl), and its cost."""
+"""Find out what forbids namespaces here (a container engine, AppArmor, a sysctl), and which
+controls are weaker because of it.
+"""
 
 import os
 import sys

@@ -41,8 +41,8 @@ class FootprintLimit:
     def has_killed(self, status: int | None, memory: int) -> bool:
         """Return whether this limit probably killed a target with this wait status and peak memory.
 
-        The kernel does not report who sent SIGKILL. But if the target was far below its limit,
-        another process killed it.
+        The kernel does not report which process sent SIGKILL. But if the target was far below its
+        limit, another process killed it.
         """
         if status is None:
             return False

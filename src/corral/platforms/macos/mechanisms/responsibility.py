@@ -39,7 +39,7 @@ class Disclaimed:
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:
-    """Return a warning for the first path that needs consent to read."""
+    """Return a warning for the first path for which macOS asks for consent before it is read."""
     from corral.paths.posix import is_inside
 
     asked = ["/Volumes", *(f"{home}/{name}" for home in homes for name in IN_HOME)]

@@ -34,7 +34,7 @@ def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the paths that a target may not change although they are in a write grant."""
+    """Return the paths in write grants that the target may not change."""
     writable = [grant.path for grant in grants if grant.access == "write" and grant.directory]
     found = [f"{home}/{name}" for home in homes for name in STARTERS]
     found += [f"{path}/{name}" for path in writable for name in PROJECT]

@@ -160,7 +160,7 @@ def _file_rights(mask: int) -> int:
 
 
 def is_entry_of(entry: bytes, sid: str) -> bool:
-    """Return whether an entry has the form of corral's entries for exactly this SID."""
+    """Return whether corral makes entries of this form for exactly this SID."""
     return entry[0] == ACCESS_ALLOWED and entry[8:] == parse_sid(sid)
 
 

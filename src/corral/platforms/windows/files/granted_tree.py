@@ -111,7 +111,7 @@ def open_object(path: str, *, change: bool = True) -> Handle:
 
 
 def mutex(sid: str) -> AbstractContextManager[None]:
-    """Return the mutex to own while checking or changing the entries of this SID."""
+    """Return the mutex to lock while the entries of this SID are checked or changed."""
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         user = win32_security.format_sid(win32_token.token_user(own.value))
     # The mutex is shared by all sessions of this user, elevated or not.

@@ -111,7 +111,7 @@ class Journal:
             os.close(fd)
 
     def append(self, raw: bytes) -> None:
-        """Append to the file. Return when the data is on the disk."""
+        """Append to the file, and return once the data is on the disk."""
         os.lseek(self._fd, 0, os.SEEK_END)
         while raw:
             raw = raw[os.write(self._fd, raw) :]

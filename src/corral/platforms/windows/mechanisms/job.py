@@ -40,7 +40,7 @@ EXTENDED_FIELDS = (
 )
 HARD_CAP = abi.JOB_OBJECT_CPU_RATE_CONTROL_ENABLE | abi.JOB_OBJECT_CPU_RATE_CONTROL_HARD_CAP
 WHOLE = 10_000
-"""The CPU rate of all processors together."""
+"""The CPU rate of all processors together, in units of 1/10000."""
 SCHEDULING_CLASS = 5
 """The default scheduling class, of 0 to 9."""
 TICKS_PER_MS = 10_000
@@ -51,7 +51,7 @@ PAGE = 4096
 KILLED = 0xC000013A
 """STATUS_CONTROL_C_EXIT. This exit code marks processes that corral has killed."""
 NEAR = 32
-"""A peak within a 32nd of the limit counts as having reached it."""
+"""A peak within 1/32 of the limit counts as having reached it."""
 END_SECONDS = 5.0
 """The longest wait until all processes of a terminated job have ended."""
 MESSAGES = {

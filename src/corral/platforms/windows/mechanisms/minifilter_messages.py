@@ -1,4 +1,4 @@
-"""Encode and decode the messages of the minifilter driver. Pure.
+"""Encode and decode the messages of the minifilter driver. This code is pure.
 
 Messages are little-endian with C's natural alignment. A structure is padded to the size of its
 widest member, and the driver refuses messages without this padding. Texts are arrays of UTF-16
@@ -126,7 +126,9 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return the configuration. The driver then denies what corral does not answer."""
+    """Return the configuration. With it the driver denies every operation that corral does not
+    answer.
+    """
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
 

@@ -136,7 +136,7 @@ def started_program(plan: Plan) -> Program:
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the plan's variables. Copied paths in them become the paths of the copies."""
+    """Return the plan's variables. In them the paths of copies replace those of copied files."""
     copies = store.find(plan.steps)
     if copies is None:
         return plan.environment
@@ -144,7 +144,9 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the variables of the plan and of its steps. Case is ignored; the last one counts."""
+    """Return the variables of the plan and of its steps. If names differ only in case, the last
+    counts.
+    """
     extra = results.find(ExtraVariables)
     every = (*plan_variables(plan), *(extra.values if extra else ()))
     return {upper_case(name): (name, _moved(value, results)) for name, value in every}.values()
@@ -168,7 +170,7 @@ def _check_same_file(program: Program) -> None:
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
-            raise OSError(0, "is no longer the program that was resolved", program.path)
+            raise OSError(0, "this is no longer the program that was resolved", program.path)
 
 
 def _add_job(attributes: abi.Attributes, job: Handle) -> bool:

@@ -163,7 +163,9 @@ def create() -> Handle:
 
 
 def _set_default_dacl(token: int, logon: bytes) -> None:
-    """Let the target open what it creates. The caller's default may name only administrators."""
+    """Let the target open the objects that it creates. The caller's default may name only
+    administrators.
+    """
     user = format_sid(abi.token_user(token))
     abi.set_token_default_dacl(token, default_dacl(user, format_sid(logon)))
 

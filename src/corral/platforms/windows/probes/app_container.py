@@ -171,7 +171,7 @@ def _accept(listener: socket.socket) -> bool:
 
 
 def try_nul(base: tuple[model.Step, ...]) -> str:
-    """Check that NUL opens inside, or raise OSError. Programs depend on it, but no wall does."""
+    """Check that NUL opens inside, or raise OSError. Programs need it, but no wall relies on it."""
     seen = trial.observe(NUL, (*base, Creation())).output
     if seen != "open":
         raise OSError(0, f"{seen or 'nothing'}: `subprocess.DEVNULL` and the like need the preload")

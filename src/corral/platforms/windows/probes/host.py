@@ -190,7 +190,9 @@ def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:
-    """Turn an attempt into a finding. It returns evidence, or raises the reason of failure."""
+    """Call `attempt`, and return a finding. `attempt` returns evidence, or raises an error with the
+    reason.
+    """
     try:
         return Finding(capability=capability, status="proven", evidence=attempt())
     except TimeoutError as error:  # perhaps the machine is only busy
