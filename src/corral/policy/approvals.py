@@ -1,4 +1,4 @@
-"""The user's approvals of servers' requests.
+"""Store the user's approvals of servers' requests.
 
 An approval is one small file. Its name is a SHA-256 over the bytes of the manifest, the server's
 directory, and the real path of every path in the manifest. So a changed manifest, a moved server or
@@ -65,7 +65,9 @@ def request_digest(
 
 
 def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | None:
-    """Return the request in a server's directory, and the digest that an approval is for."""
+    """Return the request in a server's directory, and the digest to approve. Return None if there
+    is no request.
+    """
     root = os.path.realpath(directory)
     found = [path for name in NAMES if os.path.lexists(path := os.path.join(root, name))]
     if not found:
@@ -80,8 +82,8 @@ def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | Non
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str], *, home: str = ""
 ) -> tuple[Manifest, str]:
-    """Return the request of a manifest from another place, such as a bundle, with bytes
-    `content`.
+    """Return the request of a manifest that comes from elsewhere, such as a bundle. `content` are
+    the bytes of the manifest.
     """
     leads = tuple(resolve_paths(manifest, home or home_directory()))
     return replace(manifest, resolved=leads), request_digest(content, subject, leads)
@@ -156,7 +158,7 @@ def list_approvals(*, config: str = "") -> list[Approval]:
 
 
 def previous_approval(subject: str, *, config: str = "") -> Approval | None:
-    """Return the latest approval for the same server, which was for another request."""
+    """Return the latest approval for the same server. It was for another request."""
     found = [one for one in list_approvals(config=config) if one.directory == subject]
     return found[-1] if found else None
 
@@ -182,7 +184,7 @@ def make_store(directory: str) -> str:
 
 
 def _read(directory: str, name: str) -> Approval | None:
-    """Return an approval; None if the file is in any way not a valid approval."""
+    """Return an approval, or None if the file is not a valid approval for any reason."""
     import json
 
     if not is_digest(name):

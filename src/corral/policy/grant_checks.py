@@ -42,7 +42,7 @@ def check_grants(
     policies: Iterable[str],
     problems: list[tuple[str, str]],
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them that are covered. Refused paths are added to
+    """Return the grants, and the mounts below them that are covered. Add the refused paths to
     `problems`.
     """
     own = [*own_paths(home)]

@@ -27,8 +27,8 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""Separates the entries of the file: a path as written, then where it led. The last entry of a path
-counts.
+"""The separator between the entries of the file. An entry is a path as written, and then where it
+led. If a path has several entries, the last one counts.
 """
 
 
@@ -58,9 +58,9 @@ def _read(file: str) -> str:
     with open(descriptor, "rb") as stream:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or not is_private(found, 0o077):
-            raise _broken(file, "not a file that only you can use")
+            raise _broken(file, "it is not a regular file, or other users have access to it")
         if found.st_size > MAX_BYTES:
-            raise _broken(file, "too large")
+            raise _broken(file, "it is too large")
         return os.fsdecode(stream.read(MAX_BYTES))
 
 
@@ -115,9 +115,9 @@ def _append(file: str, entries: bytes) -> None:
 
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
-    """Refuse grants that lead elsewhere than before; record new ones.
+    """Refuse grants that lead elsewhere than before, and record new ones.
 
-    Return a warning if they cannot be recorded, as on a full disk.
+    Return a warning if they cannot be recorded, for example because the disk is full.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)

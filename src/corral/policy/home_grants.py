@@ -121,7 +121,7 @@ def _ordinary_directories(home: str) -> Sequence[str]:
 
 
 def _quote(path: str, home: str) -> str:
-    """Quote a path for a shell. Use `~` where the shell and corral expand it to the same path."""
+    """Quote a path for a shell. Use `~` if the shell and corral expand it to the same path."""
     from shlex import quote
 
     if sys.platform == "win32":

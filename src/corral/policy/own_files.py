@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""Limit for the search of a write grant for hard links to corral's code."""
+"""The number of entries of a write grant that are searched for hard links to corral's code."""
 ELSEWHERE = "grant another directory, or a smaller one"
 REINSTALL = (
     "grant a smaller directory, or, in corral's clone: "

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Services have their sockets here, and a grant of a socket is for this service alone.
+# Services have their sockets here. A grant of a socket is only for the service at this socket.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
 
 
@@ -38,7 +38,7 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 
 OTHER_USER = "start corral as the user who may open it"
-"""The hint for a path that is closed to this user, and to root too on FUSE and NFS."""
+"""The hint for a path that this user may not open. On FUSE and NFS this can also be root."""
 
 
 def make_absolute(text: str, base: str, home: str) -> str:
@@ -50,7 +50,8 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # normpath keeps two leading slashes, to which POSIX permits another meaning. Linux has none.
+    # normpath keeps two leading slashes, because POSIX allows them to have another meaning. On
+    # Linux they have none.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
@@ -70,8 +71,8 @@ def resolve(written: str) -> str:
 
 
 def _refuse_other_spelling(path: str) -> None:
-    """Refuse a spelling that only a case-insensitive file system accepts. Inside the sandbox the
-    two spellings would be two files.
+    """Refuse a spelling that only a case-insensitive file system accepts, because the two spellings
+    would be two files inside the sandbox.
     """
     from corral.paths.spelling import true_spelling
 

@@ -77,7 +77,7 @@ def _file(server: Sequence[str]) -> str:
 
 
 def _read(path: str) -> PinnedServer | None:
-    """Return the pins in a file; None if the file is in any way invalid."""
+    """Return the pins in a file, or None if the file is invalid for any reason."""
     if not is_digest(os.path.basename(path)) or not os.path.lexists(path):
         return None
     try:

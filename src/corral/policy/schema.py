@@ -1,4 +1,4 @@
-"""The table of policy keys. Parser, JSON Schema and reference are all made from it.
+"""Define the table of policy keys. Parser, JSON Schema and reference are all made from it.
 
 The JSON Schema is as strict as possible. Only the parser refuses some mistakes: too many ports in
 total, a string below a minimum, a whole float instead of an integer. The model has the defaults.
@@ -255,7 +255,7 @@ SWITCHES = {
     for key in KEYS
     if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
 }
-"""By field, the value that requests nothing, which is also the default. `mcp` is left out."""
+"""By field, the value that requests nothing. It is also the default. `mcp` is left out."""
 
 NUMBER = "[0-9]+(\\.[0-9]+)?"
 PATTERNS = {

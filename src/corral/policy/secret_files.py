@@ -1,10 +1,10 @@
-"""The only table of files that contain secrets or are run automatically, with a column for each
-system.
+"""Define the only table of files that contain secrets or are run automatically.
 
-All code that protects such files uses this table: masks, Seatbelt rules, Windows' grants, the
-search for the files that a program needs, and the catalogue of MCP clients. Paths are relative to a
-home directory and use "/" on every system. A first word CONFIG stands for the directory of
-programs' settings; CLAUDE and CODEX stand for directories that a variable can move.
+The table has a column for each system. All code that protects such files uses this table: masks,
+Seatbelt rules, Windows' grants, the search for the files that a program needs, and the catalogue of
+MCP clients. Paths are relative to a home directory and use "/" on every system. A first word CONFIG
+stands for the directory of programs' settings; CLAUDE and CODEX stand for directories that a
+variable can move.
 """
 
 from __future__ import annotations
@@ -365,13 +365,13 @@ def expand(name: str, system: Column) -> str:
 
 
 def hidden(system: Column) -> tuple[str, ...]:
-    """Return the paths that a grant of a directory around them does not show."""
+    """Return the paths that the target does not see, even if a directory around them is granted."""
     kinds = (KEYS, HISTORY, SHELLS, BROWSERS, APPLICATIONS, CLIENT_DIRECTORIES)
     return tuple(name for kind in kinds for name in kind.on(system))
 
 
 def hidden_anywhere(system: Column) -> tuple[str, ...]:
-    """Return those of them that are secret in every directory."""
+    """Return those of the hidden paths that are secret in every directory."""
     names = (*KEYS.on(system), *HISTORY.on(system))
     names += tuple(expand(file, system) for one in CLIENTS for file in one.files_on(system))
     return tuple(name for name in names if "/" not in name)

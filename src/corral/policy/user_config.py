@@ -33,7 +33,7 @@ class Config:
 
 
 def load(directory: str | None = None) -> Config:
-    """Return the user's config.toml, empty if there is none.
+    """Return the user's config.toml, or an empty one if there is none.
 
     The file counts as the user's decision, so it is refused if other users could have written it.
     """
@@ -114,7 +114,9 @@ def _network(validator: Validator, index: int, entry: object) -> str:
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Refuse a file of another user. Files of root are accepted: root may set ceilings for all."""
+    """Refuse a file of another user. Accept files of root, because root may set ceilings for all
+    users.
+    """
     if sys.platform == "win32":
         return
     if found.st_uid not in {0, os.geteuid()}:

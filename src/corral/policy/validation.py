@@ -296,7 +296,7 @@ def check_name(value: object) -> str:
 
 
 def check_text(value: object, *, flags: bool) -> str:
-    """Return a text that can be an argument, a path or an environment value on any system.
+    """Return a text, if it can be an argument, a path or an environment value on any system.
 
     The messages do not quote the text, because it may be a secret.
     """

@@ -57,7 +57,7 @@ def _masked(word: str, before: str) -> str:
 
 
 def _value(word: str, before: str) -> str:
-    """Return the value of an option or a header that is named like a secret, else ""."""
+    """Return the value of an option or a header that is named like a secret, or "" if it is not."""
     named = before.startswith("-") and "=" not in before and is_secret_name(before)
     found = word if named and not word.startswith("-") else ""
     for mark in "=:":

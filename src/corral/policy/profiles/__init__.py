@@ -1,9 +1,9 @@
-"""Curated policies: one data file per server, with a reason for each line.
+"""Provide curated policies: one data file per server, with a reason for each line.
 
 The user names a profile, so its grants count as the user's decision. It grants only what the server
 needs to work. It never names a path, because paths differ between users. With `arguments`, it
 grants the paths in the server's arguments, because such servers work on these paths. Secrets are
-passed if they are set.
+passed on if they are set.
 """
 
 import os
