@@ -43,7 +43,7 @@ class CpuTime:
         self._group = ""
 
     def read(self) -> float | None:
-        """Return milliseconds."""
+        """Return the CPU time in milliseconds."""
         if not self._group:
             return None
         with open(os.path.join(self._group, "cpu.stat"), encoding="ascii") as file:

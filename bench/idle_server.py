@@ -1,4 +1,4 @@
-"""A small MCP server over stdio: it answers every request, and has no tools."""
+"""Serve MCP over stdio without tools: answer every request."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""An agent with two servers from the registries, each in its own sandbox.
+"""Run an agent with two servers from the registries, each in its own sandbox.
 
     pip install 'mcp-corral[mcp]'
     python examples/agent.py ~/notes

@@ -1,4 +1,4 @@
-"""The entry point of the console script and of `python -m corral`.
+"""Provide the entry point of the console script and of `python -m corral`.
 
 Python's and corral's modules must not come from a directory that a project or a target can write.
 So this module and the package's `__init__` import only modules that Python has already loaded.

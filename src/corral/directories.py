@@ -1,4 +1,4 @@
-"""The directories of the user and of corral, and whether only the user can write to them.
+"""Find the directories of the user and of corral, and check that only the user can write there.
 
 No library is used for this, because importing one takes longer than the rest of the start.
 """
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.toml"
 STAGING = "-staging"
-"""Added to the path of the cache: the directory in which packages are assembled."""
+"""The suffix of the cache's path for the directory in which packages are assembled."""
 NO_HOME = "/nonexistent"
-"""The home in user databases for accounts without one."""
+"""The home that user databases have for accounts without a home."""
 
 
 @record

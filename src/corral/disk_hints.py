@@ -1,4 +1,4 @@
-"""Hints for errors of a file system: no space, no quota left, read-only, no locks."""
+"""Provide hints for errors of a file system: no space, no quota left, read-only, no locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All exceptions that corral raises on purpose.
+"""Define all exceptions that corral raises on purpose.
 
     SandboxError                 exit code, and a hint for the user
       ManifestError              all mistakes in a policy file, with their lines

@@ -1,4 +1,4 @@
-"""Frozen, keyword-only records that are cheap to import on the start path.
+"""Provide frozen, keyword-only records that are cheap to import on the start path.
 
 `dataclasses` imports `inspect` and `re`, which takes more than half as long as the start of a bare
 interpreter. A record behaves like `@dataclass(frozen=True, kw_only=True)`, also for type checkers,

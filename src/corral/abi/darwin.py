@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # Which results mean a failure. "positive": 0 or less. "zero": anything except 0. For both,
-    # errno has the cause. "status": anything except 0, which is the errno. "any": no result.
+    # How a result shows a failure. "positive": the result is 0 or less. "zero": it is not 0. In
+    # both cases errno has the cause. "status": the result is not 0, and is the errno itself. "any":
+    # no result means a failure.
     Check = Literal["positive", "zero", "status", "any"]
 
 

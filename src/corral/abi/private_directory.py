@@ -15,7 +15,9 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The most files that are kept of one kind. Each version of corral leaves its own files."""
+"""The maximum number of files of one kind that are kept. Each version of corral leaves its own
+files.
+"""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (
@@ -55,8 +57,8 @@ def make_private_directory(path: str) -> None:
 
 
 def _make_directories(path: str) -> None:
-    """Make a directory and those above it. Each is synced to the disk before the next one, because
-    a power cut must not remove the directory of a synced file.
+    """Make a directory and those above it. Sync each to the disk before the next one is made,
+    because a power cut must not remove the directory of a synced file.
     """
     if os.path.isdir(path or os.curdir):
         return

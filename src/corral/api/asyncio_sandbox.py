@@ -1,4 +1,6 @@
-"""The asyncio API. It is a separate module because importing asyncio takes longer than a launch."""
+"""Provide the asyncio API. It has its own module, because importing asyncio takes longer than a
+launch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Python API. Callers may have threads, because corral forks only the zygote."""
+"""Provide the Python API. Callers may have threads, because corral forks only the zygote."""
 
 from __future__ import annotations
 

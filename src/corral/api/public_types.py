@@ -1,4 +1,4 @@
-"""Types of the public API that other packages define."""
+"""Name the types of the public API that other packages define."""
 
 from corral.api.policy_dict import PolicyDict
 from corral.denials.records import Denial

@@ -1,4 +1,4 @@
-"""The handle of a running target. `launch`, `run` and their asyncio versions use it."""
+"""Provide the handle of a running target, for `launch`, `run` and their asyncio versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller's side of the Python API on Windows: one supervisor process for each run.
+"""Provide the caller's side of the Python API on Windows: one supervisor process for each run.
 
 Windows cannot fork, so every run starts a supervisor process. The supervisor gets the target's
 streams and two pipes to the caller. When the pipe from the caller closes, for whatever reason, the

@@ -1,4 +1,4 @@
-"""A supervisor of the Python API: reads a plan from the caller, runs it, and reports the result."""
+"""Run as a supervisor of the Python API: read a plan from the caller, run it, report the result."""
 
 import os
 import sys

@@ -1,4 +1,6 @@
-"""The caller's side of the zygote. Each process has one zygote, started at its first launch."""
+"""Provide the caller's side of the zygote. Each process has one zygote, started at its first
+launch.
+"""
 
 from __future__ import annotations
 

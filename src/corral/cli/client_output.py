@@ -26,7 +26,9 @@ OTHER_PERMISSIONS = {
 
 @record
 class Selection:
-    """The client or file that the user named, its files, and the named servers (none: all)."""
+    """The client or file that the user named, its files, and the named servers. If no server is
+    named, all are meant.
+    """
 
     word: str
     paths: tuple[str, ...]
@@ -75,7 +77,9 @@ def select(words: list[str], usage: str) -> Selection:
 
 
 def find_files(word: str) -> list[str]:
-    """Return the existing files of the client with this name, or the file itself."""
+    """Return the existing files of the client that `word` names. If `word` is a path, return only
+    it.
+    """
     client = catalogue.find_client(word)
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):

@@ -25,7 +25,7 @@ BOTH = (
 )
 POD = (
     Flag(name="--image", value="NAME", help="Kubernetes: the image that has the server and corral"),
-    Flag(name="--name", value="NAME", help="Kubernetes: the objects' name; else the server's"),
+    Flag(name="--name", value="NAME", help="Kubernetes: name of the objects; else the server's"),
     Flag(
         name="--volume", value="PATH=VOLUME", many=True,
         help="Kubernetes: the volume behind a granted path: claim:NAME, configmap:NAME or emptydir",

@@ -1,4 +1,4 @@
-"""The value of `--learn-until`: a time in UTC, as `corral wrap --learn DURATION` writes it."""
+"""Convert the value of `--learn-until`, a time in UTC that `corral wrap --learn` writes."""
 
 import calendar
 import time

@@ -1,4 +1,4 @@
-"""Flags as data: one table per command for parsing, help and completion.
+"""Define flags as data. One table per command serves for parsing, help and completion.
 
 `argparse` is not used, because its import alone takes as long as starting a bare interpreter.
 """

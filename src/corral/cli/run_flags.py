@@ -1,4 +1,4 @@
-"""The flags of `run` that set what a target may do, and the manifest made from them.
+"""Define the flags of `run` that set what a target may do, and make a manifest from them.
 
 The policy's schema has the key of each flag and the kind of its value.
 """
@@ -39,7 +39,7 @@ FLAGS = (
     _flag("limits.disk", "private writable space, and the largest file"),
     _flag("limits.timeout", f"wall clock, e.g. 60s; then SIGTERM, {GRACE_SECONDS:g} s, SIGKILL"),
     _flag("network.allow", "a destination it may reach"),
-    _flag("network.listen", "a port of it that the host's loopback reaches"),
+    _flag("network.listen", "a port of it that the host may reach on loopback"),
     _flag("filesystem.read", "a file or directory it may read"),
     _flag("filesystem.write", "a file or directory it may change"),
     _flag("filesystem.own_unix_sockets", "let its processes use unix sockets among themselves"),

@@ -28,7 +28,8 @@ NOT_UNDERSTOOD = "not understood"
 
 @record
 class ServerStatus:
-    """The state of one server. `corral` is the program that starts it; `own`: it is this corral.
+    """The state of one server. `corral` is the program that starts it. `own` means that it is this
+    corral.
 
     `walled` means that this corral starts the server; None if it does not run on this machine.
     `denials` counts the denials of its last runs that its flags do not allow. `state_bytes` is the

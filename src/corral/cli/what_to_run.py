@@ -247,7 +247,9 @@ def _is_directory(word: str) -> bool:
 
 
 def _may_be_reference(word: str) -> bool:
-    """Check only the characters, so that a plain command imports no further module."""
+    """Return whether a word may be a reference. Check only its characters, so that a plain command
+    imports no further module.
+    """
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
 

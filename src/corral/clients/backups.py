@@ -1,4 +1,4 @@
-"""Records of the text that corral replaced in clients' files, and backups of whole files.
+"""Keep records of the text that corral replaced in clients' files, and backups of whole files.
 
 Each file has one record and a few backups, named after a digest of its real path. They contain
 secrets of the configuration, so only the user can access their directory.

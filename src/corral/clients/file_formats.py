@@ -1,4 +1,4 @@
-"""The file formats of clients' configurations, and the operations that wrapping needs."""
+"""Define the file formats of clients' configurations, and the operations that wrapping needs."""
 
 import os
 import sys

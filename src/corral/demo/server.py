@@ -33,7 +33,7 @@ OUTPUT_SCHEMA = {
 
 
 class RequestError(Exception):
-    """Has the code and the message of a JSON-RPC error object."""
+    """A request that is answered with a JSON-RPC error object, with this code and message."""
 
 
 class Server:

@@ -1,4 +1,4 @@
-"""Write the Containerfile of an exported server. Its packages are checked against the lock file's
+"""Write the Containerfile of an exported server, which checks packages against the lock file's
 hashes.
 
 The base image is a build argument, so that a user can pin it by digest or replace it.

@@ -35,7 +35,8 @@ class Engine:
 
 
 def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Held, ...]:
-    """Return what enforces each control. Refuse, and name all controls that cannot be enforced."""
+    """Return what enforces each control. If some have no mechanism, raise an error that names all.
+    """
     if policy.mcp is not None:
         raise PolicyError(
             f"mcp: {engine.name} does not read messages",
@@ -57,7 +58,7 @@ def _options(control: Control, engine: Engine) -> Sequence[Option]:
 
 
 def format_holding(controls: Sequence[Held]) -> list[tuple[str, ...]]:
-    """Return a row for each requested control: control, request, who enforces it, how."""
+    """Return a row for each requested control: control, request, what enforces it, how."""
     rows: list[tuple[str, ...]] = []
     for held in controls:
         if held.status == "not asked":

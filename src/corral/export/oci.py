@@ -60,7 +60,7 @@ class Bundle:
 def build_bundle(
     subject: Subject, sources: Sequence[Source], *, cwd: str, variables: Mapping[str, str]
 ) -> Bundle:
-    """Return the bundle. Refuse, and name all controls that no runtime enforces."""
+    """Return the bundle. If no runtime enforces some controls, raise an error that names all."""
     policy, rootless = subject.policy, bool(os.geteuid())
     layout = _survey(subject)
     controls = decide_for_engine(policy, _engine(policy, rootless=rootless), layout.machine)

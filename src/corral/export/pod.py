@@ -56,7 +56,9 @@ class PodPolicy:
 def make_pod_policy(
     sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
 ) -> PodPolicy:
-    """Merge the sources for a pod. Refuse, and name all controls that it cannot enforce."""
+    """Merge the sources for a pod. If it cannot enforce some controls, raise an error that names
+    all.
+    """
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}
     without = [replace(one, manifest=replace(one.manifest, **no_paths)) for one in sources]

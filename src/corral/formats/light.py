@@ -1,4 +1,4 @@
-"""JSON and SHA-256 from the C modules that `json` and `hashlib` use.
+"""Provide JSON and SHA-256 from the C modules that `json` and `hashlib` use.
 
 `json` imports `re`, and `hashlib` loads OpenSSL. Both are too slow for a start that reads one small
 file. An interpreter without these C modules uses `json` and `hashlib`.

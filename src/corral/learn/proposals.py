@@ -1,8 +1,9 @@
-"""Turn the denied accesses of a watched run into proposals. Pure, except for looking up paths.
+"""Turn the denied accesses of a watched run into proposals.
 
-A path counts as denied if it exists on the host but not in the sandbox. So an access to a file that
-exists nowhere is not reported. The target may ask for any number of paths. So no step compares each
-path with every other one, and only a few paths become questions.
+This code is pure except that it looks up paths. A path counts as denied if it exists on the host
+but not in the sandbox. So an access to a file that exists nowhere is not reported. The target may
+ask for any number of paths. So no step compares each path with every other one, and only a few
+paths become questions.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CEILINGS = frozenset(
 PROJECT_MARKS = (".git", "package.json", "pyproject.toml", "Cargo.toml", "go.mod", ".hg")
 MIN_GROUPED = 3
 MAX_PROPOSED = 50
-"""The number of proposed paths. Nobody would read the questions about 1000 paths."""
+"""The number of proposed paths, because no user would read the questions about 1000 paths."""
 MAX_LISTED = 50
 REPOSITORY = frozenset((".git", ".hg", ".jj"))
 OWN_FILE = "one of the server's own files"

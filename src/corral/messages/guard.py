@@ -1,4 +1,4 @@
-"""The guard decides for each message between a client and its server whether it passes.
+"""Decide for each message between a client and its server whether it passes.
 
 The client is the user's and is trusted, but its model may be misled. The server is not trusted. A
 frame to which no rule applies passes unchanged. A refused request is answered with an error that
@@ -43,7 +43,7 @@ NAMED_BY: Mapping[str, tuple[str, str]] = {
 """Methods of the client that name one item: {method: (kind, parameter with the name)}."""
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""Returns the message to pass on, or None. Answers to the sender are added to the list."""
+"""A judge returns the message to pass on, or None. It adds answers to the sender to the list."""
 
 
 @record

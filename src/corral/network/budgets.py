@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 MAX_EXTRA_DIALS = 128
 ACCEPT_RETRY_SECONDS = 0.1
-"""The pause after an accept that failed for lack of descriptors. The client is still waiting."""
+"""The pause in seconds after an accept that failed because no descriptor was left. The client is
+still waiting.
+"""
 RESUME_FRACTION = 1 / 4
 """A pause lasts until this part of the burst is available, to avoid a wake-up for each request."""
 

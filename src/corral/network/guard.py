@@ -1,9 +1,9 @@
-"""The address guard refuses to dial addresses of the host, its neighbours and cloud services.
+"""Refuse to dial addresses of the host, its neighbours and cloud services.
 
-The owner of a DNS zone chooses its addresses, so an allowed name may lead to the host itself, to
-its neighbours or to a cloud's metadata service. The table is corral's own, because `ipaddress`
-calls ::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. If an address contains an
-IPv4 address, both are checked.
+This is the address guard. The owner of a DNS zone chooses its addresses, so an allowed name may
+lead to the host itself, to its neighbours or to a cloud's metadata service. The table is corral's
+own, because `ipaddress` calls ::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. If
+an address contains an IPv4 address, both are checked.
 
 A network in the policy or in the user's config admits addresses if it is not larger than the
 guarded network around them. So 10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means

@@ -20,7 +20,7 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Never reached through the proxy, where they would mean the proxy's own loopback."""
+"""These are never reached through the proxy, where they would mean the proxy's own loopback."""
 
 
 @record
@@ -121,7 +121,7 @@ def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
 def parse_connect_reply(data: bytes) -> bytes | None:
     """Return the bytes after the proxy's reply; None while the reply is incomplete.
 
-    Raise ValueError if the proxy refuses.
+    Raise ValueError if the proxy refuses the connection.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
@@ -132,5 +132,5 @@ def parse_connect_reply(data: bytes) -> bytes | None:
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
         raise ValueError("not the reply of a proxy")
     if not 200 <= int(words[1][:3]) < 300:
-        raise ValueError("the proxy refuses")
+        raise ValueError(f"the proxy refused the connection (status {int(words[1][:3])})")
     return rest

@@ -1,4 +1,4 @@
-"""The mounts that this process sees, from /proc/self/mountinfo (proc(5)). Only Linux has any."""
+"""Read the mounts that this process sees from /proc/self/mountinfo (proc(5)), on Linux only."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Check and compare Windows paths as text: which can be granted, and which contains which. Pure.
+"""Check and compare Windows paths as text: which can be granted, and which contains which.
 
-Paths with a second meaning are refused, not interpreted: shares and devices, streams
-(`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and device
-names such as `CON`. All other paths mean the same on every Windows.
+This code is pure. Paths with a second meaning are refused, not interpreted: shares and devices,
+streams (`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and
+device names such as `CON`. All other paths mean the same on every Windows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -91,7 +91,7 @@ def is_unambiguous(path: str) -> bool:
 
 
 def normalize(path: str) -> str:
-    r"""Return the only form of a path: `C:\a\b`, drive in upper case, no prefix. Raise Refused."""
+    r"""Return a path as `C:\a\b`: drive in upper case, no prefix. Refuse ambiguous paths."""
     text = path.replace("/", "\\")
     if text.startswith(EXTENDED_PREFIX) and text[5:7] == ":\\":
         text = text[4:]

@@ -1,7 +1,7 @@
-"""Choose the mechanism that enforces each control. Only this module degrades or refuses. Pure.
+"""Choose the mechanism that enforces each control. Only this module degrades or refuses.
 
-Each control has a list of options, best first. The first option whose needs were all proven on this
-host is chosen. Without such an option the control is not enforced:
+This code is pure. Each control has a list of options, best first. The first option whose needs were
+all proven on this host is chosen. Without such an option the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused, and the error names all of them.
 - If it is a default limit, the run continues with a warning.

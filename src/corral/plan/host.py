@@ -1,4 +1,4 @@
-"""The findings of the probes about this machine.
+"""Define the findings of the probes about this machine.
 
 A probe uses a capability in a disposable child. The capability is proven only if the probe saw the
 denial *and* saw the control succeed. Otherwise it is absent or unknown, and unknown counts as

@@ -1,4 +1,4 @@
-"""The plan of a run: its steps, and the mechanism that enforces each control. Plain data."""
+"""Define the plan of a run as plain data: its steps, and what enforces each control."""
 
 from __future__ import annotations
 

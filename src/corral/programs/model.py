@@ -1,4 +1,4 @@
-"""The Program to which a command resolves: the file to execute and the host's files it needs."""
+"""Define the Program to which a command resolves: its executable and the files that it needs."""
 
 import os
 

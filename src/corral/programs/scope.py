@@ -31,7 +31,8 @@ SYSTEM_PREFIXES = (
     "/opt", "/snap", "/home/linuxbrew/.linuxbrew", "/Library/Developer", "/Library/Frameworks",
     "/Applications/Xcode.app",
 )  # fmt: skip
-# Version managers keep interpreters below these directories of HOME, or of a variable's directory.
+# Version managers keep interpreters below these directories of HOME. If a variable of
+# MANAGED_BY_VARIABLE is set, they keep them below the directory that it names.
 MANAGED_IN_HOME = (
     ".asdf/installs", ".bun", ".deno", ".fnm/node-versions", ".local/share/fnm/node-versions",
     ".local/share/mise/installs", ".local/share/pdm/python", ".local/share/pnpm/nodejs",

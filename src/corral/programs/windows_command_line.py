@@ -1,8 +1,8 @@
-r"""Format argument lists as the single string for CreateProcessW, and environments. Pure.
+r"""Format argument lists as the single string for CreateProcessW, and environments.
 
-Windows has no argument vector: each program splits its own command line. CommandLineToArgvW and the
-C runtime's start-up code split the result into exactly the same arguments, because both follow
-these rules:
+This code is pure. Windows has no argument vector: each program splits its own command line.
+CommandLineToArgvW and the C runtime's start-up code split the result into exactly the same
+arguments, because both follow these rules:
 
 - The program's own name ends at the next quote if it begins with one. Backslashes do not escape
   there.

@@ -1,7 +1,7 @@
-"""Read resources by name from a program file, as FindResourceW would find them. Pure.
+"""Read resources by name from a program file, as FindResourceW would find them.
 
-Only the headers, the section table, and the resource directory of type RT_RCDATA are parsed. The
-file is untrusted: every offset is checked, and invalid parts count as missing.
+This code is pure. Only the headers, the section table, and the resource directory of type RT_RCDATA
+are parsed. The file is untrusted: every offset is checked, and invalid parts count as missing.
 """
 
 import struct

@@ -1,4 +1,4 @@
-r"""Parse files that only start another program, without executing them. Pure.
+r"""Parse files that only start another program, without executing them. This code is pure.
 
 - `Scripts\tool.exe` as written by pip: a launcher, a `#!` line, a zip with the script (distlib).
 - `Scripts\tool.exe` as written by uv: its resources name the interpreter; older versions have a

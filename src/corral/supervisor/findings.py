@@ -1,4 +1,4 @@
-"""The cache of probe results, so that not every `run` has to probe.
+"""Cache the results of probes, so that not every `run` has to probe.
 
 The key contains everything that can change a result: boot, user, corral, kernel, namespaces,
 security label, filters and sysctls. Each key has its own file, and a file that does not contain the

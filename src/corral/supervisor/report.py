@@ -1,4 +1,4 @@
-"""The report of a run: what was asked, what was enforced, and how the run ended."""
+"""Make the report of a run: what was asked, what was enforced, and how the run ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SIGNALLED = 128
 NOT_ENOUGH_QUOTA = 1816
 """The exit code of all processes in a Windows job whose user-mode time is used up."""
 ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
-"""By signal, the share of the CPU limit that must be used for the signal to count as the limit's.
+"""By signal, the share of the CPU limit that must be used before the signal counts as caused by the
+limit.
 
 The kernel kills by ticks but accounts by the clock, and on a busy machine ticks are a fifth ahead.
 SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a second after the limit and has

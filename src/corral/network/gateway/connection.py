@@ -100,7 +100,7 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read which server the client wants. A client that sends nothing is kept waiting."""
+        """Read which server the client wants. A client that sends nothing has to wait."""
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:

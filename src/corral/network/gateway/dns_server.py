@@ -34,7 +34,7 @@ MAX_STREAMS = 32
 MAX_PAIRS = 128
 """The target's datagram sockets, if each is one end of a pair."""
 IDLE_SECONDS = 10.0
-"""How long a TCP client may be silent."""
+"""The time in seconds that a TCP client may be silent."""
 
 
 class DnsServer:

@@ -1,4 +1,4 @@
-"""The gateway accepts the target's connections in an allowlist run, checks them, dials and copies.
+"""Accept the target's connections in an allowlist run, check them, dial and copy.
 
 The gateway is part of the supervisor, outside the sandbox. Its listeners are in the target's
 network namespace, where every address leads to them. The local address of an accepted socket is the
@@ -40,7 +40,9 @@ MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
 """The number of connections that are accepted before other inputs get their turn."""
 MAX_FAILED = 256
-"""Limit for connections without data (refused or empty), at once and then per second."""
+"""The limit for connections without data (refused or empty): the number at once, and then per
+second.
+"""
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait for others to end."""
 OTHER_DESCRIPTORS = 128

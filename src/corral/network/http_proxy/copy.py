@@ -100,7 +100,9 @@ class PolledCopy:
 
 
 def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, int]:
-    """Return the ready descriptors. Raise TimeoutError, or ConnectionAbortedError on `stop`."""
+    """Return the ready descriptors. Raise TimeoutError if there are none in time, and
+    ConnectionAbortedError if `stop` is closed.
+    """
     poll = select.poll()
     poll.register(stop, select.POLLIN)
     for fd, mask in masks.items():

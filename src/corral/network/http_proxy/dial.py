@@ -14,7 +14,7 @@ from corral.network.dial_attempts import STAGGER_SECONDS, Attempts
 def connect(
     addresses: Sequence[bytes], port: int, *, timeout_seconds: float, budget: DialBudget
 ) -> socket.socket:
-    """Return a blocking socket. Raise the OSError of the last address that failed."""
+    """Return a connected, blocking socket. If no address answers, raise the last OSError."""
     dial = _Dial(addresses, port, budget)
     deadline = time.monotonic() + timeout_seconds
     try:

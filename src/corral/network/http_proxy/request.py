@@ -1,9 +1,9 @@
-"""Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, for their destination. Pure.
+"""Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, for their destination.
 
-There are two forms. After `CONNECT host:port` all bytes pass unchanged. A request with a whole
-`http://` URL is rewritten for the server, with the URL's host as Host. It also gets `Connection:
-close`, because a second request on the same connection could name another host and would not be
-checked.
+This code is pure. There are two forms of requests. After `CONNECT host:port` all bytes pass
+unchanged. A request with a whole `http://` URL is rewritten for the server, with the URL's host as
+Host. It also gets `Connection: close`, because a second request on the same connection could name
+another host and would not be checked.
 """
 
 from corral.network.addresses import address_or_none
@@ -106,7 +106,7 @@ def parse_authority(text: bytes, default_port: int | None) -> Destination:
     if written.startswith("["):
         host, bracket, port = written[1:].partition("]")
         if not bracket or (port and not port.startswith(":")) or ":" not in host:
-            raise RefusedError("the host cannot be read")
+            raise RefusedError("the IPv6 address in brackets is malformed")
         port = port[1:] if port else ""
     else:
         host, _, port = written.partition(":")
@@ -117,11 +117,11 @@ def parse_authority(text: bytes, default_port: int | None) -> Destination:
     if address is not None:
         return address_destination(address, number)
     if not is_host_name(host):
-        raise RefusedError("the host cannot be read")
+        raise RefusedError("the host name is malformed")
     return Destination(host=host, port=number)
 
 
 def _parse_port(text: str) -> int:
     if not is_digits(text) or len(text) > 5 or not 0 < int(text) <= MAX_PORT:
-        raise RefusedError("the port cannot be read")
+        raise RefusedError("the port is not a number from 1 to 65535")
     return int(text)

@@ -1,9 +1,9 @@
 """Unpack an untrusted zip archive, and write nothing outside of the given directory.
 
-Refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams; names
-that occur twice or that file systems interpret differently; encryption and unusual compression;
-data before or between the entries, which readers interpret differently; and archives beyond the
-limits. If an entry has more data than it declares, the rest is not read.
+These are refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams;
+names that occur twice or that file systems interpret differently; encryption and unusual
+compression; data before or between the entries, which readers interpret differently; and archives
+beyond the limits. If an entry has more data than it declares, the rest is not read.
 """
 
 import os

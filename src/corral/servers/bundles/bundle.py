@@ -1,4 +1,4 @@
-"""MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, unpacked once, named by digest.
+"""Open MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, which are unpacked once.
 
 The bundle's author wrote everything in it. Its command is checked like the command in a server's
 directory. Its requests (`_meta."io.corral"`, defaults that name files) need the user's approval of

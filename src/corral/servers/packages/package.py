@@ -109,7 +109,7 @@ def fetch_package(
     source = SOURCES[reference.kind]
     for other in sorted(set(how.runtimes) - {source.runtime}):
         raise SandboxError(
-            f"--{other} is not for {reference.kind}: packages", hint=f"--{source.runtime} is"
+            f"--{other} is not for {reference.kind}: packages", hint=f"use --{source.runtime}"
         )
     key = current_key(reference, how)
     found = store.find_usable(key) or _find_from_same_index(reference, how)

@@ -1,4 +1,4 @@
-"""The kinds of packages that corral installs, and their registries."""
+"""Define the kinds of packages that corral installs, and their registries."""
 
 from __future__ import annotations
 

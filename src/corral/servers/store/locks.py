@@ -1,4 +1,4 @@
-"""File locks that end with their process, so that two runs never install the same package."""
+"""Provide file locks that end with their process, so that no package is installed twice at once."""
 
 from __future__ import annotations
 

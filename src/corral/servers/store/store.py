@@ -1,4 +1,4 @@
-"""The content-addressed cache of installed packages and unpacked bundles.
+"""Keep installed packages and unpacked bundles in a content-addressed cache.
 
 A tree is named by a SHA-256 over its paths, kinds, executable bits and contents. It is read-only,
 and all entries of the same content share it. An entry is one small file, named by a key that
@@ -260,8 +260,8 @@ def entries() -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry. Remove its tree too, unless another entry or a run uses it. After that run
-    the tree is garbage.
+    """Remove an entry. Remove its tree too, unless another entry or a run uses it. A tree that a
+    run uses becomes garbage when that run ends.
     """
     with lock_all():
         try:
@@ -402,7 +402,7 @@ def find_leftovers() -> Iterator[str]:
 
 
 def find_idle_staging() -> Iterator[str]:
-    """Yield what is in the staging root and belongs to no installation that is running now."""
+    """Yield the paths in the staging root that belong to no installation that is running now."""
     root, locks = staging_root(), store_path("locks")
     try:
         refuse_shared(root, os.lstat(root), 0o077)

@@ -110,7 +110,9 @@ class Stream:
         self._ended = self._end_sent = self._gone = False
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Return some bytes, or no bytes at the end of the stream. Raise TimeoutError."""
+        """Return some bytes, or no bytes at the end of the stream. Raise TimeoutError after
+        `timeout`.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not self._arrived and not self._ended and not self._gone:
