@@ -258,7 +258,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="audit-refused",
-        sentence="The run refuses if the file is in a write grant, is a link, or is not an audit file.",
+        sentence="corral refuses the run if the file is in a write grant, is a link, or is not an audit file.",
         tests=(
             f"{AUDIT}::test_an_audit_file_that_cannot_be_written_is_refused",
             f"{AUDIT}::test_the_target_cannot_write_its_audit",
@@ -277,7 +277,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="listen-taken",
-        sentence="If the port is taken, the run refuses.",
+        sentence="If the port is taken, corral refuses the run.",
         tests=(f"{LISTEN}::test_a_port_that_is_taken_refuses_the_run",),
         source=GATEWAY,
     ),
@@ -289,7 +289,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-bare",
-        sentence="If this was not proven, a run that states a list refuses with exit code 125, and without a list the network stays closed.",
+        sentence="If this was not proven, corral refuses a run that states a list, with exit code 125. Without a list the network stays closed.",
         tests=(f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",),
         source=GATEWAY,
     ),
@@ -380,7 +380,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-allow",
-        sentence="A list refuses too, if Seatbelt was not proven or is off.",
+        sentence="It also refuses a run with a list if Seatbelt was not proven or is off.",
         tests=(
             f"{MACOS_PLAN}::test_an_allowlist_is_refused_and_never_widened",
             f"{MACOS_PROXY}::test_an_allowlist_is_refused_without_seatbelt",

@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-memory",
-            "Any other run refuses and prints the `corral approve --path` that allows it.",
+            "corral refuses any other run and prints the `corral approve --path` that allows it.",
             (
                 "tests/unit/policy/test_granted_paths.py::test_a_path_that_leads_elsewhere_is_refused",
                 f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",
@@ -131,7 +131,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "asks-told",
-            "Until you run `corral approve`, a run refuses and lists the request, unless you granted all of it yourself.",
+            "Until you run `corral approve`, corral refuses the run and lists the request, unless you granted all of it yourself.",
             (
                 f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy",
                 f"{POLICY}::test_requests_that_the_user_granted_need_no_approval",
@@ -158,7 +158,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "config-owner",
-            "The run refuses if the file does not belong to you or root, or if another user can write to it.",
+            "corral refuses the run if the file does not belong to you or root, or if another user can write to it.",
             (f"{TRUST}::test_ceilings_that_others_could_write_are_refused", f"{TRUST}::test_ceilings_of_another_user_are_refused"),
         ),
         (

@@ -58,7 +58,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-refuses",
-        sentence="A run refuses and names what is missing.",
+        sentence="corral refuses the run and names what is missing.",
         tests=(
             f"{MACOS_PLAN}::test_without_seatbelt_a_run_refuses_and_names_the_walls",
             "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_a_run_is_refused_and_best_effort_is_cooperative",

@@ -247,7 +247,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-refused",
-        sentence="A run that states such a limit refuses.",
+        sentence="corral refuses a run that states such a limit.",
         tests=(
             f"{WINDOWS}/test_run.py::test_a_stated_limit_that_windows_cannot_enforce_is_refused",
             f"{WINDOWS}/test_run.py::test_a_stated_io_limit_is_refused",

@@ -176,7 +176,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-lead",
-                "Otherwise the run refuses and names the `--read` that allows it.",
+                "Otherwise corral refuses the run and names the `--read` that allows it.",
                 LINUX,
                 (
                     f"{PLANTED}::test_a_fresh_checkout_cannot_choose_readable_paths",
