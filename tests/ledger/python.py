@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-mistakes",
-        sentence="`sandboxed` itself raises mistakes in the policy, before anything starts.",
+        sentence="If the policy has a mistake, `sandboxed` itself raises an error, before anything starts.",
         tests=(f"{PROFILES}::test_mistakes_in_a_policy_are_raised_before_anything_starts",),
         source=PYTHON_PAGE,
         where=ANY,

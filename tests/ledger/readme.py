@@ -116,7 +116,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="stated-refuses",
-        sentence="A limit that you state is required: a host that cannot enforce it refuses the run.",
+        sentence="A limit that you state is required: if the host cannot enforce it, corral refuses the run.",
         tests=(
             f"{PLAN}::test_a_stated_limit_is_required",
             f"{CLI}::test_a_missing_stated_control_is_refused_by_name",
@@ -204,7 +204,7 @@ CLAIMS: tuple[Claim, ...] = (
         )),
     Claim(
         id="exit-refused",
-        sentence="corral refused, or could not set up a wall: the target never ran",
+        sentence="corral refused the run, or could not set up a wall: the target never ran",
         tests=(
             f"{FAILURES}::test_no_target_runs_if_a_step_fails",
             f"{FAILURES}::test_the_target_runs_without_an_injected_failure",

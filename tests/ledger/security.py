@@ -186,7 +186,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="learn-typed",
-        sentence="Only what is typed after a question answers it.",
+        sentence="Only text that is typed after a question counts as its answer.",
         tests=(f"{LEARNING}::test_only_what_is_typed_after_a_question_answers_it",),
         source=SECURITY,
     ),
@@ -469,18 +469,18 @@ CLAIMS: tuple[Claim, ...] = (
     row("limits", "limit-address-space", "`address_space`", "RLIMIT_AS of each process", f"{RUN}::test_a_stated_address_space_is_enforced"),
     row(
         "refused", "refuse-io", "an `io` rate without a delegated cgroup",
-        "refuses, because nothing else enforces it",
+        "corral refuses the run, because nothing else enforces it",
         f"{RUN}::test_an_io_rate_is_enforced_by_a_cgroup_or_refused",
     ),
     row(
         "refused", "refuse-network",
         "`network.allow` without user namespaces, in an engine that has a seccomp listener",
-        "refuses, because nothing there enforces an allowlist",
+        "corral refuses the run, because nothing there enforces an allowlist",
         f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",
     ),
     row(
         "refused", "refuse-no-walls", "a run where user namespaces and Landlock both fail",
-        "refuses, and names what is missing",
+        "corral refuses it, and names what is missing",
         f"{CGROUP}::test_without_user_namespaces",
         where=MACHINE,
     ),
@@ -626,7 +626,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-state",
-                "A run by root refuses `state`, because the target has another user id and cannot reach the directory.",
+                "corral refuses `state` in a run by root, because the target has another user id and cannot reach the directory.",
                 (f"{BARE}::test_a_kept_home_belongs_to_one_server",),
             ),
             (
@@ -662,7 +662,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-bounded",
-                "The run then names the directories that were not searched; with `--strict` it refuses.",
+                "The run then names the directories that were not searched; with `--strict` corral refuses the run.",
                 (
                     f"{MASKS}::test_a_search_that_reaches_its_bound_is_reported",
                     f"{MASKS}::test_a_strict_run_refuses_unsearched_directories",
@@ -670,7 +670,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-many",
-                "A run with more than 1000 names to cover refuses.",
+                "corral refuses a run with more than 1000 names to cover.",
                 (f"{REPOSITORIES}::test_planted_repositories_are_refused_at_once",),
             ),
             (

@@ -136,7 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-pids",
-        sentence="the number that you run at the start, and `pids` more.",
+        sentence="RLIMIT_NPROC bounds the number of processes to those that you run at the start, and `pids` more.",
         tests=(
             f"{MACOS_PLAN}::test_the_number_of_processes_is_bounded_without_being_sampled",
             f"{MACOS}::test_rlimits_match_those_that_macos_enforces",

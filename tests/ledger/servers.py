@@ -226,7 +226,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "store-closed",
-                "corral refuses and says so.",
+                "corral refuses the run and says so.",
                 LINUX,
                 (f"{SUPPLY}::test_root_without_namespaces_is_refused_with_the_reason",),
             ),
