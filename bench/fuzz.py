@@ -227,7 +227,7 @@ def main() -> int:
         print(f"{name}: exit {done.returncode}; " + "; ".join(kept[:3]), flush=True)
         if done.returncode:
             print("\n".join(lines[-25:]), flush=True)
-    print(f"{len(names) - failed} of {len(names)} readers held; new inputs are in {found}")
+    print(f"{len(names) - failed} of {len(names)} parsers had no finding; new inputs: {found}")
     return 1 if failed else 0
 
 

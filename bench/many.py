@@ -68,7 +68,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--only", choices=PARTS, help="default: both")
     parser.add_argument("--through", choices=WAYS, default="command", help="corral run, or launch")
-    parser.add_argument("--servers", type=measure.positive, default=200, help="held at once")
+    parser.add_argument("--servers", type=measure.positive, default=200, help="running at once")
     parser.add_argument("--real", type=int, default=0, help=f"how many of them are {REAL}")
     parser.add_argument("--idle", type=measure.positive, default=30, help="beside bare ones")
     parser.add_argument("--minutes", type=float, default=60.0, help="at least this long")

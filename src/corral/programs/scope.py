@@ -114,8 +114,8 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return `directory`, which is above `place`, or the root or grant of `place` if
-        smaller.
+        """Return `directory`, which is above `place`. If the root or grant of `place` is smaller,
+        return that.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory

@@ -26,7 +26,8 @@ HERE = "<launcher_dir>"
 
 @record
 class Launcher:
-    """`kind`: "script" runs the launcher itself as a zip, "python" is the interpreter's proxy.
+    """A launcher of the kind "script" is itself run as a zip by `python`. The kind "python" only
+    starts the interpreter `python`.
 
     A relative `python` is relative to the launcher's directory, unless it is a bare name.
     """

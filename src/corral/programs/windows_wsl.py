@@ -15,7 +15,9 @@ WITHOUT = "run it in WSL2, which has the mechanisms of Linux (`wsl.exe --install
 
 
 def advice(distribution: str) -> str:
-    """Return the command that runs a server in this distribution; if "", how to install one."""
+    """Return the command that runs a server in this distribution. If it is "", say how to install
+    one.
+    """
     if not distribution:
         return WITHOUT
     into = f"wsl.exe -d {shlex.quote(distribution)} --"

@@ -39,7 +39,7 @@ SIGINFO_BYTES = 128
 class Signals:
     """Signals to corral, read from a descriptor.
 
-    The signals are blocked, so that none is lost between the fork and the watch.
+    The signals are blocked, so that none is lost between the fork and the start of the watcher.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ signals = Signals
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Plan the steps of a run. The chosen mechanism of `tree` decides the tier."""
+    """Plan the steps of a run. The mechanism that was chosen for `tree` decides the tier."""
     seen = host_files.survey(policy, program, home=home)
     if any(held.mechanism == options.PID_NAMESPACE for held in controls):
         steps = tier_namespaces.compose(policy, program, seen, controls)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the disks behind these paths, and the paths without a disk.
+    """Return the disks behind /usr and the grants, and the paths among these without a disk.
 
     A file system in memory has no disk and needs no limit. Overlays, some btrfs volumes and network
     file systems have no disk either, and cannot be limited.

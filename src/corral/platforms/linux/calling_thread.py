@@ -81,7 +81,7 @@ class CallingThread:
         return found
 
     def write(self, address: int, data: bytes) -> None:
-        """Write to the caller's memory.
+        """Write to the caller's memory, and then check that the call still waits.
 
         The pid of a dead process may be reused. So the memory was the caller's only if the call
         still waits afterwards.

@@ -202,7 +202,10 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _common_name(words: list[bytes]) -> str:
-    """Return the program's name. Python's first list has a path for each directory of PATH."""
+    """Return the program's name, or "" if the words are an environment.
+
+    Python's list of candidates has one path per directory of PATH, all with the same name.
+    """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):
         return names.pop()

@@ -58,7 +58,9 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Die when the supervisor dies. A change of ids clears this, so it is set again after each."""
+    """Let this process die with its supervisor. Call this again after each change of ids, which
+    clears it.
+    """
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 

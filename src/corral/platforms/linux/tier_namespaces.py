@@ -208,7 +208,9 @@ def _state(policy: Policy, program: Program, layout: Layout) -> list[Step]:
 
 
 def _network(policy: Policy) -> list[Step]:
-    """Return only loopback, or loopback with a route for every address to the gateway."""
+    """Return the steps for loopback alone, or for loopback with a gateway that every address leads
+    to.
+    """
     if not policy.allow:
         return [loopback.Loopback(), outbound_listeners.DeniedNetwork()]
     from corral.network.rules import parse_rules

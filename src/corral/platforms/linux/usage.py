@@ -209,7 +209,10 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Read the status of a thread with memory. The first thread has none after its exit."""
+    """Return the sum of `rows` in the status of the first thread that has memory, in bytes.
+
+    The first thread of a process has no memory after its exit, while others still run.
+    """
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:

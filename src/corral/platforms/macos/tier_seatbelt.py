@@ -38,7 +38,7 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""Room above a stated limit of processes, because the limit is only enforced by sampling."""
+"""RLIMIT_NPROC exceeds a stated limit by this number, because sampling enforces the limit."""
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),

@@ -44,7 +44,9 @@ def is_work_directory(path: str) -> bool:
 
 
 def inner(path: str) -> tuple[str, ...]:
-    """Return the directories in a private directory that belong to the target. The top does not."""
+    """Return the directories in a private directory that belong to the target. The private
+    directory itself belongs to corral.
+    """
     return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
 

@@ -308,7 +308,9 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
-    """Choose as npx and uvx do: the named one, the only one, or the one named like the package."""
+    """Choose a program as npx and uvx do: the named one, the only one, or the one named like the
+    package.
+    """
     if not programs:
         raise SandboxError(f"{reference.name} has no program to run: it is a library")
     if reference.program:

@@ -56,7 +56,9 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Made after init has joined its cgroup, because that cgroup becomes the namespace's root."""
+    """Makes the cgroup namespace after init has joined its cgroup, because that cgroup becomes the
+    namespace's root.
+    """
 
     name = "cgroup_namespace"
     stage: Stage = "init"

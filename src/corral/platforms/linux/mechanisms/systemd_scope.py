@@ -97,7 +97,7 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Return the slice that systemd would choose, so that a later sweep can find it."""
+    """Return the slice that systemd would choose, so that a later sweep can find the scope."""
     return "app.slice" if os.geteuid() else "system.slice"
 
 

@@ -84,7 +84,9 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe in a scope of systemd. The probe itself stays beside the leaves, so the scope stays."""
+    """Probe in a scope of systemd. The probe itself stays beside the leaves, so that the scope is
+    not removed.
+    """
     from corral.platforms.linux.mechanisms import systemd_scope
 
     unit = systemd_scope.unit_of(f"probe-{controller}-of-{os.getpid()}")

@@ -35,7 +35,9 @@ NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 @record
 class Trial:
-    """Runs in place of a target. It tries what the walls must deny, and writes the results."""
+    """Runs in place of a target. It tries the acts that the walls must deny, and writes the
+    results.
+    """
 
     name = "trial"
     fd: int
