@@ -109,7 +109,7 @@ def _bind() -> tuple[Syscall, dict[str, int]]:
     from corral.abi.linux_syscalls import TABLES
 
     if sys.platform == "win32":
-        raise OSError("Linux system calls")
+        raise OSError("Windows has no Linux system calls")
     function = ctypes.PyDLL(None, use_errno=True).syscall
     function.restype = ctypes.c_long
     # c_void_p accepts integers of any sign, bytes, buffers and None.

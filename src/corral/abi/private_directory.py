@@ -134,7 +134,7 @@ def read_checked_file(path: str) -> bytes:
     """Return what `write_checked_file` wrote. Raise OSError for a damaged or foreign file."""
     content = read_private_file(path)
     if content[:8] != checksum(content[8:]).to_bytes(8, "little"):
-        raise OSError(0, "is damaged", path)
+        raise OSError(0, "the file is damaged", path)
     return content[8:]
 
 

@@ -53,13 +53,13 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _export_oci(options: Options, rest: list[str]) -> int:
     if sys.platform != "linux":
-        raise SandboxError("bundles are exported on Linux", hint="run this where runc is")
+        raise SandboxError("bundles can be exported on Linux only", hint="run this where runc is")
     from corral.export import oci
 
     directory = options.get(OUT.name)
     if directory is None:
         raise UsageError(
-            "the directory of the bundle is missing", hint="corral export oci -o DIRECTORY ..."
+            "no directory was given for the bundle", hint="corral export oci -o DIRECTORY ..."
         )
     sources, command, cwd = _read(options, rest)
     subject = find_subject(command, sources, environment=os.environ, cwd=cwd)
@@ -67,7 +67,9 @@ def _export_oci(options: Options, rest: list[str]) -> int:
     oci.write_bundle(bundle, directory, force=options.has("--force"))
     _print_holding(bundle.controls, as_json=options.has("--json"))
     for name in bundle.omitted:
-        output.warn(f"{name} is a secret and is in no file: add it to process.env at the start")
+        output.warn(
+            f"{name} is a secret and is in no file: add it to process.env when you start it"
+        )
     output.note(f"wrote {directory}; start it with `runc run -b {directory} NAME`")
     return 0
 
@@ -124,7 +126,9 @@ def _check_engine_flags(options: Options) -> None:
     if options.has("--replicas") and not options.has("--agent-sandbox"):
         raise UsageError("--replicas is for a warm pool", hint="add --agent-sandbox")
     if options.has("--cilium") and options.has("--agent-sandbox"):
-        raise UsageError("--cilium is not for agent-sandbox", hint="leave one of them out")
+        raise UsageError(
+            "--cilium and --agent-sandbox cannot be combined", hint="leave one of them out"
+        )
 
 
 def _read(options: Options, rest: list[str]) -> tuple[list[Source], list[str], str]:

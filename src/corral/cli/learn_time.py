@@ -15,10 +15,10 @@ def format_end(duration: str) -> str:
         milliseconds = parse_duration(duration)
     except ValueError as error:
         raise UsageError(
-            f"--learn: {duration!r} {error}", hint="a duration such as 30m or 2h"
+            f"--learn: {duration!r} {error}", hint="give a duration such as 30m or 2h"
         ) from error
     if milliseconds is None:
-        raise UsageError("--learn needs an end", hint="a duration such as 30m or 2h")
+        raise UsageError("--learn needs an end", hint="give a duration such as 30m or 2h")
     return time.strftime(FORM, time.gmtime(time.time() + milliseconds / 1000))
 
 
@@ -27,5 +27,6 @@ def is_over(text: str) -> bool:
         return time.time() >= calendar.timegm(time.strptime(text, FORM))
     except ValueError as error:
         raise UsageError(
-            f"--learn-until: {text!r} is not a time", hint="such as 2030-01-31T12:00:00Z"
+            f"--learn-until: {text!r} is not a time",
+            hint="write a time such as 2030-01-31T12:00:00Z",
         ) from error

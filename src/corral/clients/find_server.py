@@ -76,7 +76,9 @@ def _prepare(path: str, server: ConfiguredServer) -> FoundServer:
         raise SandboxError(f"{server.name} cannot be run: {server.why}")
     argv = server.unwrapped_argv
     if not argv:
-        raise SandboxError(f"{path}: the arguments of {server.name} have no `--` with a command")
+        raise SandboxError(
+            f"{path}: the arguments of {server.name} have no `--` followed by a command"
+        )
     package = parse_runner(argv[0], argv[1:])
     if isinstance(package, Refusal):
         raise SandboxError(f"{server.name}: {package.why}", hint=package.hint)

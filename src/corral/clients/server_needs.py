@@ -138,9 +138,9 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
     found = [*package.extra, *variables]
     if found and (profile.arguments or describe_requests(profile.manifest)):
         raise UnfitError(
-            f"{', '.join(found)} could change what it does, but the profile {profile.name} is for"
-            " the package alone",
-            hint=f"if you trust it with the same: --profile {profile.name}; or --no-profile",
+            f"{', '.join(found)} could change what the server does, but the profile {profile.name}"
+            " is for the package alone",
+            hint=f"if both may have the same grants: --profile {profile.name}; or --no-profile",
         )
 
 

@@ -95,11 +95,11 @@ def decode(frame: bytes) -> object:
     """Return the value of a frame. Raise ValueError if parsers could interpret it differently."""
     line = frame.rstrip(b"\r\n")
     if b"\r" in line:
-        raise ValueError("a carriage return, where some readers end a line")
+        raise ValueError("it has a carriage return, at which some readers end a line")
     if _count_values(line) > MAX_VALUES:
         outside = STRING.sub(b"", line, count=MAX_VALUES)
         if _count_values(outside) > MAX_VALUES:
-            raise ValueError(f"more than {MAX_VALUES} values")
+            raise ValueError(f"it has more than {MAX_VALUES} values")
     try:
         found: object = DECODER.decode(line.decode())
     except RecursionError:

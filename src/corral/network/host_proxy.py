@@ -126,11 +126,11 @@ def parse_connect_reply(data: bytes) -> bytes | None:
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         if len(data) > MAX_REPLY_BYTES or not data.startswith(b"HTTP/1."[: len(data)]):
-            raise ValueError("not the reply of a proxy")
+            raise ValueError("the reply of the proxy is not HTTP")
         return None
     words = head.split(b"\r\n", 1)[0].split(b" ", 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
-        raise ValueError("not the reply of a proxy")
+        raise ValueError("the reply of the proxy is not HTTP")
     if not 200 <= int(words[1][:3]) < 300:
         raise ValueError(f"the proxy refused the connection (status {int(words[1][:3])})")
     return rest

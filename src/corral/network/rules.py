@@ -172,7 +172,7 @@ def _parse_ports(text: str) -> tuple[tuple[int, int], ...]:
     first = _parse_port(low)
     last = _parse_port(high) if dash else first
     if last < first:
-        raise ValueError(f"the port range {shown(text)} runs backwards")
+        raise ValueError(f"the first port of {shown(text)} is above the last")
     return ((first, last),)
 
 

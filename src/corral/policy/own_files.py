@@ -174,7 +174,7 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
             raise Refused(why, ELSEWHERE) from None
         if left < 0:
             raise Refused(
-                f"{shown(grant.path, 200)} has too many files to search it for corral's code,"
-                " which has other hard links",
+                f"{shown(grant.path, 200)} has too many files to be searched for hard links"
+                " to corral's code",
                 REINSTALL,
             )

@@ -45,7 +45,9 @@ def make_absolute(text: str, base: str, home: str) -> str:
     """Return a path without `~`, `.`, `..` and double slashes. Links are not resolved for `..`."""
     if text.startswith("~"):
         if text[1:2] not in {"", "/", os.sep}:
-            raise Refused(f"{shown(text)}: only your own ~ is expanded", "write the path in full")
+            raise Refused(
+                f"{shown(text)}: ~ is expanded only for your own home", "write the path in full"
+            )
         text = home + text[1:]
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
@@ -78,7 +80,9 @@ def _refuse_other_spelling(path: str) -> None:
 
     true = true_spelling(path)
     if not true:
-        raise Refused(f"{shown(path, 200)} cannot be compared with the spelling in its directories")
+        raise Refused(
+            f"{shown(path, 200)} is in a directory that cannot be listed to check its spelling"
+        )
     if true != path:
         from shlex import quote
 

@@ -82,7 +82,7 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         path="server.command", field="command", kind="arguments",
-        text="How is the server started? The program and its arguments, never a shell line.",
+        text="How is the server started? Write the program and its arguments, not a shell line.",
     ),
     _limit("memory", "How much memory may the whole process tree use?",
            flag="--max-memory", minimum=MIB),
@@ -130,8 +130,8 @@ KEYS: tuple[Key, ...] = (
     Key(
         path="filesystem.own_unix_sockets", field="own_unix_sockets", kind="switch",
         flag="--own-unix-sockets",
-        text="May the server's processes use unix sockets among themselves? Refused where they"
-        " could reach a socket of this machine.",
+        text="May the server's processes use unix sockets among themselves? corral refuses this"
+        " where they could reach a socket of this machine.",
     ),
     Key(
         path="filesystem.state", field="state", kind="switch", flag="--state",
@@ -178,7 +178,8 @@ KEYS: tuple[Key, ...] = (
     ),
     Key(
         path="windows.keep_grants", field="keep_grants", kind="switch",
-        text="Do permissions set for granted paths stay after the run? Saves time on large trees.",
+        text="Do permissions set for granted paths stay after the run? This saves time on large"
+        " trees.",
     ),
     Key(
         path="windows.strict_handles", field="strict_handles", kind="switch",

@@ -310,5 +310,5 @@ def check_text(value: object, *, flags: bool) -> str:
     except UnicodeEncodeError:
         raise ValueError("is not valid text") from None
     if len(encoded) > MAX_TEXT_LENGTH:
-        raise ValueError("is longer than a program can be given")
+        raise ValueError("is longer than an argument or a variable may be")
     return value

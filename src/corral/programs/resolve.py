@@ -165,7 +165,8 @@ def follow_chain(
         scripts.append(found.path)
         if len(scripts) > MAX_SHEBANGS:
             raise CommandError(
-                f"{scripts[0]!r}: too many interpreters", exit_code=EXIT_NOT_EXECUTABLE
+                f"{scripts[0]!r}: its #! lines name too many interpreters in turn",
+                exit_code=EXIT_NOT_EXECUTABLE,
             )
         words = expand_env(line, found, caller)
         if os.path.basename(line[0]) != "env":  # env searches PATH

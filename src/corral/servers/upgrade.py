@@ -69,7 +69,7 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
     if parsed is None:
         raise SandboxError(
             f"{entry.key} was installed with other settings than today's",
-            hint="set the same registry as then, or remove it: corral cache rm",
+            hint="set the same registry as at its installation, or remove it: corral cache rm",
         )
     reference, how = parsed
     if version:

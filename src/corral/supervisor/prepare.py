@@ -329,7 +329,7 @@ def target_environment(
     missing = [name for name in policy.secret_names if _fold(name) not in known]
     if missing:
         raise PolicyError(
-            f"secrets that are not in the environment: {', '.join(missing)}",
+            f"these secrets are not in the environment: {', '.join(missing)}",
             hint="set them where corral is started; their values are never printed",
         )
     values = {"PATH": os.pathsep.join(program.search), **dict(made.environment)}

@@ -79,7 +79,7 @@ class Outbound:
         if destination.address is not None and not self.check.filter_addresses(
             destination, (destination.address,)
         ):
-            raise OSError(0, "a guarded address")
+            raise OSError(0, "the address is guarded")
         try:
             server = self._dial(self._find_addresses(proxy.host), proxy.port)
         except OSError:

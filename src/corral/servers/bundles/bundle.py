@@ -124,7 +124,7 @@ def bundle_digest(path: str) -> str:
             if not stat.S_ISREG(found.st_mode):
                 raise SandboxError(f"{printable(path)} is not a file")
             if found.st_size > Limits().max_packed_bytes:
-                raise SandboxError(f"{printable(path)} is larger than any bundle")
+                raise SandboxError(f"{printable(path)} is larger than a bundle may be")
             return file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise SandboxError(f"{printable(path)} cannot be read: {error.strerror}") from error

@@ -93,7 +93,7 @@ def _read_settings(value: object) -> dict[str, Setting]:
         entry = _read_table(item, where)
         shape = _read_text(entry.get("type"), f"{where}.type")
         if shape not in SHAPES:
-            raise _refused(f"has {where} of the type {shown(shape)}")
+            raise _refused(f"has {where} of the type {shown(shape)}, which is unknown")
         found[key] = Setting(
             key=key,
             shape=shape,  # type: ignore[arg-type] # it is one of SHAPES
@@ -183,7 +183,7 @@ def _read_variables(value: object) -> dict[str, str]:
     found = _read_table(value, where)
     for name in found:
         if not name.isidentifier() or not name.isascii():
-            raise _refused(f"sets a variable with the name {shown(name)}")
+            raise _refused(f"sets a variable with the name {shown(name)}, which is not valid")
     return {name: _read_scalar(item, where) for name, item in found.items()}
 
 

@@ -73,7 +73,9 @@ def _run_npm(
 ) -> tuple[str, str]:
     """Run `npm install` in `staging`; return the path of a chosen node, and the registry."""
     if how.extra:
-        raise SandboxError("--with is for pypi: packages", hint="npm: packages do not support it")
+        raise SandboxError(
+            "--with is for pypi: packages", hint="leave it out: npm: packages do not support it"
+        )
     registry = read_registry(os.environ)
     wanted = how.runtimes.get("node")
     node = find_runtime("node", wanted, ask_program).path if wanted else ""

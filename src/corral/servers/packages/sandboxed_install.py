@@ -322,6 +322,6 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
         return default
     what = reference.program or "one program"
     raise SandboxError(
-        f"{reference.name} does not have {what}, but " + ", ".join(map(shown, sorted(programs))),
+        f"{reference.name} does not have {what}; it has " + ", ".join(map(shown, sorted(programs))),
         hint=f"say which: {reference.text.partition('#')[0]}#{printable(min(programs))}",
     )

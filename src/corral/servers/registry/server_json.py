@@ -176,7 +176,9 @@ def collect_variables(
     for item in package.variables:
         name = item.get("name")
         if not isinstance(name, str) or not name.isidentifier() or not name.isascii():
-            raise SandboxError(f"server.json names a variable {shown(name)}")
+            raise SandboxError(
+                f"server.json names a variable {shown(name)}, which is not a valid name"
+            )
         if name in provided:
             continue
         value, own = _resolve_value(item, name, given)

@@ -315,7 +315,7 @@ def _open_cgroup(path: str) -> int:
 
 def _check_cgroup(fd: int, path: str) -> None:
     if abi.fstatfs_type(fd) != abi.CGROUP2_SUPER_MAGIC:
-        raise OSError(0, "is not in the cgroup v2 file system", path)
+        raise OSError(0, "the path is not in the cgroup v2 file system", path)
 
 
 def remove(path: str) -> None:

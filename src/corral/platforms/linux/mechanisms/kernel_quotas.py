@@ -46,7 +46,7 @@ class KernelQuotas:
                 path = f"user/max_inotify_{kind}"
                 _write(path, share)
                 if _read(path) != [share]:
-                    raise OSError(0, f"does not read back as {share}", f"/proc/sys/{path}")
+                    raise OSError(0, f"the value was not set to {share}", f"/proc/sys/{path}")
         for path, (position, most) in IPC.items():
             _lower(path, position, most)
 

@@ -93,7 +93,7 @@ class Hostname:
 def _check_left(links: dict[str, str]) -> None:
     shared = [name for name, link in links.items() if _link(name) == link]
     if shared:
-        raise OSError(0, f"still in the host's namespaces: {', '.join(shared)}")
+        raise OSError(0, f"the process is still in the host's namespaces: {', '.join(shared)}")
 
 
 def _link(name: str) -> str:

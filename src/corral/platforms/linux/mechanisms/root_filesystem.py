@@ -375,7 +375,7 @@ class _NewRoot:
             abi.move_mount(tree, *self._point(path, directory=directory))
             self._forget_parents(path)
         except FileNotFoundError:
-            raise OSError(0, "would have to be created on the host", path) from None
+            raise OSError(0, "the mount point would have to be created on the host", path) from None
         finally:
             os.close(tree)
 
@@ -412,7 +412,7 @@ class _NewRoot:
         try:
             fd = abi.openat2(parent, name, os.O_PATH | os.O_NOFOLLOW, resolve=NO_LINKS)
         except FileNotFoundError:
-            raise OSError(0, "would have to be created on the host", path) from None
+            raise OSError(0, "the mount point would have to be created on the host", path) from None
         if os.fstat(fd).st_dev in self.devices:
             self.own.add(fd)
         return fd

@@ -161,7 +161,9 @@ def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -
     mounted = cgroup.mount(str(pids[-1]))
     path = mounted[1] if mounted else ""
     if os.path.basename(path) != unit:
-        raise OSError(0, f"systemd started {unit} and left process {pids[-1]} in {path or 'none'}")
+        raise OSError(
+            0, f"systemd started {unit} and left process {pids[-1]} in {path or 'no cgroup'}"
+        )
     os.mkdir(f"{path}/{OWN_CGROUP}")
     for pid in pids:
         cgroup.write(f"{path}/{OWN_CGROUP}/cgroup.procs", str(pid))

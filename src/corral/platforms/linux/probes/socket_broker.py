@@ -103,7 +103,7 @@ def _serve(
         if select.select([ours], [], [], 0)[0]:
             said += (chunk := ours.recv(256))
             if not chunk:
-                raise RuntimeError("no listener, or the process died")
+                raise RuntimeError("the process sent no listener, or died")
     if said != CONNECTED + REFUSED:
         raise RuntimeError(said[2:].decode(errors="replace"))
     server.settimeout(network.MAX_SECONDS)

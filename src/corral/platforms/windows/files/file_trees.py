@@ -150,13 +150,13 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
     with open(source, "rb") as reading:
         seen = os.fstat(reading.fileno())
         if not stat.S_ISREG(seen.st_mode) or (seen.st_size, seen.st_mtime_ns) != (size, time):
-            raise OSError(0, "changed while it was copied", source)
+            raise OSError(0, "the file changed while it was copied", source)
         with open(target, "xb") as writing:
             copied = 0
             while chunk := reading.read(CHUNK):
                 copied += writing.write(chunk)
         if copied != size:
-            raise OSError(0, "changed while it was copied", source)
+            raise OSError(0, "the file changed while it was copied", source)
     os.utime(target, ns=(time, time))
 
 

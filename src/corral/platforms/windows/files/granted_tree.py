@@ -136,7 +136,7 @@ def check_closed(path: str, handle: int) -> None:
     """Raise OSError if every AppContainer can already use this object or new objects in it."""
     raw = win32_security.read_security(handle)
     if access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) & USES:
-        text = "is open to every AppContainer, so this grant would not hide it from the target"
+        text = "it is open to every AppContainer, so this grant would not hide it from the target"
         raise OSError(0, f"{text}; `icacls FILE /remove *S-1-15-2-1` closes it", path)
 
 

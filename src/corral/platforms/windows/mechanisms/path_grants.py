@@ -232,7 +232,7 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
             if not node.name and not granted_tree.has_identity(
                 handle.value, root.volume, root.file
             ):
-                raise OSError(0, "is not the object that was granted", path)
+                raise OSError(0, "this is not the object that was granted", path)
             ours = less.entries(root, node)
             if not granted_tree.set_entries(path, handle.value, root.sid, ours) and kept:
                 return
