@@ -35,8 +35,8 @@ class Engine:
 
 
 def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Held, ...]:
-    """Return what enforces each control. If some have no mechanism, raise an error with all of
-    them.
+    """Return what enforces each control. If some have no mechanism, raise an error that names all
+    of them together.
     """
     if policy.mcp is not None:
         raise PolicyError(

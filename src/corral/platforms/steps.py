@@ -62,7 +62,7 @@ def unverified(_step: object, _results: Results) -> None:
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:
-    """Parse what a child wrote before exec. None means a successful exec."""
+    """Parse the bytes that a child wrote before exec. Return None for a successful exec."""
     if raw == EXECUTED:
         return None
     if FAILED in raw:

@@ -17,7 +17,7 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Return what a path is, links followed; "alias" for an alias of the Microsoft Store."""
+        """Follow links, and return the kind of a file; "alias" for an alias of the Store."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; empty if it is missing or larger than MAX_SIZE."""

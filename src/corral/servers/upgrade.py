@@ -126,7 +126,7 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
 
 def match_entries(entries: Sequence[Entry], words: Sequence[str]) -> list[Entry]:
-    """Return the entries that one of the words names, as typed to run them or by name."""
+    """Return the entries that the words name. A word is a reference as it is typed, or a name."""
     return [
         entry
         for entry in entries

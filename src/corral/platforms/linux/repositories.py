@@ -31,7 +31,9 @@ MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
 MAX_INDEX_BYTES = 1 << 26
-"""The most bytes of a repository's indexes. A target could leave huge ones to delay a start."""
+"""The number of bytes that are read of a repository's indexes, because a target could leave huge
+ones to delay a start.
+"""
 MAX_INDEXES = 100
 MAX_PATH_BYTES = 4096
 GITLINK = b"\0\0\xe0\0"

@@ -45,8 +45,8 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""The most reads of the root's list, because a target can also start and end processes for ever,
-and each is a new orphan.
+"""The maximum number of reads of the root's list, because a target can also start and end processes
+for ever, and each is a new orphan.
 """
 
 

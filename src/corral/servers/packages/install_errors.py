@@ -86,7 +86,7 @@ CAUSES = (
         r" found in the (?:package registry|provided package locations)"
         r"|No matching distribution found for (?P<third>[\w.\-]+)",
         what="{package} is not in the registry",
-        hint="is its name spelled right? If it is another package's dependency, that one is broken",
+        hint="is its name spelled right? If another package depends on it, that package is broken",
     ),
 )
 UNKNOWN = Cause(

@@ -65,8 +65,8 @@ def find_index(
 ) -> str:
     """Return the registry from which packages of these names and addresses came.
 
-    Return "" if one's scope has its own registry, or if an address is on another host, which a
-    dependency can name.
+    Return "" if the scope of a package has its own registry. Return "" if an address is on another
+    host, which a dependency can name.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)

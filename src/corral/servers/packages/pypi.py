@@ -124,8 +124,8 @@ def _prepare(
 def find_newest(environment: Environment, reference: Reference, *, scripts: bool) -> str:
     """Return the newest version of the package itself, whatever its dependencies are.
 
-    An installer that may choose silently selects an old version if only that one's dependencies all
-    have wheels.
+    If an installer chose the version, it would silently take an old one whose dependencies all have
+    wheels.
     """
     write_text(environment.staging, REQUIREMENTS, f"{reference.requirement()}\n")
     _resolve(environment, scripts=scripts, words=["--no-deps"])

@@ -231,7 +231,7 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
 
 @contextlib.contextmanager
 def _file_on_a_disk() -> Iterator[tuple[str, str]]:
-    """Yield (path, disk) of the interpreter, or of a temporary file if that one has no disk."""
+    """Yield (path, disk) of the interpreter. If it has no disk, yield those of a temporary file."""
     program = os.path.realpath(sys.executable)
     if disk := block_devices.disk_of(program):
         yield program, disk

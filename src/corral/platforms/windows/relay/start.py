@@ -115,7 +115,8 @@ def start(step: NamedHosts, target: Results) -> Shim:
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
-            results.add(made)  # whichever ends first releases it; the target exists by then
+            # The shim or the target, whichever ends first, releases it. Both exist by then.
+            results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
     )
