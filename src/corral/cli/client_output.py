@@ -77,8 +77,8 @@ def select(words: list[str], usage: str) -> Selection:
 
 
 def find_files(word: str) -> list[str]:
-    """Return the existing files of the client that `word` names. If `word` is a path, return only
-    it.
+    """Return the existing files of the client that `word` names. If `word` is a path, return that
+    path alone.
     """
     client = catalogue.find_client(word)
     if client is None:

@@ -112,7 +112,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
     output.write_line(output.Painted("Program", "bold"))
     output.write_lines(_indent(plan.program.describe()))
     if plan.program.cwd not in {cwd, os.path.realpath(cwd)}:
-        output.write_line(f"  it may not use {cwd}: --read or --write grants it")
+        output.write_line(f"  it cannot start in {cwd}, which --read or --write would grant")
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
     output.write_line(output.Painted("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])

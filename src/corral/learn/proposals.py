@@ -33,7 +33,7 @@ CEILINGS = frozenset(
 PROJECT_MARKS = (".git", "package.json", "pyproject.toml", "Cargo.toml", "go.mod", ".hg")
 MIN_GROUPED = 3
 MAX_PROPOSED = 50
-"""The number of proposed paths, because no user would read the questions about 1000 paths."""
+"""The maximum number of proposals, because no user would read questions about 1000 paths."""
 MAX_LISTED = 50
 REPOSITORY = frozenset((".git", ".hg", ".jj"))
 OWN_FILE = "one of the server's own files"

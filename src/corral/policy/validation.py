@@ -296,9 +296,11 @@ def check_name(value: object) -> str:
 
 
 def check_text(value: object, *, flags: bool) -> str:
-    """Return a text, if it can be an argument, a path or an environment value on any system.
+    """Return the text. Raise ValueError if it cannot be an argument, a path or an environment
+    value.
 
-    The messages do not quote the text, because it may be a secret.
+    Texts that are not possible on every system are refused on all. The messages do not quote the
+    text, because it may be a secret.
     """
     if not isinstance(value, str):
         raise ValueError(f"must be a text, not {shown(value)}")  # noqa: TRY004

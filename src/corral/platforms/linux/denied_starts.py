@@ -28,8 +28,8 @@ FLAG = "--allow-subprocess"
 MAX_NAMED = 64
 """The maximum number of starts for which the program's name is searched."""
 BURST, RATE = 64, 64
-"""The number of starts that are answered at once, and the number per second after that. A start
-that waits longer uses no CPU time.
+"""The number of starts that are answered at once, and the number per second after that. Further
+starts wait, which costs no CPU time.
 """
 PAGE = 4096
 STACK_BYTES = 8 * PAGE

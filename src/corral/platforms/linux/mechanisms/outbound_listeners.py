@@ -101,7 +101,7 @@ class OutboundListeners:
 
     def describe(self) -> str:
         ports = ", ".join(map(str, self.ports))
-        return f"network: every address leads to corral's gateway on ports {ports}"
+        return f"network: every address leads to corral's gateway on ports {ports}; so do lookups"
 
     def apply(self, results: Results) -> None:
         found = families()
