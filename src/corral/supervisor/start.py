@@ -161,13 +161,11 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
         except OSError:
             continue  # closed here, and therefore closed for the target
         if stat.S_ISDIR(mode):
-            raise LaunchError(
-                name, "the stream is a directory", hint="give the target a file or a pipe"
-            )
+            raise LaunchError(name, "is a directory", hint="give the target a file or a pipe")
         if stat.S_ISSOCK(mode) and not _is_connected_unix_stream(fd):
             raise LaunchError(
                 name,
-                "the stream is a socket that could be connected to another address",
+                "is a socket that could be connected to another address",
                 hint="put pipes around corral: `cat | corral run -- COMMAND | cat`",
             )
 
