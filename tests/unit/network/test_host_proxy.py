@@ -121,5 +121,5 @@ def test_invalid_answers_of_a_proxy_are_errors(data):
 
 
 def test_a_refusal_of_the_proxy_is_an_error():
-    with pytest.raises(ValueError, match="refuses"):
+    with pytest.raises(ValueError, match=r"refused the connection \(status 407\)"):
         parse_connect_reply(b"HTTP/1.0 407 Proxy Authentication Required\r\n\r\n")

@@ -87,7 +87,7 @@ def test_the_memory_is_private_to_the_user(home):
     assert stat.S_IMODE(os.stat(os.path.dirname(file)).st_mode) == 0o700
     replace_by_link(home / "project/data", home / "private")
     os.chmod(file, 0o666)
-    with pytest.raises(PolicyError, match="only you"):
+    with pytest.raises(PolicyError, match="other users have access"):
         check(home, "project/data")
     os.unlink(file)
     os.symlink(home / "private", file)
@@ -95,7 +95,7 @@ def test_the_memory_is_private_to_the_user(home):
         check(home, "project/data")
     os.unlink(file)
     os.mkfifo(file)
-    with pytest.raises(PolicyError, match="only you"):
+    with pytest.raises(PolicyError, match="other users have access"):
         check(home, "project/data")
 
 

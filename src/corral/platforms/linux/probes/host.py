@@ -54,6 +54,6 @@ def doctor_lines(host: Host) -> Sequence[Line]:
     lines = cgroup.doctor_lines([item for item in host.findings if cgroup.is_cgroup(item)])
     lines += [*format_lines(others, labels), *surroundings.doctor_lines(host)]
     if not any(all(host.has(name) for name in tier) for tier in TIERS):
-        text = "Recommendation: the walls cannot be put up here, so `corral run` starts no server"
+        text = "Recommendation: the walls cannot be put up here, so corral refuses every run"
         lines.append(("advice", text, None))
     return lines
