@@ -186,6 +186,16 @@ CLAIMS: tuple[Claim, ...] = (
         where=ANY,
     ),
     Claim(
+        id="windows-copied-links",
+        sentence="It must not have links to directories or out of it: pnpm needs `node-linker=hoisted`.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_runtimes.py::test_links_to_directories_or_out_of_a_tree_are_refused",
+            "tests/unit/platforms/windows/test_win_runtimes.py::test_a_link_to_a_file_of_the_tree_is_copied_as_a_file",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
         id="windows-launchers",
         sentence="redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines, npm's `.cmd` files.",
         tests=(

@@ -1,6 +1,7 @@
 """Test which trees can be granted to an AppContainer, from listings of them."""
 
 import os
+import stat
 import struct
 import types
 
@@ -311,6 +312,21 @@ def test_a_missing_root_is_an_error(tmp_path):
         )
 
 
+# Of ntifs.h. OneDrive's files and directories have the last two.
+SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 0x9000701A
+
+
+@pytest.mark.parametrize(
+    ("tag", "leads"),
+    [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
+)
+def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
+    """Files of OneDrive are reparse points where Windows does not disguise them."""
+    mode = stat.S_IFREG | 0o666
+    found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
+    assert granted_tree._node("x", found).reparse is leads
+
+
 @pytest.fixture
 def handles(monkeypatch):
     """Replace the information that Windows gives about handles, by path."""
@@ -334,6 +350,7 @@ def handles(monkeypatch):
         granted_tree.win32_files, "information", lambda path: (*facts[path][:2], (1, 2))
     )
     monkeypatch.setattr(granted_tree.win32_files, "final_path", lambda path: facts[path][2])
+    monkeypatch.setattr(granted_tree.win32_files, "reparse_tag", lambda path: facts[path][3])
     monkeypatch.setattr(granted_tree.os, "listdir", lambda path: ["x"] if path == "/t" else [])
     monkeypatch.setattr(granted_tree.os.path, "join", lambda *parts: "/".join(parts))
     facts["/t"] = (granted_tree.win32_files.FILE_ATTRIBUTE_DIRECTORY, 1, "C:\\t")
@@ -346,8 +363,10 @@ def handles(monkeypatch):
         ((0x20, 1, "C:\\t\\x"), ""),
         ((0x20, 1, "c:\\T\\x"), ""),
         ((0x20, 2, "C:\\t\\x"), ""),
-        ((0x420, 1, "C:\\t\\x"), "is a link"),
-        ((0x410, 1, "C:\\t\\x"), "is a link"),
+        ((0x420, 1, "C:\\t\\x", SYMLINK), "is a link"),
+        ((0x410, 1, "C:\\t\\x", JUNCTION), "is a link"),
+        ((0x420, 1, "C:\\t\\x", CLOUD), ""),
+        ((0x410, 1, "C:\\t\\x", CLOUD_DIRECTORY), ""),
         ((0x20, 1, "C:\\elsewhere\\x"), "was moved"),
         ((0x20, 1, "C:\\tx"), "was moved"),
         ((0x20, 1, "D:\\t\\x"), "was moved"),
