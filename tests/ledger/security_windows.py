@@ -186,6 +186,16 @@ CLAIMS: tuple[Claim, ...] = (
         where=ANY,
     ),
     Claim(
+        id="windows-administrators-only",
+        sentence="A warning also names a granted directory that only administrators can open, because the target has none of their rights.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_grants.py::test_a_directory_of_administrators_causes_a_warning",
+            "tests/unit/platforms/windows/test_win_answers.py::test_only_an_elevated_caller_has_other_sids_than_its_targets",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
         id="windows-copied-links",
         sentence="It must not have links to directories or out of it: pnpm needs `node-linker=hoisted`.",
         tests=(

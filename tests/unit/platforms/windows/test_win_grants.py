@@ -1,5 +1,6 @@
 """Test which trees can be granted to an AppContainer, from listings of them."""
 
+import contextlib
 import os
 import stat
 import struct
@@ -303,6 +304,48 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
     assert granted_tree.read_tree(str(tmp_path)).whole
     (tmp_path / "c").write_text("")
     assert not granted_tree.read_tree(str(tmp_path)).whole
+
+
+USER, ADMINISTRATORS, SYSTEM = "S-1-5-21-1-2-3-1001", "S-1-5-32-544", "S-1-5-18"
+
+
+def owned(owner: str, *allowed: str) -> bytes:
+    """Return a descriptor with an owner, as GetKernelObjectSecurity does."""
+    entries = tuple(access_list._allowed(sid, 0x1F01FF, 0) for sid in allowed)
+    listed = access_list.Descriptor(control=0, revision=2, entries=entries)
+    raw = bytearray(access_list.write(listed))
+    struct.pack_into("<I", raw, 4, len(raw))
+    return bytes(raw) + parse_sid(owner)
+
+
+@pytest.mark.parametrize(
+    ("owner", "allowed", "readable"),
+    [
+        # CPython's mkdir(0o700): D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). An elevated
+        # process makes administrators the owner.
+        (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), False),
+        (USER, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), True),
+        (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, USER), True),
+        (ADMINISTRATORS, ("S-1-5-32-545",), True),
+    ],
+)
+def test_a_directory_of_administrators_causes_a_warning(monkeypatch, owner, allowed, readable):
+    opened = contextlib.nullcontext(types.SimpleNamespace(value=1))
+    monkeypatch.setattr(granted_tree, "open_object", lambda *_, **__: opened)
+    monkeypatch.setattr(
+        granted_tree.win32_security,
+        "read_security",
+        lambda _handle, *, owner: raw if owner else b"",
+    )
+    raw = owned(owner, *allowed)
+    assert granted_tree.is_readable("D:\\x", (USER, "S-1-5-32-545")) is readable
+    seen = {"D:\\x": Tree(nodes=(TOP,), readable=readable)}
+    made = path_grants.plan(
+        Policy(grants=(grant("D:\\x"),)), seen, known=KNOWN, directory="D:\\journal"
+    )
+    assert [path_grants.ADMINISTRATORS_ONLY in text for text in made.warnings()] == (
+        [] if readable else [True]
+    )
 
 
 def test_a_missing_root_is_an_error(tmp_path):

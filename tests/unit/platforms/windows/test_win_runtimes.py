@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from corral.errors import PolicyError
 from corral.plan.model import Plan, Results
+from corral.platforms.contract import Reaped
 from corral.platforms.steps import StepFailed
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import file_trees
@@ -529,8 +530,8 @@ def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
 
     def start(plan: Plan) -> object:
         started.append(plan)
-        reaped = types.SimpleNamespace(status=256)
-        outcome = types.SimpleNamespace(output=printed, reaped=reaped, hung=False)
+        reaped = Reaped(status=256, cpu=0.0, memory=0, hit=())
+        outcome = trial.Outcome(output=printed, reaped=reaped)
         return types.SimpleNamespace(finish=lambda: outcome)
 
     monkeypatch.setattr(trial, "Trial", start)

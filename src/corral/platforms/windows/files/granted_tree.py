@@ -10,7 +10,7 @@ Each entry takes some tenths of a millisecond, so their number is limited.
 
 import os
 import stat
-from collections.abc import Callable, Container, Generator, Iterable
+from collections.abc import Callable, Collection, Container, Generator, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
 
@@ -41,12 +41,14 @@ class Tree:
     """A granted tree. `nodes` get entries. `closed` names and everything below them get none: these
     are secrets, and files that the target has as copies. `foreign` names are closed because the
     user cannot change their access lists. `whole` is false if the tree was cut at MAX_ENTRIES.
+    `readable` is false if only an administrator's rights open the root, which no target has.
     """
 
     nodes: tuple[Node, ...]
     closed: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     whole: bool = True
+    readable: bool = True
 
 
 Predicate = Callable[[str], bool]
@@ -87,6 +89,13 @@ def is_foreign(path: str) -> bool:
     except PermissionError:
         return True
     return False
+
+
+def is_readable(path: str, sids: Collection[str]) -> bool:
+    """Return whether a token of this user with only these SIDs may read the object."""
+    with open_object(path, change=False) as handle:
+        raw = win32_security.read_security(handle.value, owner=True)
+    return access_list.is_readable(raw, sids)
 
 
 def _node(name: str, found: os.stat_result) -> Node:
