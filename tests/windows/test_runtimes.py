@@ -180,7 +180,7 @@ def test_a_half_made_copy_is_made_again(server, tmp_path, results):
     results.release()
     os.unlink(runtimes.mark_path(store.trees[0]))
     os.unlink(store.program.argv[1])
-    with pytest.raises(OSError, match=r"not whole|no entry"):
+    with pytest.raises(OSError, match=r"not complete|no entry"):
         store.verify(results)
     store.apply(results)
     assert os.path.exists(store.program.argv[1])
