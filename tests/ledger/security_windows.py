@@ -154,12 +154,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-preloads",
-        sentence="With the preload `realpath`, piped children, `mkdtemp` and `DEVNULL` work.",
+        sentence="With the preload `realpath`, piped children, `mkdtemp` and `DEVNULL` work, and a hidden `.env` reads as empty in Python.",
         tests=(
             "tests/unit/platforms/windows/test_win_node_preload.py::test_realpath_works",
             "tests/unit/platforms/windows/test_win_node_preload.py::test_children_with_pipes_work",
             "tests/unit/platforms/windows/test_win_python_preload.py::test_a_temporary_directory_is_open_to_its_maker",
             "tests/unit/platforms/windows/test_win_python_preload.py::test_a_closed_nul_becomes_an_empty_file",
+            "tests/unit/platforms/windows/test_win_python_preload.py::test_a_hidden_environment_file_reads_as_empty",
         ),
         source=SECURITY,
         where=ANY,

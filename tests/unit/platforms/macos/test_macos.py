@@ -17,8 +17,8 @@ from corral.plan.host import Finding, Host
 from corral.plan.model import Plan, Results
 from corral.platforms import evidence
 from corral.platforms.contract import Usage
-from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt
-from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
+from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt, working_directory
+from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt, seatbelt_profile
 from corral.platforms.macos.probes import doctor
 from corral.platforms.macos.probes import host as probes
 from corral.platforms.macos.process_table import Process
@@ -602,3 +602,50 @@ def test_a_process_of_another_user_does_not_keep_the_walk_going(table):
 def test_usage_of_the_tree_is_added_up(table):
     assert tree(table).measure() == Usage(cpu=3.0, memory=33, tasks=6)
     assert tree(table).measure(excluded=10) == Usage(cpu=2.0, memory=23, tasks=4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "found", "warned"),
+    [
+        (("python3", "/x/server.py"), "/home", "starts in its private home"),
+        (("python3", "-m", "mcp_server_time"), "/home", "starts in its private home"),
+        (("python3", "-m", "server"), "", "wants to read it ends"),
+        (("python3", "-m", "package.sub"), "", "wants to read it ends"),
+        (("python3", "/x/server.py", "data"), "", "wants to read it ends"),
+        (("python3", "/x/server.py", "--root=./data"), "", "wants to read it ends"),
+        (("node", "/x/server.js"), "", ""),
+    ],
+)
+def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
+    tmp_path, argv, found, warned
+):
+    """pydantic-settings raises the PermissionError of a `.env` that exists (tried with 2.14.1)."""
+    for name in ("server.py", "data", "package"):
+        (tmp_path / name).touch()
+    (tmp_path / ".env").touch()
+    top = os.path.realpath(tmp_path)
+    program = Program(path=f"/usr/bin/{argv[0]}", argv=argv, cwd=top)
+    view = seatbelt_profile.View(execute=(), needed=(), private="/p", write=(top,))
+    start_in, warnings = working_directory.choose(view, program, "/home")
+    assert start_in == found
+    assert [warned in text and f"--read {top}/.env" in text for text in warnings] == (
+        [True] if warned else []
+    )
+    readable = seatbelt_profile.View(execute=(), needed=(), private="/p", read=(f"{top}/.env",))
+    assert working_directory.choose(readable, program, "/home") == ("", [])
+    (tmp_path / ".env").unlink()
+    assert working_directory.choose(view, program, "/home") == ("", [])
+
+
+def test_the_plan_starts_beside_no_hidden_environment_file(tmp_path):
+    (tmp_path / ".env").touch()
+    top = os.path.realpath(tmp_path)
+    grant = Grant(path=top, access="write", device=1, inode=1, directory=True, owner=501, group=20)
+    policy = Policy(grants=(grant,))
+    controls = decide(policy, mac(), options.chains(policy))
+    program = Program(path="/usr/bin/python3", argv=("python3", "/x/server.py"), cwd=top)
+    made = tier_seatbelt.compose(policy, program, controls, home="/Users/anna")
+    assert made.start_in == made.home
+    assert any("/.env is hidden" in text for text in made.warnings)
+    node = replace(program, path="/usr/bin/node", argv=("node", "/x/server.js"))
+    assert tier_seatbelt.compose(policy, node, controls, home="/Users/anna").start_in == ""
