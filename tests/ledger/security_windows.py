@@ -197,6 +197,15 @@ CLAIMS: tuple[Claim, ...] = (
         where=ANY,
     ),
     Claim(
+        id="windows-strict-grants",
+        sentence="With `windows.strict_grants = true` a run with such a grant refuses instead.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
         id="windows-copied-links",
         sentence="It must not have links to directories or out of it: pnpm needs `node-linker=hoisted`.",
         tests=(

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import stat
 import struct
 import types
@@ -304,6 +305,27 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
     assert granted_tree.read_tree(str(tmp_path)).whole
     (tmp_path / "c").write_text("")
     assert not granted_tree.read_tree(str(tmp_path)).whole
+
+
+@pytest.mark.parametrize(
+    ("access", "seen", "told"),
+    [
+        ("write", tree(file(".git\\config")), "D:\\work\\.git\\config is run by other programs"),
+        ("read", tree(file(".git\\config")), ""),
+        ("read", Tree(nodes=(TOP,), closed=(".env",)), "D:\\work\\.env is a secret"),
+        ("write", Tree(nodes=(TOP,), closed=(".env",)), "D:\\work\\.env is a secret"),
+        ("read", Tree(nodes=(TOP,), closed=("node_modules",)), ""),
+        ("write", tree(file("main.py")), ""),
+    ],
+)
+def test_strict_grants_refuse_instead_of_giving_less(access, seen, told):
+    granted = (grant("D:\\work", access), seen)
+    plan(granted)  # the control
+    if told:
+        with pytest.raises(PolicyError, match=re.escape(told)):
+            plan(granted, strict_grants=True)
+    else:
+        plan(granted, strict_grants=True)
 
 
 USER, ADMINISTRATORS, SYSTEM = "S-1-5-21-1-2-3-1001", "S-1-5-32-544", "S-1-5-18"

@@ -163,6 +163,8 @@ def plan(
         problems += _problems(grant, seen[grant.path], known)
         roots.append(_root(grant, grant.access))
         exceptions.append(_exceptions(grant, seen[grant.path], policy, known.home))
+        if policy.windows.strict_grants:
+            problems += _strict_problems(grant, seen[grant.path], exceptions[-1], known.home)
     if problems:
         raise PolicyError(
             "cannot be granted to an AppContainer: " + "; ".join(problems),
@@ -228,6 +230,16 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
         secret=frozenset(name for name in tree.closed if granted_tree.is_secret(name, in_home)),
         read_only=frozenset(read_only),
     )
+
+
+def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
+    """Return the problems of a grant in which some files would get less than the grant."""
+    in_home = _path_in_home(grant.path, home)
+    names = (node.name for node in tree.nodes) if grant.access == "write" else ()
+    starting = [name for name in names if granted_tree.is_starting(name, in_home)]
+    found = [f"{_shown(grant.path, name)} is a secret" for name in sorted(less.secret)]
+    found += [f"{_shown(grant.path, name)} is run by other programs" for name in sorted(starting)]
+    return [f"{text} (windows.strict_grants)" for text in _listed(found)]
 
 
 def _shown(root: str, name: str) -> str:
