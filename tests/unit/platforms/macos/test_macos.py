@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -18,6 +19,7 @@ from corral.plan.model import Plan, Results
 from corral.platforms import evidence
 from corral.platforms.contract import Usage
 from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt, working_directory
+from corral.platforms.macos.backend import Macos
 from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt, seatbelt_profile
 from corral.platforms.macos.probes import doctor
 from corral.platforms.macos.probes import host as probes
@@ -25,7 +27,9 @@ from corral.platforms.macos.process_table import Process
 from corral.platforms.macos.process_tree import Tree
 from corral.platforms.posix import rlimits, run_directories
 from corral.platforms.steps import StepFailed
-from corral.policy.model import Grant, Limits, Macos, Policy
+from corral.policy.manifest import from_data
+from corral.policy.model import Grant, Limits, Policy, Source
+from corral.policy.model import Macos as MacosPolicy
 from corral.programs.model import Program
 from corral.record import replace
 from corral.supervisor import prepare
@@ -92,7 +96,7 @@ def test_a_broken_runtime_is_reported_to_runs_of_it():
     [
         (Policy(), (), True),
         (Policy(), ("disclaim",), False),
-        (Policy(macos=Macos(disclaim=False)), (), False),
+        (Policy(macos=MacosPolicy(disclaim=False)), (), False),
         (Policy(best_effort=True), ("seatbelt",), True),
     ],
 )
@@ -109,7 +113,7 @@ def test_a_grant_that_needs_consent_is_reported_in_the_plan(tmp_path):
     for path, told in ((f"{home}/Documents/notes", True), (home, False)):
         grant = Grant(path=path, access="read", device=1, inode=1, directory=True, owner=1, group=1)
         for disclaim in (True, False):
-            policy = Policy(grants=(grant,), macos=Macos(disclaim=disclaim))
+            policy = Policy(grants=(grant,), macos=MacosPolicy(disclaim=disclaim))
             controls = decide(policy, mac(), options.chains(policy))
             made = tier_seatbelt.compose(policy, PROGRAM, controls, home=home)
             assert any("asks for consent" in text for text in made.warnings) == (told and disclaim)
@@ -117,9 +121,9 @@ def test_a_grant_that_needs_consent_is_reported_in_the_plan(tmp_path):
 
 @pytest.mark.parametrize("trustd", [True, False])
 def test_certificates_are_checked_outside_only_if_the_user_allows_it(trustd):
-    policy = Policy(allow=("example.com",), macos=Macos(trustd=trustd))
+    policy = Policy(allow=("example.com",), macos=MacosPolicy(trustd=trustd))
     assert ("com.apple.trustd" in steps(policy)["Seatbelt"].profile) == trustd
-    closed = Policy(macos=Macos(trustd=trustd))
+    closed = Policy(macos=MacosPolicy(trustd=trustd))
     assert "com.apple.trustd" not in steps(closed)["Seatbelt"].profile
 
 
@@ -139,7 +143,7 @@ def test_a_grant_of_everything_is_refused_with_an_explanation():
 
 @pytest.mark.parametrize(
     ("policy", "missing"),
-    [(Policy(), ("seatbelt",)), (Policy(macos=Macos(seatbelt="off")), ())],
+    [(Policy(), ("seatbelt",)), (Policy(macos=MacosPolicy(seatbelt="off")), ())],
     ids=["unproven", "off"],
 )
 def test_without_seatbelt_the_run_refuses_and_best_effort_is_cooperative(policy, missing):
@@ -193,7 +197,7 @@ def test_an_unenforceable_network_is_refused_and_opens_no_port(asked, missing):
 
 @pytest.mark.parametrize(
     ("policy", "missing"),
-    [({}, ("seatbelt", "loopback_proxy")), ({"macos": Macos(seatbelt="off")}, ())],
+    [({}, ("seatbelt", "loopback_proxy")), ({"macos": MacosPolicy(seatbelt="off")}, ())],
     ids=["unproven", "off"],
 )
 def test_without_seatbelt_there_is_no_proxy(policy, missing):
@@ -649,3 +653,24 @@ def test_the_plan_starts_beside_no_hidden_environment_file(tmp_path):
     assert any("/.env is hidden" in text for text in made.warnings)
     node = replace(program, path="/usr/bin/node", argv=("node", "/x/server.js"))
     assert tier_seatbelt.compose(policy, node, controls, home="/Users/anna").start_in == ""
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_whole_plan_starts_in_the_private_home(monkeypatch, tmp_path, hidden):
+    backend = Macos(types.SimpleNamespace(count_own=lambda: 0))
+    monkeypatch.setattr(prepare.current, "load", lambda: backend)
+    top = os.path.realpath(tmp_path)
+    (tmp_path / "server.py").touch()
+    if hidden:
+        (tmp_path / ".env").touch()
+    manifest = from_data({"version": 1, "filesystem": {"write": [top]}}, "corral.toml")
+    plan = prepare.prepare(
+        [sys.executable, f"{top}/server.py"],
+        [Source(manifest=manifest, trust="user")],
+        environment=dict(os.environ),
+        cwd=top,
+        machine=mac(),
+    )
+    home = dict(plan.environment)["HOME"]
+    assert plan.program.cwd == (home if hidden else top)
+    assert any("/.env is hidden" in text for text in plan.warnings) is hidden
