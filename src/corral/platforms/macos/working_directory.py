@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import takewhile
 
 from corral.platforms.macos.mechanisms import seatbelt_paths, seatbelt_profile
 from corral.programs.arguments import detect_kind
@@ -17,7 +18,7 @@ from corral.programs.arguments import detect_kind
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from corral.platforms.macos.mechanisms.seatbelt_profile import View
     from corral.programs.model import Program
@@ -41,9 +42,13 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
     ]
 
 
-def uses_directory(words: Iterable[str], directory: str) -> bool:
-    """Return whether an argument names a file or a module in the directory by a relative name."""
-    return any(
+def uses_directory(words: Sequence[str], directory: str) -> bool:
+    """Return whether an argument names a file or a module in the directory by a relative name.
+
+    Code after `-c` may import such a module.
+    """
+    options = takewhile(lambda word: word.startswith("-"), words)
+    return "-c" in options or any(
         name and not name.startswith("/") and os.path.lexists(os.path.join(directory, name))
         for word in words
         for name in _names(word)

@@ -615,6 +615,8 @@ def test_usage_of_the_tree_is_added_up(table):
         (("python3", "-m", "mcp_server_time"), "/home", "starts in its private home"),
         (("python3", "-m", "server"), "", "wants to read it ends"),
         (("python3", "-m", "package.sub"), "", "wants to read it ends"),
+        (("python3", "-u", "-c", "import server"), "", "wants to read it ends"),
+        (("python3", "/x/server.py", "-c", "/x/settings"), "/home", "starts in its private home"),
         (("python3", "/x/server.py", "data"), "", "wants to read it ends"),
         (("python3", "/x/server.py", "--root=./data"), "", "wants to read it ends"),
         (("node", "/x/server.js"), "", ""),
