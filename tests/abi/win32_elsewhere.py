@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from corral.platforms.windows.files import access_list, file_trees
+from corral.paths import links
+from corral.platforms.windows.files import access_list
 from corral.platforms.windows.files import access_list as capabilities
 from corral.platforms.windows.mechanisms import (
     job,
@@ -30,7 +31,7 @@ NUMBERS = {
     "SE_DACL_AUTO_INHERITED": access_list.DACL_AUTO_INHERITED,
     "IO_REPARSE_TAG_APPEXECLINK": windows_disk.APP_EXECUTION_LINK,
     "STATUS_CONTROL_C_EXIT": job.KILLED,
-    "FILE_ATTRIBUTE_REPARSE_POINT": file_trees.REPARSE_POINT,
+    "IO_REPARSE_TAG_MOUNT_POINT": links.JUNCTION,
     "IMAGE_DIRECTORY_ENTRY_RESOURCE": windows_pe_resources.RESOURCE_DIRECTORY,
     "RT_RCDATA": windows_pe_resources.RT_RCDATA,
     "IMAGE_NT_OPTIONAL_HDR32_MAGIC": windows_pe_resources.PE32,

@@ -165,6 +165,18 @@ CLAIMS: tuple[Claim, ...] = (
         where=MODEL,
     ),
     Claim(
+        id="macos-environment-start",
+        sentence="corral therefore starts a Python server in its private home instead, and a warning says so.",
+        tests=(
+            "tests/unit/platforms/macos/test_macos.py::test_a_python_server_does_not_start_beside_a_hidden_environment_file",
+            "tests/unit/platforms/macos/test_macos.py::test_the_plan_starts_beside_no_hidden_environment_file",
+            f"{SEATBELT}::test_a_hidden_environment_file_is_known_at_planning",
+            "tests/macos/test_servers.py::test_a_fastmcp_server_answers",
+        ),
+        source=SECURITY,
+        where=MODEL,
+    ),
+    Claim(
         id="macos-repositories",
         sentence="A target cannot change or make a repository at any depth of a grant, in any spelling.",
         tests=(

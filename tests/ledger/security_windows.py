@@ -154,12 +154,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-preloads",
-        sentence="With the preload `realpath`, piped children, `mkdtemp` and `DEVNULL` work.",
+        sentence="With the preload `realpath`, piped children, `mkdtemp` and `DEVNULL` work, and a hidden `.env` reads as empty in Python.",
         tests=(
             "tests/unit/platforms/windows/test_win_node_preload.py::test_realpath_works",
             "tests/unit/platforms/windows/test_win_node_preload.py::test_children_with_pipes_work",
             "tests/unit/platforms/windows/test_win_python_preload.py::test_a_temporary_directory_is_open_to_its_maker",
             "tests/unit/platforms/windows/test_win_python_preload.py::test_a_closed_nul_becomes_an_empty_file",
+            "tests/unit/platforms/windows/test_win_python_preload.py::test_a_hidden_environment_file_reads_as_empty",
         ),
         source=SECURITY,
         where=ANY,
@@ -181,6 +182,35 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_missing_self_starting_files_are_watched",
             "tests/unit/platforms/windows/test_win_plan.py::test_the_store_and_the_watcher_get_the_granted_paths",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-administrators-only",
+        sentence="A warning also names a granted directory that only administrators can open, because the target has none of their rights.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_grants.py::test_a_directory_of_administrators_causes_a_warning",
+            "tests/unit/platforms/windows/test_win_answers.py::test_only_an_elevated_caller_has_other_sids_than_its_targets",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-strict-grants",
+        sentence="With `windows.strict_grants = true` a run with such a grant refuses instead.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less",
+        ),
+        source=SECURITY,
+        where=ANY,
+    ),
+    Claim(
+        id="windows-copied-links",
+        sentence="It must not have links to directories or out of it: pnpm needs `node-linker=hoisted`.",
+        tests=(
+            "tests/unit/platforms/windows/test_win_runtimes.py::test_links_to_directories_or_out_of_a_tree_are_refused",
+            "tests/unit/platforms/windows/test_win_runtimes.py::test_a_link_to_a_file_of_the_tree_is_copied_as_a_file",
         ),
         source=SECURITY,
         where=ANY,

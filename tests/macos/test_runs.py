@@ -141,9 +141,15 @@ def test_the_seatbelt_marker_is_visible_from_outside(mac):
     process.communicate()
 
 
+ENDED_MEANWHILE = 64
+
+
 def test_a_fork_bomb_is_bounded(mac):
-    code = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= 128, flush=True)"
-    assert mac.run(sys.executable, "-c", code, flags=MANY).stdout == b"35 True\n"
+    """The limit includes the user's processes at planning. Each that ends meanwhile makes room for one more."""
+    code = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n, flush=True)"
+    error, count = map(int, mac.run(sys.executable, "-c", code, flags=MANY).stdout.split())
+    assert error == 35
+    assert count <= 128 + ENDED_MEANWHILE
 
 
 def test_kill_9_of_corral_ends_the_tree(mac):

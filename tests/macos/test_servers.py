@@ -1,16 +1,22 @@
-"""Run an MCP server on a real Mac. Its project has a `.env`, which the server looks for and may not read."""
+"""Run MCP servers on a real Mac. Their project has a `.env`, which a server looks for and may not read."""
 
-import importlib.util
 import json
+import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin", reason="only macOS has Seatbelt")
+PYTHONS = {"mcp 1": sys.executable, "mcp 2": os.environ.get("CORRAL_MCP_2_PYTHON", "")}
+"""Versions 1 and 2 of `mcp` cannot be installed in one environment. Only version 1 reads a `.env` by itself."""
 SERVER = """
-from mcp.server.fastmcp import FastMCP
-server = FastMCP("notes")
+try:
+    from mcp.server.mcpserver import MCPServer
+except ImportError:
+    from mcp.server.fastmcp import FastMCP as MCPServer
+server = MCPServer("notes")
 
 @server.tool()
 def add(a: int, b: int) -> int:
@@ -33,16 +39,26 @@ def exchange(process, *messages):
     return json.loads(process.stdout.readline())
 
 
+def installed_version(python):
+    """Return the version of `mcp` for this interpreter, or "" if there is none."""
+    code = "import importlib.metadata as found; print(found.version('mcp'))"
+    if not python:
+        return ""
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=False).stdout
+
+
 @pytest.mark.parametrize("hidden", [True, False], ids=["with .env", "without"])
-def test_a_fastmcp_server_answers(mac, hidden):
-    if importlib.util.find_spec("mcp") is None:
-        pytest.skip("the package mcp is not installed")
+@pytest.mark.parametrize("version", PYTHONS)
+def test_a_fastmcp_server_answers(mac, hidden, version):
+    python = PYTHONS[version]
+    if not installed_version(python).startswith(version[-1]):
+        pytest.skip(f"{version} is not installed")
     project = pathlib.Path(mac.place)
     (project / "server.py").write_text(SERVER)
     if hidden:
         (project / ".env").write_text("TOKEN=told\n")
     flags = ("--write", mac.place)
-    process = mac.start(sys.executable, str(project / "server.py"), flags=flags, cwd=mac.place)
+    process = mac.start(python, str(project / "server.py"), flags=flags, cwd=mac.place)
     hello = exchange(process, {"id": 1, "method": "initialize", "params": HELLO})
     assert hello["result"]["serverInfo"]["name"] == "notes", process.stderr.read()
     answer = exchange(

@@ -438,3 +438,40 @@ def test_naming_a_package_imports_no_module_of_clients():
     loaded = set(done.stdout.split())
     assert "corral.servers.reference" in loaded  # the control
     assert not {"corral.clients", *SLOW} & loaded
+
+
+POSIX_ONLY = {
+    "crypt", "fcntl", "grp", "nis", "ossaudiodev", "posix", "pty", "pwd", "readline", "resource",
+    "spwd", "syslog", "termios", "tty",
+}  # fmt: skip
+ANY_HOST = [
+    path
+    for folder in ("unit", "abi", "windows", "macos")
+    for path in sorted((pathlib.Path(__file__).parents[1] / folder).rglob("*.py"))
+]
+
+
+def unguarded_imports(tree: ast.Module) -> set[str]:
+    """Return the modules that a file imports as soon as it is imported itself, on any system.
+
+    An import inside `if`, `try` or a function is guarded.
+    """
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_unguarded_imports_are_found():
+    """The control of the next test."""
+    text = "import os, pty\nfrom termios import *\nif os:\n    import grp\ntry:\n    import pwd\nexcept ImportError:\n    pass"
+    assert unguarded_imports(ast.parse(text)) == {"os", "pty", "termios"}
+
+
+@pytest.mark.parametrize("path", ANY_HOST, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_tests_for_any_host_can_be_collected_on_windows(path):
+    """pytest runs no test at all if one file cannot be imported."""
+    assert not unguarded_imports(ast.parse(path.read_text(encoding="utf-8"))) & POSIX_ONLY

@@ -53,6 +53,24 @@ def test_the_windows_workflow_covers_every_supported_version():
     assert "ordinary" in {one["account"] for one in matrix["include"]}
 
 
+def test_the_macos_workflow_uses_images_that_exist():
+    """GitHub has retired macos-14 (actions/runner-images#13518)."""
+    (macos,) = [one for one in WORKFLOWS if one.stem == "macos"]
+    text = macos.read_text()
+    matrix = yaml.safe_load(text)["jobs"]["check"]["strategy"]["matrix"]
+    assert set(matrix["os"]) == {"macos-15", "macos-15-intel", "macos-26"}
+    assert "'mcp<2'" in text  # `mcp` 2 has no FastMCP, which is the server that reads a `.env`
+    assert "'mcp>=2,<3'" in text
+
+
+def test_an_exit_code_of_the_ordinary_account_is_kept():
+    """cmd takes `2>` in `echo 2> file` for a handle. See `test_cmd_writes_every_exit_code`."""
+    text = (ROOT / ".github" / "run_as.ps1").read_text()
+    assert "@>$code.new echo %ERRORLEVEL%`r`n" in text
+    assert "(Get-Date) -lt $end" in text
+    assert "runas failed" in text
+
+
 LINT = """
 import { readFileSync } from "node:fs";
 const { createLinter } = await import(process.argv[1]);

@@ -9,8 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 import types
 
 import pytest
@@ -126,6 +129,20 @@ def copied_python() -> None:
     """Copy the targets' Python before the first test, because the copy takes minutes."""
     if sys.platform == "win32" and not wine():
         Corral().run(PYTHON, "-c", "pass", timeout=600)
+
+
+if sys.platform == "win32":
+
+    @pytest.fixture
+    def tmp_path():
+        """Make a directory without a mode. pytest's mode 0o700 leaves only administrators in the access list of
+        an elevated process, and targets have no administrator's rights.
+        """
+        top = pathlib.Path(tempfile.gettempdir()).resolve()
+        path = top / f"corral-tests-{os.urandom(6).hex()}"
+        path.mkdir()
+        yield path
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture

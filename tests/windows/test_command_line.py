@@ -90,6 +90,15 @@ def test_cmd_expands_variables_in_wrongly_quoted_arguments(batch):
     assert json.loads(through_cmd(batch, "%OS%")) == ["Windows_NT"]
 
 
+@pytest.mark.parametrize("code", [0, 1, 2, 5, 9, 125])
+def test_cmd_writes_every_exit_code(tmp_path, code):
+    """The workflow returns exit codes by this line. In `echo 2> file`, `2>` would be a handle."""
+    script, file = tmp_path / "line.cmd", tmp_path / "code"
+    script.write_bytes(f"@cmd /c exit {code}\r\n@>{file} echo %ERRORLEVEL%\r\n".encode())
+    subprocess.run([f"{ROOT}\\System32\\cmd.exe", "/d", "/c", str(script)], check=False)
+    assert file.read_text().strip() == str(code)
+
+
 @pytest.mark.real_windows(reason="its cmd.exe ends quotes elsewhere")
 def test_cmd_runs_injected_commands_in_wrongly_quoted_arguments(batch):
     shown = through_cmd(batch, '"&echo injected&"')

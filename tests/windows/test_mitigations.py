@@ -15,14 +15,20 @@ from windows.conftest import PYTHON, wine
 
 only_wine = pytest.mark.skipif(not wine(), reason="tests a host that ignores mitigations")
 ROOT = os.environ["SYSTEMROOT"]
+WAIT_MS = 60_000
 MILD = mitigations.EXTENSION_POINTS.bit | mitigations.NO_REMOTE_IMAGES.bit
 
 
 @contextlib.contextmanager
 def started(step: mitigations.Mitigations, code: str = "pass"):
-    """Start python with these attributes, and return its process and output."""
+    """Start python with these attributes, and return its process and output.
+
+    Its input ends when the caller is done.
+    """
     reading, writing = os.pipe()
-    streams = Streams((reading, writing, writing))
+    theirs, ours = os.pipe()
+    waiting = open(ours, "wb", buffering=0)  # noqa: SIM115 - closed early, and again at the end
+    streams = Streams((theirs, writing, writing))
     attributes = step.attributes()
     application, line = windows_command_line.start_line([PYTHON, "-c", code], system_root=ROOT)
     with win32_process.Attributes(1 + len(attributes)) as made:
@@ -42,10 +48,13 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
         )
     streams.close_handles()
     os.close(writing)
+    os.close(theirs)
     try:
         yield process.handle, reading
-        win32_process.wait_any([process.handle.value], None)
+        waiting.close()
+        assert win32_process.wait_any([process.handle.value], WAIT_MS) is not None
     finally:
+        waiting.close()
         with contextlib.suppress(OSError):
             win32_process.TerminateProcess(process.handle.value, 1)
         process.release()
@@ -83,7 +92,7 @@ def test_an_ignored_mitigation_is_a_failure(step):
 @pytest.mark.parametrize("item", mitigations.ORDER, ids=lambda item: item.name)
 def test_a_requested_mitigation_reads_back(item):
     step = mitigations.plan(item.bit, subprocess=True)
-    with started(step, "import time; input()") as (process, _):
+    with started(step, "import sys; sys.stdin.read()") as (process, _):
         step.check(process.value)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
+import socket
 import sys
 import zipfile
 
@@ -118,6 +120,32 @@ def test_a_package_is_installed_in_a_container(corral, index):
     assert sandboxed_install.DEGRADABLE == ["memory", "pids", "disk", "timeout"]
     found, _ = fetch()
     assert os.path.isdir(found.path())
+
+
+PUBLISHED = {
+    "pypi:cowsay": ("pypi.org", ("-t", "42")),
+    "npm:semver": ("registry.npmjs.org", ("42.0.0",)),
+}
+
+
+@pytest.mark.real_windows
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_package_is_installed_over_the_network(corral, tmp_path, monkeypatch, name):
+    """The installer reaches its registry only through the relay."""
+    host, arguments = PUBLISHED[name]
+    try:
+        socket.create_connection((host, 443), 10).close()
+    except OSError as error:
+        pytest.skip(f"{host} cannot be reached: {error}")
+    if name.startswith("npm:") and shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    found, _ = fetch(name)
+    store.verify(found)
+    done = corral("run", name, *arguments, timeout=300)
+    assert (done.returncode, b"42" in done.stdout) == (0, True), done.stderr.decode()
 
 
 @pytest.mark.skipif(not wine(), reason="tests a host without the walls")

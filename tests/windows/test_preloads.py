@@ -50,21 +50,52 @@ def test_python_works_in_a_container(corral, form):
     assert corral.inside(code, flags=flags, timeout=300) == "done"
 
 
-NODE = (
-    "const fs = require('fs'), cp = require('child_process');"
-    "fs.promises.realpath(process.cwd()).then((found) => cp.execFile(process.execPath, ['-p', '6*7'],"
-    "(error, output) => console.log(error ?? output.trim(), found === fs.realpathSync('.'))))"
-)
+NODE = {
+    "realpath": (
+        "fs.promises.realpath(process.cwd()).then("
+        "(found) => console.log(found === fs.realpathSync('.') ? 42 : found))"
+    ),
+    "execFile": (
+        "cp.execFile(process.execPath, ['-p', '6*7'], (error, output) => console.log(error ?? output))"
+    ),
+    "spawn": "cp.spawn(process.execPath, ['-p', '6*7']).stdout.pipe(process.stdout)",
+    "spawnSync": "console.log(cp.spawnSync(process.execPath, ['-p', '6*7']).stdout.toString())",
+    "execFileSync": "console.log(cp.execFileSync(process.execPath, ['-p', '6*7']).toString())",
+    "ignored": (
+        "cp.spawn(process.execPath, ['-e', 'process.exit(42)'], { stdio: 'ignore' })"
+        ".on('error', (error) => console.log(error)).on('exit', (code) => console.log(code))"
+    ),
+    "ignored, sync": (
+        "const done = cp.spawnSync(process.execPath, ['-e', 'process.exit(42)'], { stdio: 'ignore' });"
+        "console.log(done.error ?? done.status)"
+    ),
+    "partly ignored": (
+        "const stdio = ['ignore', 'pipe', 'ignore'];"
+        "console.log(cp.spawnSync(process.execPath, ['-p', '6*7'], { stdio }).stdout.toString())"
+    ),
+}
 
 
 @pytest.mark.real_windows
-def test_node_works_in_a_container(corral, tmp_path):
+@pytest.mark.parametrize("form", NODE)
+def test_node_works_in_a_container(corral, tmp_path, form):
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
     (tmp_path / "package.json").write_text("{}")
-    (tmp_path / "main.js").write_text(NODE)
+    needs = "const fs = require('fs'), cp = require('child_process');"
+    (tmp_path / "main.js").write_text(needs + NODE[form])
     done = corral.run(
         *(node, os.path.join(str(tmp_path), "main.js")), flags=("--allow-subprocess",), timeout=300
     )
-    assert (done.returncode, done.stdout.split()) == (0, [b"42", b"true"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, [b"42"]), done.stderr
+
+
+@pytest.mark.real_windows
+def test_a_hidden_environment_file_is_empty_for_python(corral, tmp_path):
+    """pydantic-settings, and so FastMCP, finds the name and then opens the file."""
+    (tmp_path / ".env").write_text("TOKEN=told")
+    code = "answer = [os.path.isfile(sys.argv[1]), open(sys.argv[1]).read()]"
+    path = str(tmp_path / ".env")
+    assert corral.outside(code, path) == [True, "TOKEN=told"]  # the control
+    assert corral.inside(code, path, flags=("--read", str(tmp_path)), timeout=300) == [True, ""]

@@ -142,10 +142,17 @@ def test_a_disabled_app_container_counts_as_missing(corral, tmp_path):
     assert b"no windows.app_container = true" in done.stderr
 
 
+def own_errors(stderr: bytes) -> bytes:
+    """Return what the code wrote. Python 3.13 adds a line in an AppContainer."""
+    lines = stderr.splitlines()
+    return b"\n".join(one for one in lines if not one.startswith(b"Failed to find real location"))
+
+
 def test_the_api_runs_a_command(tmp_path):
     code = "import sys; print(sys.stdin.read()); sys.stderr.write('e'); sys.exit(3)"
     done = package.run([PYTHON, "-c", code], LOOSE, input=b"hello")
-    assert (done.exit_code, done.stdout.split(), done.stderr) == (3, [b"hello"], b"e")
+    assert (done.exit_code, done.stdout.split()) == (3, [b"hello"])
+    assert own_errors(done.stderr) == b"e"
     assert done.report.outcome.kind == "exited"
     assert done.report.usage.wall_ms > 0
 
@@ -192,7 +199,8 @@ def test_the_async_api_runs_two_commands():
         return await asyncio.gather(*runs)
 
     for done, text in zip(asyncio.run(both()), (b"one", b"two"), strict=True):
-        assert (done.exit_code, done.stdout.split(), done.stderr) == (4, [text], b"e")
+        assert (done.exit_code, done.stdout.split()) == (4, [text])
+        assert own_errors(done.stderr) == b"e"
 
 
 def test_clean_removes_kept_grants_only(corral, tmp_path):

@@ -180,7 +180,7 @@ def test_a_half_made_copy_is_made_again(server, tmp_path, results):
     results.release()
     os.unlink(runtimes.mark_path(store.trees[0]))
     os.unlink(store.program.argv[1])
-    with pytest.raises(OSError, match=r"not whole|no entry"):
+    with pytest.raises(OSError, match=r"not complete|no entry"):
         store.verify(results)
     store.apply(results)
     assert os.path.exists(store.program.argv[1])
@@ -258,6 +258,26 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
     mask = int.from_bytes(entry[4:8], "little")
     assert mask & access_list.RIGHTS["read"] == access_list.RIGHTS["read"]
     assert not mask & 0x116
+
+
+@pytest.mark.real_windows(reason="it makes no junctions")
+def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
+    """Python on a GitHub runner has `python3.exe`, a link to `python.exe`."""
+    import _winapi
+
+    try:
+        os.symlink(server / "main.py", server / "alias.py")
+    except OSError as error:
+        pytest.skip(f"no link can be made here: {error}")
+    listing = file_trees.list_files(str(server))
+    assert listing.links == (("alias.py", "main.py"),)
+    file_trees.copy(str(server), str(tmp_path / "copy"), listing)
+    assert not (tmp_path / "copy" / "alias.py").is_symlink()
+    assert (tmp_path / "copy" / "alias.py").read_text() == (server / "main.py").read_text()
+    (tmp_path / "outside").mkdir()
+    _winapi.CreateJunction(str(tmp_path / "outside"), str(server / "way"))
+    with pytest.raises(file_trees.Unsuitable, match="leads out"):
+        file_trees.list_files(str(server))
 
 
 @pytest.mark.real_windows(reason="it makes no junctions")

@@ -34,6 +34,7 @@ FILE_ATTRIBUTE_REPARSE_POINT = 0x400
 UNICODE_STRING_MAX_CHARS = 32767  # this is also the longest path
 
 # FILE_INFO_BY_HANDLE_CLASS
+FileAttributeTagInfo = 9
 FileIdInfo = 18
 
 
@@ -48,6 +49,10 @@ class BY_HANDLE_FILE_INFORMATION(ctypes.Structure):
         *fields(DWORD, "dwVolumeSerialNumber nFileSizeHigh nFileSizeLow"),
         *fields(DWORD, "nNumberOfLinks nFileIndexHigh nFileIndexLow"),
     )
+
+
+class FILE_ATTRIBUTE_TAG_INFO(ctypes.Structure):
+    _fields_ = (("FileAttributes", DWORD), ("ReparseTag", DWORD))
 
 
 class FILE_ID_128(ctypes.Structure):
@@ -94,6 +99,14 @@ def wide_identity(handle: int) -> tuple[int, int]:
     found = FILE_ID_INFO()
     GetFileInformationByHandleEx(handle, FileIdInfo, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.VolumeSerialNumber), int.from_bytes(bytes(found.FileId.Identifier), "little")
+
+
+def reparse_tag(handle: int) -> int:
+    """Return the tag of a reparse point."""
+    found = FILE_ATTRIBUTE_TAG_INFO()
+    size = ctypes.sizeof(found)
+    GetFileInformationByHandleEx(handle, FileAttributeTagInfo, ctypes.byref(found), size)
+    return int(found.ReparseTag)
 
 
 def final_path(handle: int) -> str:

@@ -27,6 +27,7 @@ from corral.abi.win32 import (
 
 ERROR_NOT_FOUND = 1168
 SE_GROUP_ENABLED = 0x4
+OWNER_SECURITY_INFORMATION = 0x1
 DACL_SECURITY_INFORMATION = 0x4
 TOKEN_QUERY = 0x8
 
@@ -155,9 +156,12 @@ def profile_folder(sid: str) -> str:
         CoTaskMemFree(address)
 
 
-def read_security(handle: int) -> bytes:
-    """Return the self-relative security descriptor of an open object: DACL and control bits."""
-    return bytes(read_sized(GetKernelObjectSecurity, handle, DACL_SECURITY_INFORMATION))
+def read_security(handle: int, *, owner: bool = False) -> bytes:
+    """Return the self-relative security descriptor of an open object: DACL, control bits, and on
+    request the owner.
+    """
+    parts = DACL_SECURITY_INFORMATION | (OWNER_SECURITY_INFORMATION if owner else 0)
+    return bytes(read_sized(GetKernelObjectSecurity, handle, parts))
 
 
 def write_security(handle: int, descriptor: bytes) -> None:

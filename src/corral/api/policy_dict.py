@@ -106,6 +106,7 @@ WindowsDict = TypedDict(
         "network": Literal["none", "outbound", "local", "full"],
         "keep_grants": bool,
         "strict_handles": bool,
+        "strict_grants": bool,
     },
     total=False,
 )

@@ -4,6 +4,8 @@ import os
 import stat
 
 JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
+NAME_SURROGATE = 0x20000000
+"""The bit of reparse tags that lead to another path (IsReparseTagNameSurrogate in winnt.h)."""
 
 
 def is_link(found: os.stat_result) -> bool:
@@ -13,3 +15,12 @@ def is_link(found: os.stat_result) -> bool:
 
 def is_directory(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and not is_link(found)
+
+
+def is_name_surrogate(found: os.stat_result) -> bool:
+    """Return whether lstat found something that leads elsewhere: a link, a junction, a mount point.
+
+    Other reparse points are files with a filter, for example those of OneDrive.
+    """
+    tag = getattr(found, "st_reparse_tag", 0)
+    return stat.S_ISLNK(found.st_mode) or bool(tag & NAME_SURROGATE)

@@ -153,7 +153,8 @@ class Composition:
 
     `watched` are files that the host would execute by itself if the target created them. They do
     not exist yet and cannot be blocked, so those that exist after the run are reported. `controls`
-    are shown in addition to those that the policy asks for.
+    are shown in addition to those that the policy asks for. `start_in` replaces the directory that
+    the program names, if the target could not work there.
     """
 
     steps: tuple[Step, ...]
@@ -165,6 +166,7 @@ class Composition:
     covers: Covers | None = None
     controls: tuple[Held, ...] = ()
     warnings: tuple[str, ...] = ()
+    start_in: str = ""
 
 
 @record

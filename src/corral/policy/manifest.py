@@ -72,6 +72,7 @@ class Manifest:
     windows_network: str | None = None
     keep_grants: bool | None = None
     strict_handles: bool | None = None
+    strict_grants: bool | None = None
     seatbelt: str | None = None
     disclaim: bool | None = None
     trustd: bool | None = None

@@ -24,7 +24,7 @@ PATHS: tuple[tuple[str, str, Access], ...] = (
     ("write", "filesystem.write", "write"),
     ("unix_sockets", "filesystem.unix_sockets", "socket"),
 )
-USERS_ALONE = ("strict_handles", "listen_everywhere")
+USERS_ALONE = ("strict_handles", "strict_grants", "listen_everywhere")
 """Only the user can turn these switches on; approving a server's request does not."""
 MENTIONS: Mapping[Control, tuple[str, ...]] = {
     "filesystem": ("read", "write", "unix_sockets", "own_unix_sockets", "state"),

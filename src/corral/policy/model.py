@@ -103,6 +103,7 @@ class Windows:
     network: WindowsNetwork = "none"
     keep_grants: bool = False
     strict_handles: bool = False
+    strict_grants: bool = False
 
 
 @record

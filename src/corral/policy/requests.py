@@ -37,6 +37,7 @@ SWITCH_TEXTS = {
     "windows_network": "use the network (Windows)",
     "keep_grants": "leave permissions behind (Windows)",
     "strict_handles": "be ended when it uses a closed handle (Windows)",
+    "strict_grants": "be refused if a grant contains secrets or self-starting files (Windows)",
     "seatbelt": "run without Seatbelt (macOS)",
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",
     "trustd": "have certificates checked outside of the sandbox (macOS)",

@@ -187,6 +187,12 @@ KEYS: tuple[Key, ...] = (
         " this. Some runtimes do this in rare cases.",
     ),
     Key(
+        path="windows.strict_grants", field="strict_grants", kind="switch",
+        text="Is a run refused if a granted directory contains secrets, or if a writable one"
+        " contains files that other programs run? If not, these files get less than the grant."
+        " Only you can set this.",
+    ),
+    Key(
         path="macos.seatbelt", field="seatbelt", kind="choice", choices=("auto", "off"),
         text="Is Seatbelt used? `auto` means: if its probe succeeds.",
     ),

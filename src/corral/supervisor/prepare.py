@@ -107,8 +107,9 @@ def prepare(
         wanted=lambda: needed_capabilities(policy, chains, current.system()), notify=notify
     )
     controls = decide(policy, machine, chains)
-    made = system.compose(policy, program, controls, home=subject.home)
-    start_in = find_start_directory(subject, sources, cwd) or made.home
+    named = find_start_directory(subject, sources, cwd)
+    made = system.compose(policy, replace(program, cwd=named), controls, home=subject.home)
+    start_in = made.start_in or named or made.home
     # The directory is included because servers in two directories may have the same command.
     pinned_as = program.server or (*filter(None, (_find_root(sources),)), *program.typed)
     return Plan(

@@ -3,15 +3,16 @@ stream.
 """
 
 import os
-import pty
 import socket
 import subprocess
 import sys
-import termios
 
 import pytest
 
 from corral.platforms.posix import unblocked_write
+
+termios = pytest.importorskip("termios")
+pty = pytest.importorskip("pty")
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these calls")
 FILLER = b"x" * 4096

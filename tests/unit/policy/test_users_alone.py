@@ -9,6 +9,7 @@ from corral.policy.model import Source
 SAID = {
     "listen_everywhere": {"network": {"listen_everywhere": True}},
     "strict_handles": {"windows": {"strict_handles": True}},
+    "strict_grants": {"windows": {"strict_grants": True}},
 }
 
 

@@ -7,7 +7,7 @@ import sys
 
 from corral.paths.posix import is_below
 from corral.plan.model import Composition
-from corral.platforms.macos import developer_tools, options
+from corral.platforms.macos import developer_tools, options, working_directory
 from corral.platforms.macos.mechanisms import (
     jetsam,
     loopback_proxy,
@@ -79,16 +79,19 @@ def compose(
     steps += [responsibility.Disclaimer()] if disclaims else []
     proxy = options.PROXY in mechanisms.get("network", "")
     steps += [loopback_proxy.LoopbackProxy(allow=policy.allow)] if proxy else []
+    home_inside, temporary = run_directories.inner(private)
+    home_inside = state or home_inside
+    start_in, notices = "", list[str]()
     if walled:
         view = build_view(policy, program, home=home, private=private, state=state)
+        start_in, notices = working_directory.choose(view, program, home_inside)
         view = replace(view, marker=f"org.corral.{os.urandom(16).hex()}")
         services = seatbelt_profile.TRUSTD if proxy and policy.macos.trustd else ()
         steps.append(_seatbelt(replace(view, services=services), proxy=proxy))
-    home_inside, temporary = run_directories.inner(private)
-    home_inside = state or home_inside
     grants, homes = kernel_grants(policy.grants), home_directories(home)
     starters = seatbelt_secrets.held(grants, *homes)
     asked = (*program.reads, *(grant.path for grant in grants))
+    privacy = responsibility.warnings(asked, homes, program.real) if disclaims else ()
     return Composition(
         steps=tuple(steps),
         environment=environment(home_inside, temporary, state=state, language=LANGUAGE),
@@ -96,7 +99,8 @@ def compose(
         run=run,
         residue=(private,),
         watched=tuple(path for path in starters if not os.path.lexists(path)),
-        warnings=responsibility.warnings(asked, homes, program.real) if disclaims else (),
+        warnings=(*notices, *privacy),
+        start_in=start_in,
     )
 
 

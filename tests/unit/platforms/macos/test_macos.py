@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -17,15 +18,18 @@ from corral.plan.host import Finding, Host
 from corral.plan.model import Plan, Results
 from corral.platforms import evidence
 from corral.platforms.contract import Usage
-from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt
-from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt
+from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt, working_directory
+from corral.platforms.macos.backend import Macos
+from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt, seatbelt_profile
 from corral.platforms.macos.probes import doctor
 from corral.platforms.macos.probes import host as probes
 from corral.platforms.macos.process_table import Process
 from corral.platforms.macos.process_tree import Tree
 from corral.platforms.posix import rlimits, run_directories
 from corral.platforms.steps import StepFailed
-from corral.policy.model import Grant, Limits, Macos, Policy
+from corral.policy.manifest import from_data
+from corral.policy.model import Grant, Limits, Policy, Source
+from corral.policy.model import Macos as MacosPolicy
 from corral.programs.model import Program
 from corral.record import replace
 from corral.supervisor import prepare
@@ -92,7 +96,7 @@ def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
     [
         (Policy(), (), True),
         (Policy(), ("disclaim",), False),
-        (Policy(macos=Macos(disclaim=False)), (), False),
+        (Policy(macos=MacosPolicy(disclaim=False)), (), False),
         (Policy(best_effort=True), ("seatbelt",), True),
     ],
 )
@@ -109,7 +113,7 @@ def test_a_grant_that_needs_consent_is_reported_in_the_plan(tmp_path):
     for path, told in ((f"{home}/Documents/notes", True), (home, False)):
         grant = Grant(path=path, access="read", device=1, inode=1, directory=True, owner=1, group=1)
         for disclaim in (True, False):
-            policy = Policy(grants=(grant,), macos=Macos(disclaim=disclaim))
+            policy = Policy(grants=(grant,), macos=MacosPolicy(disclaim=disclaim))
             controls = decide(policy, mac(), options.chains(policy))
             made = tier_seatbelt.compose(policy, PROGRAM, controls, home=home)
             assert any("asks for consent" in text for text in made.warnings) == (told and disclaim)
@@ -117,9 +121,9 @@ def test_a_grant_that_needs_consent_is_reported_in_the_plan(tmp_path):
 
 @pytest.mark.parametrize("trustd", [True, False])
 def test_certificates_are_checked_outside_only_if_the_user_allows_it(trustd):
-    policy = Policy(allow=("example.com",), macos=Macos(trustd=trustd))
+    policy = Policy(allow=("example.com",), macos=MacosPolicy(trustd=trustd))
     assert ("com.apple.trustd" in steps(policy)["Seatbelt"].profile) == trustd
-    closed = Policy(macos=Macos(trustd=trustd))
+    closed = Policy(macos=MacosPolicy(trustd=trustd))
     assert "com.apple.trustd" not in steps(closed)["Seatbelt"].profile
 
 
@@ -139,7 +143,7 @@ def test_a_grant_of_everything_is_refused_with_an_explanation():
 
 @pytest.mark.parametrize(
     ("policy", "missing"),
-    [(Policy(), ("seatbelt",)), (Policy(macos=Macos(seatbelt="off")), ())],
+    [(Policy(), ("seatbelt",)), (Policy(macos=MacosPolicy(seatbelt="off")), ())],
     ids=["unproven", "off"],
 )
 def test_without_seatbelt_a_run_is_refused_and_best_effort_is_cooperative(policy, missing):
@@ -193,7 +197,7 @@ def test_an_unenforceable_network_is_refused_and_opens_no_port(asked, missing):
 
 @pytest.mark.parametrize(
     ("policy", "missing"),
-    [({}, ("seatbelt", "loopback_proxy")), ({"macos": Macos(seatbelt="off")}, ())],
+    [({}, ("seatbelt", "loopback_proxy")), ({"macos": MacosPolicy(seatbelt="off")}, ())],
     ids=["unproven", "off"],
 )
 def test_without_seatbelt_there_is_no_proxy(policy, missing):
@@ -602,3 +606,73 @@ def test_a_process_of_another_user_does_not_keep_the_walk_going(table):
 def test_usage_of_the_tree_is_added_up(table):
     assert tree(table).measure() == Usage(cpu=3.0, memory=33, tasks=6)
     assert tree(table).measure(excluded=10) == Usage(cpu=2.0, memory=23, tasks=4)
+
+
+@pytest.mark.parametrize(
+    ("argv", "found", "warned"),
+    [
+        (("python3", "/x/server.py"), "/home", "starts in its private home"),
+        (("python3", "-m", "mcp_server_time"), "/home", "starts in its private home"),
+        (("python3", "-m", "server"), "", "wants to read it ends"),
+        (("python3", "-m", "package.sub"), "", "wants to read it ends"),
+        (("python3", "-u", "-c", "import server"), "", "wants to read it ends"),
+        (("python3", "/x/server.py", "-c", "/x/settings"), "/home", "starts in its private home"),
+        (("python3", "/x/server.py", "data"), "", "wants to read it ends"),
+        (("python3", "/x/server.py", "--root=./data"), "", "wants to read it ends"),
+        (("node", "/x/server.js"), "", ""),
+    ],
+)
+def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
+    tmp_path, argv, found, warned
+):
+    """pydantic-settings raises the PermissionError of a `.env` that exists (tried with 2.14.1)."""
+    for name in ("server.py", "data", "package"):
+        (tmp_path / name).touch()
+    (tmp_path / ".env").touch()
+    top = os.path.realpath(tmp_path)
+    program = Program(path=f"/usr/bin/{argv[0]}", argv=argv, cwd=top)
+    view = seatbelt_profile.View(execute=(), needed=(), private="/p", write=(top,))
+    start_in, warnings = working_directory.choose(view, program, "/home")
+    assert start_in == found
+    assert [warned in text and f"--read {top}/.env" in text for text in warnings] == (
+        [True] if warned else []
+    )
+    readable = seatbelt_profile.View(execute=(), needed=(), private="/p", read=(f"{top}/.env",))
+    assert working_directory.choose(readable, program, "/home") == ("", [])
+    (tmp_path / ".env").unlink()
+    assert working_directory.choose(view, program, "/home") == ("", [])
+
+
+def test_the_plan_starts_beside_no_hidden_environment_file(tmp_path):
+    (tmp_path / ".env").touch()
+    top = os.path.realpath(tmp_path)
+    grant = Grant(path=top, access="write", device=1, inode=1, directory=True, owner=501, group=20)
+    policy = Policy(grants=(grant,))
+    controls = decide(policy, mac(), options.chains(policy))
+    program = Program(path="/usr/bin/python3", argv=("python3", "/x/server.py"), cwd=top)
+    made = tier_seatbelt.compose(policy, program, controls, home="/Users/anna")
+    assert made.start_in == made.home
+    assert any("/.env is hidden" in text for text in made.warnings)
+    node = replace(program, path="/usr/bin/node", argv=("node", "/x/server.js"))
+    assert tier_seatbelt.compose(policy, node, controls, home="/Users/anna").start_in == ""
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_the_whole_plan_starts_in_the_private_home(monkeypatch, tmp_path, hidden):
+    backend = Macos(types.SimpleNamespace(count_own=lambda: 0))
+    monkeypatch.setattr(prepare.current, "load", lambda: backend)
+    top = os.path.realpath(tmp_path)
+    (tmp_path / "server.py").touch()
+    if hidden:
+        (tmp_path / ".env").touch()
+    manifest = from_data({"version": 1, "filesystem": {"write": [top]}}, "corral.toml")
+    plan = prepare.prepare(
+        [sys.executable, f"{top}/server.py"],
+        [Source(manifest=manifest, trust="user")],
+        environment=dict(os.environ),
+        cwd=top,
+        machine=mac(),
+    )
+    home = dict(plan.environment)["HOME"]
+    assert plan.program.cwd == (home if hidden else top)
+    assert any("/.env is hidden" in text for text in plan.warnings) is hidden

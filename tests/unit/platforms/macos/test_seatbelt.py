@@ -460,6 +460,23 @@ def test_a_grant_overrides_the_rule_for_its_name():
     assert not own.allows(Act("file-read-data", f"{HOME}/other/.env"))
 
 
+@pytest.mark.parametrize(
+    ("view", "hidden"),
+    [
+        (ALONE, False),
+        (replace(ALONE, write=(f"{HOME}/server",)), True),
+        (replace(ALONE, read=(HOME,)), False),
+        (replace(ALONE, read=(f"{HOME}/server/.env",), write=(f"{HOME}/server",)), False),
+        (replace(ALONE, needed=(f"{HOME}/server/a",), write=(f"{HOME}/server",)), True),
+    ],
+    ids=["own", "granted", "around", "named", "part of it"],
+)
+def test_a_hidden_environment_file_is_known_at_planning(view, hidden):
+    path = f"{HOME}/server/.env"
+    assert seatbelt_profile.hides_environment_file(view, path) is hidden
+    assert made(view).allows(Act("file-read-data", path)) is not hidden
+
+
 def test_the_home_in_the_user_database_is_protected_too():
     pwd = pytest.importorskip("pwd")
     own = os.path.realpath(pwd.getpwuid(os.getuid()).pw_dir)

@@ -22,6 +22,7 @@ from corral.plan.decide import needed_capabilities
 from corral.plan.host import Finding, Host
 from corral.plan.model import Plan, Results
 from corral.platforms import evidence
+from corral.platforms.contract import Reaped
 from corral.platforms.windows import options
 from corral.platforms.windows.files import access_list, file_trees, granted_tree
 from corral.platforms.windows.mechanisms import (
@@ -29,6 +30,7 @@ from corral.platforms.windows.mechanisms import (
     desktop,
     job,
     minifilter,
+    mitigations,
     process_creation,
     restricted_token,
 )
@@ -121,6 +123,19 @@ def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
 
 
 @pytest.mark.parametrize(
+    ("privileges", "administrators", "found"),
+    [(ELEVATED, 0xF, (USER, LOGON)), (ORDINARY, 0x10, ())],
+    ids=["elevated", "ordinary"],
+)
+def test_only_an_elevated_caller_has_other_sids_than_its_targets(
+    tokens, privileges, administrators, found
+):
+    tokens.privileges[1] = privileges
+    tokens.groups[1].append((ADMINISTRATORS, administrators))
+    assert restricted_token.ordinary_sids() == found
+
+
+@pytest.mark.parametrize(
     ("privileges", "groups", "told"),
     [
         ((), [], ""),
@@ -202,15 +217,42 @@ def test_errors_of_creating_a_process_have_a_hint(code, told):
 
 
 @pytest.mark.parametrize(
-    ("processes", "flag"),
+    ("processes", "children", "flag"),
     [
-        (1, win32_process.DETACHED_PROCESS),
-        (8, win32_process.CREATE_NO_WINDOW),
-        (None, win32_process.CREATE_NO_WINDOW),
+        (1, True, win32_process.DETACHED_PROCESS),
+        (8, True, win32_process.CREATE_NO_WINDOW),
+        (None, True, win32_process.CREATE_NO_WINDOW),
+        (None, False, win32_process.DETACHED_PROCESS),
     ],
 )
-def test_a_target_with_children_has_a_console_without_a_window(processes, flag):
-    assert process_creation._console(job.Job(processes=processes)) == flag
+def test_a_target_with_children_has_a_console_without_a_window(processes, children, flag):
+    """The process of a console is a child of the target (Project Zero issue 213), so the probe of
+    the child process policy must not need one.
+    """
+    attributes = mitigations.plan(0, subprocess=children).attributes()
+    assert process_creation._console(job.Job(processes=processes), attributes) == flag
+
+
+@pytest.mark.parametrize("found", ["C:\\Users\\ann\\AppData\\Local", ""])
+def test_a_container_always_gets_the_variables_that_windows_needs(monkeypatch, found):
+    """Without LOCALAPPDATA CreateProcess fails with 0x800700CB (microsoft/mxc#1130, #1158)."""
+    monkeypatch.setattr(win32_process, "windows_directory", lambda: "C:\\Windows")
+    monkeypatch.setattr(process_creation.os.path, "expanduser", lambda _: "D:\\ann")
+    monkeypatch.setenv("LOCALAPPDATA", found)
+    path = "C:\\python.exe"
+    plan = Plan(
+        program=Program(path=path, argv=(path,)), steps=(), controls=(), environment=(("a", "b"),)
+    )
+    results = Results()
+    assert dict(process_creation._variables(plan, results)) == {"a": "b"}  # the control
+    results.add(win32_security.Capabilities(parse_sid("S-1-15-2-1"), ()))
+    assert dict(process_creation._variables(plan, results)) == {
+        "SystemRoot": "C:\\Windows",
+        "LOCALAPPDATA": found or "D:\\ann\\AppData\\Local",
+        "a": "b",
+    }
+    own = replace(plan, environment=(("LocalAppData", "E:\\x"),))
+    assert ("LocalAppData", "E:\\x") in process_creation._variables(own, results)
 
 
 EMPTY = access_list.write(access_list.Descriptor(control=0, revision=2, entries=()))
@@ -409,6 +451,15 @@ def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limi
     assert found.status == status, found
 
 
+NO_LOCATION = "Failed to find real location of C:\\store\\python.exe"
+"""Python 3.13 and newer print this on stderr in an AppContainer (python/cpython#128823)."""
+
+
+def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
+    reaped = Reaped(status=status, cpu=0.0, memory=0, hit=())
+    return trial.Outcome(output=output, reaped=reaped, errors=errors)
+
+
 class Trials:
     """Replace the trials by given results: first outside, then inside. `arrives` says for each
     trial whether it reaches the listener.
@@ -417,14 +468,14 @@ class Trials:
     def __init__(self, monkeypatch, inside: str, *, outside: str = "done done done done") -> None:
         self.answers = [outside, inside]
         self.arrives = [True, False]
+        self.errors = ""
         monkeypatch.setattr(container.trial, "observe", self.observe)
         monkeypatch.setattr(container, "steps", lambda *, desktop: ())
 
     def observe(self, _code: str, _steps: object, _secret: str, port: str) -> object:
         if self.arrives.pop(0):
             socket.create_connection(("127.0.0.1", int(port))).close()
-        reaped = types.SimpleNamespace(status=0xC0000142 << 8)
-        return types.SimpleNamespace(output=self.answers.pop(0), reaped=reaped)
+        return outcome(self.answers.pop(0), status=0xC0000142 << 8, errors=self.errors)
 
 
 @pytest.mark.parametrize(
@@ -437,12 +488,14 @@ class Trials:
         ("denied denied done denied", "inside: denied denied done denied"),
         ("denied done done done", "inside: denied done done done"),
         ("done denied done done", "inside: done denied done done"),
-        ("", r"inside: nothing \(exit code 0xc0000142\)"),
+        ("", r"inside: {} \(exit code 0xc0000142\)"),
     ],
 )
-def test_results_of_the_wall_probe_are_judged(monkeypatch, tmp_path, inside, problem):
+@pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
+def test_results_of_the_wall_probe_are_judged(monkeypatch, tmp_path, inside, problem, errors):
     monkeypatch.setenv("HOME", str(tmp_path))
-    Trials(monkeypatch, inside)
+    Trials(monkeypatch, inside).errors = errors
+    problem = problem.format(re.escape(errors) or "it printed nothing")
     found = host._try("app_container", lambda: container.try_walls(job.Job(), desktop=True))
     assert found.status == ("absent" if problem else "proven")
     assert re.search(problem, found.evidence)
@@ -479,14 +532,90 @@ def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printe
     Windows.
     """
     assert "asyncio.run(" in trial.LINES["python"][-1]
-    reaped = types.SimpleNamespace(status=256)
-    outcome = types.SimpleNamespace(output=f"Traceback\n{printed}", reaped=reaped, hung=False)
-    monkeypatch.setattr(trial, "Trial", lambda _plan: types.SimpleNamespace(finish=lambda: outcome))
+    done = (
+        outcome("", status=256, errors=f"{NO_LOCATION}\nTraceback\n{printed}")
+        if refused
+        else outcome(printed, errors=NO_LOCATION)
+    )
+    monkeypatch.setattr(trial, "Trial", lambda _plan: types.SimpleNamespace(finish=lambda: done))
     plan = Plan(
         program=Program(path="C:\\python.exe", argv=("x",)), steps=(), controls=(), environment=()
     )
     problem = trial._try_runtime(plan, trial.LINES["python"])
     assert (refused in problem) if refused else problem == ""
+
+
+@pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
+@pytest.mark.parametrize("output", ["started", ""])
+def test_only_the_output_of_a_trial_proves_that_a_program_starts(monkeypatch, output, errors):
+    monkeypatch.setattr(trial, "observe", lambda *_: outcome(output, errors=errors))
+    machine = host.Machine()
+    for name in ("job_read_back", "app_container", "desktop", restricted_token.CAPABILITY):
+        machine.found[name] = Finding(capability=name, status="absent", evidence="")
+    found = machine.find("mitigations")
+    assert found.status == ("proven" if output else "absent")
+    assert output or (errors or "it printed nothing") in found.evidence
+
+
+WINDOW = "corral-0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("outside", "inside", "status"),
+    [
+        # In a session of the user, Service-0x0-LUID$ is the station of CreateWindowStationW(NULL).
+        ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
+        ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
+        ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
+        ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
+        # In session 0 corral is in that station already, so only the desktop differs.
+        ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
+        ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
+        ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),
+        ("WinSta0|Default|opened", "", "absent"),
+        ("", f"Service-0x0-1$|{WINDOW}|denied", "absent"),
+        # OpenClipboard returns ERROR_ACCESS_DENIED also while another program has it open.
+        ("WinSta0|Default|denied", f"Service-0x0-1$|{WINDOW}|denied", "unknown"),
+    ],
+)
+def test_results_of_the_desktop_probe_are_judged(monkeypatch, outside, inside, status):
+    answers = [outcome(outside), outcome(inside, errors=NO_LOCATION)]
+    monkeypatch.setattr(container.trial, "observe", lambda *_: answers.pop(0))
+    monkeypatch.setattr(container, "steps", tuple)
+    found = host._try("desktop", lambda: container.try_desktop(job.Job()))
+    assert found.status == status, found
+
+
+@pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
+@pytest.mark.parametrize(
+    ("output", "problem"),
+    [("200 403", ""), ("200 200", "200 200"), ("403 403", "403 403"), ("", "nothing|location")],
+)
+def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, errors):
+    """Return the statuses of a named port and of another one."""
+    started: list[object] = []
+
+    def start(_code: str, steps: tuple[object, ...], *_ports: str) -> object:
+        started.extend(steps)
+        child = types.SimpleNamespace(relay_pipes=lambda: (1, 2))
+        return types.SimpleNamespace(child=child, finish=lambda: outcome(output, errors=errors))
+
+    monkeypatch.setattr(container.trial, "start", start)
+    closing = types.SimpleNamespace(close=lambda: started.append("closed"))
+    monkeypatch.setattr(container, "Relay", lambda *_: closing)
+    found = host._try("relay", lambda: container.try_relay((job.Job(),)))
+    assert found.status == ("absent" if problem else "proven")
+    assert re.search(problem, found.evidence)
+    assert started[-1] == "closed"
+
+
+@pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
+@pytest.mark.parametrize("output", ["open", "[Errno 13] Permission denied: 'NUL'"])
+def test_results_of_the_nul_probe_are_judged(monkeypatch, output, errors):
+    """Return what nub measured on 26200 (open) and on 26100 (denied)."""
+    monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))
+    found = host._try("nul", lambda: container.try_nul(()))
+    assert found.status == ("proven" if output == "open" else "absent")
 
 
 def test_a_probe_that_does_not_end_is_unknown(monkeypatch):

@@ -1,6 +1,9 @@
 """Test which trees can be granted to an AppContainer, from listings of them."""
 
+import contextlib
 import os
+import re
+import stat
 import struct
 import types
 
@@ -302,11 +305,89 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
     assert not granted_tree.read_tree(str(tmp_path)).whole
 
 
+@pytest.mark.parametrize(
+    ("access", "seen", "told"),
+    [
+        ("write", tree(file(".git\\config")), "D:\\work\\.git\\config is run by other programs"),
+        ("read", tree(file(".git\\config")), ""),
+        ("read", Tree(nodes=(TOP,), closed=(".env",)), "D:\\work\\.env is a secret"),
+        ("write", Tree(nodes=(TOP,), closed=(".env",)), "D:\\work\\.env is a secret"),
+        ("read", Tree(nodes=(TOP,), closed=("node_modules",)), ""),
+        ("write", tree(file("main.py")), ""),
+    ],
+)
+def test_strict_grants_refuse_instead_of_giving_less(access, seen, told):
+    granted = (grant("D:\\work", access), seen)
+    plan(granted)  # the control
+    if told:
+        with pytest.raises(PolicyError, match=re.escape(told)):
+            plan(granted, strict_grants=True)
+    else:
+        plan(granted, strict_grants=True)
+
+
+USER, ADMINISTRATORS, SYSTEM = "S-1-5-21-1-2-3-1001", "S-1-5-32-544", "S-1-5-18"
+
+
+def owned(owner: str, *allowed: str) -> bytes:
+    """Return a descriptor with an owner, as GetKernelObjectSecurity does."""
+    entries = tuple(access_list._allowed(sid, 0x1F01FF, 0) for sid in allowed)
+    listed = access_list.Descriptor(control=0, revision=2, entries=entries)
+    raw = bytearray(access_list.write(listed))
+    struct.pack_into("<I", raw, 4, len(raw))
+    return bytes(raw) + parse_sid(owner)
+
+
+@pytest.mark.parametrize(
+    ("owner", "allowed", "readable"),
+    [
+        # CPython's mkdir(0o700): D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). An elevated
+        # process makes administrators the owner.
+        (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), False),
+        (USER, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), True),
+        (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, USER), True),
+        (ADMINISTRATORS, ("S-1-5-32-545",), True),
+    ],
+)
+def test_a_directory_of_administrators_causes_a_warning(monkeypatch, owner, allowed, readable):
+    opened = contextlib.nullcontext(types.SimpleNamespace(value=1))
+    monkeypatch.setattr(granted_tree, "open_object", lambda *_, **__: opened)
+    monkeypatch.setattr(
+        granted_tree.win32_security,
+        "read_security",
+        lambda _handle, *, owner: raw if owner else b"",
+    )
+    raw = owned(owner, *allowed)
+    assert granted_tree.is_readable("D:\\x", (USER, "S-1-5-32-545")) is readable
+    seen = {"D:\\x": Tree(nodes=(TOP,), readable=readable)}
+    made = path_grants.plan(
+        Policy(grants=(grant("D:\\x"),)), seen, known=KNOWN, directory="D:\\journal"
+    )
+    assert [path_grants.ADMINISTRATORS_ONLY in text for text in made.warnings()] == (
+        [] if readable else [True]
+    )
+
+
 def test_a_missing_root_is_an_error(tmp_path):
     with pytest.raises(PolicyError, match="none"):
         path_grants.read_trees(
             Policy(grants=(grant(str(tmp_path / "none")),)), home="C:\\Users\\Ann"
         )
+
+
+# Of ntifs.h. OneDrive's files and directories have the last two.
+SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 0x9000701A
+
+
+@pytest.mark.parametrize(
+    ("tag", "leads"),
+    [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
+)
+def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
+    """Files of OneDrive are reparse points where Windows does not disguise them."""
+    mode = stat.S_IFREG | 0o666
+    found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
+    assert granted_tree._node("x", found).reparse is leads
 
 
 @pytest.fixture
@@ -332,6 +413,7 @@ def handles(monkeypatch):
         granted_tree.win32_files, "information", lambda path: (*facts[path][:2], (1, 2))
     )
     monkeypatch.setattr(granted_tree.win32_files, "final_path", lambda path: facts[path][2])
+    monkeypatch.setattr(granted_tree.win32_files, "reparse_tag", lambda path: facts[path][3])
     monkeypatch.setattr(granted_tree.os, "listdir", lambda path: ["x"] if path == "/t" else [])
     monkeypatch.setattr(granted_tree.os.path, "join", lambda *parts: "/".join(parts))
     facts["/t"] = (granted_tree.win32_files.FILE_ATTRIBUTE_DIRECTORY, 1, "C:\\t")
@@ -344,8 +426,10 @@ def handles(monkeypatch):
         ((0x20, 1, "C:\\t\\x"), ""),
         ((0x20, 1, "c:\\T\\x"), ""),
         ((0x20, 2, "C:\\t\\x"), ""),
-        ((0x420, 1, "C:\\t\\x"), "is a link"),
-        ((0x410, 1, "C:\\t\\x"), "is a link"),
+        ((0x420, 1, "C:\\t\\x", SYMLINK), "is a link"),
+        ((0x410, 1, "C:\\t\\x", JUNCTION), "is a link"),
+        ((0x420, 1, "C:\\t\\x", CLOUD), ""),
+        ((0x410, 1, "C:\\t\\x", CLOUD_DIRECTORY), ""),
         ((0x20, 1, "C:\\elsewhere\\x"), "was moved"),
         ((0x20, 1, "C:\\tx"), "was moved"),
         ((0x20, 1, "D:\\t\\x"), "was moved"),

@@ -118,9 +118,43 @@ def test_a_closed_nul_becomes_an_empty_file(container, tmp_path):
 
 def test_a_nul_that_opens_is_not_replaced(container, monkeypatch):
     monkeypatch.setattr(preload, "is_nul_open", lambda: True)
-    before = os.open, builtins.open
+    before = os.open
     preload.install()
-    assert (os.open, builtins.open) == before
+    assert os.open == before
+    with pytest.raises(PermissionError):  # the control: NUL is closed here, and stays so
+        open("nul").close()
+
+
+def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
+    """Deny the file. pydantic-settings finds its name, and raises the error of `open`."""
+    for name in (".env", ".Env.local", "secret", ".envrc"):
+        (tmp_path / name).write_text("TOKEN=told")
+    call = builtins.open
+
+    def denied(file, *arguments, **options):
+        if "opener" not in options and isinstance(file, (str, os.PathLike)):
+            raise DENIED
+        return call(file, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "open", denied)
+    with pytest.raises(PermissionError):  # the control
+        open(tmp_path / ".env").close()
+    preload.install()
+    for path in (tmp_path / ".env", str(tmp_path / ".Env.local")):
+        with open(path, encoding="utf-8") as file:
+            assert file.read() == ""
+    assert (tmp_path / ".env").read_text() == ""
+    for path, mode in ((".env", "w"), (".env", "r+"), ("secret", "r"), (".envrc", "r")):
+        with pytest.raises(PermissionError):
+            open(tmp_path / path, mode).close()
+
+
+def test_readable_environment_files_are_read(container, tmp_path):
+    (tmp_path / ".env").write_text("TOKEN=told")
+    preload.install()
+    assert (tmp_path / ".env").read_text() == "TOKEN=told"
+    with pytest.raises(FileNotFoundError):
+        open(tmp_path / ".env.local").close()
 
 
 def test_python_loads_the_preload_by_itself(tmp_path):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from corral.errors import PolicyError
 from corral.plan.model import Plan, Results
+from corral.platforms.contract import Reaped
 from corral.platforms.steps import StepFailed
 from corral.platforms.windows import undo
 from corral.platforms.windows.files import file_trees
@@ -248,14 +249,70 @@ def test_a_copy_never_overwrites_a_file(source, tmp_path):
 
 
 @pytest.mark.links
-@pytest.mark.parametrize("kind", ["file", "directory", "dangling", "top"])
-def test_links_in_a_tree_are_refused(source, tmp_path, kind):
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [("..", "to a directory"), ("/", "leads out"), ("../../outside", "leads out")],
+)
+def test_links_to_directories_or_out_of_a_tree_are_refused(source, target, told):
+    (source.parent / "outside").touch()
     place = source / "lib" / "link"
-    place.symlink_to(
-        {"file": source / "a.py", "directory": "/", "dangling": "none", "top": "."}[kind]
-    )
+    place.symlink_to(target)
+    with pytest.raises(file_trees.Unsuitable, match=f"is a link .*{told}"):
+        file_trees.list_files(str(source))
     with pytest.raises(file_trees.Unsuitable, match="is a link"):
-        file_trees.list_files(str(place if kind == "top" else source))
+        file_trees.list_files(str(place))
+
+
+@pytest.mark.links
+def test_a_link_to_a_file_of_the_tree_is_copied_as_a_file(source, tmp_path):
+    """actions/python-versions makes `python3.exe`, an absolute link to `python.exe`, in each
+    Python of a GitHub runner (installers/win-setup-template.ps1).
+    """
+    (source / "python3.exe").symlink_to(source / "a.py")
+    (source / "lib" / "chain").symlink_to("../python3.exe")
+    (source / "lib" / "excluded").symlink_to("deep/b.py")
+    (source / "lib" / "nowhere").symlink_to("none")
+    listing = file_trees.list_files(str(source), ("lib\\deep",))
+    assert listing.links == (("lib\\chain", "a.py"), ("python3.exe", "a.py"))
+    assert [name for name, _, _ in listing.files] == ["a.py", "lib\\chain", "python3.exe"]
+    (source / "python3.exe").unlink()
+    (source / "python3.exe").symlink_to("/etc/passwd")  # the link itself is never opened
+    file_trees.copy(str(source), str(tmp_path / "copy"), listing)
+    for name in ("python3.exe", "lib/chain"):
+        copied = tmp_path / "copy" / name
+        assert (copied.is_symlink(), copied.read_bytes()) == (False, b"x" * 3000)
+
+
+@pytest.mark.links
+def test_a_link_that_names_the_tree_by_another_path_is_copied(source, tmp_path):
+    (tmp_path / "alias").symlink_to(source)
+    (source / "python3.exe").symlink_to(tmp_path / "alias" / "a.py")
+    assert file_trees.list_files(str(source)).links == (("python3.exe", "a.py"),)
+
+
+@pytest.mark.links
+@pytest.mark.parametrize("text", ["\\\\host\\share\\x", "\\\\?\\UNC\\host\\share\\x", "//host/x"])
+def test_a_link_to_another_machine_is_not_opened(source, monkeypatch, text):
+    """Windows sends the user's credentials to the machine."""
+    (source / "link").symlink_to(text)
+    monkeypatch.setattr(file_trees.os.path, "realpath", lambda _: pytest.fail("opened"))
+    with pytest.raises(file_trees.Unsuitable, match="leads out"):
+        file_trees.list_files(str(source))
+
+
+@pytest.mark.parametrize("change", ["written", "removed"])
+def test_a_compiled_module_that_changes_during_the_copy_is_left_out(source, tmp_path, change):
+    """Python may write one at any time. It replaces the file by a new one."""
+    compiled = source / "lib" / "__pycache__" / "b.cpython-313.pyc"
+    compiled.parent.mkdir()
+    compiled.write_bytes(b"one")
+    listing = file_trees.list_files(str(source))
+    compiled.unlink()
+    if change == "written":
+        compiled.write_bytes(b"another")
+    file_trees.copy(str(source), str(tmp_path / "copy"), listing)
+    assert not (tmp_path / "copy" / "lib" / "__pycache__" / compiled.name).exists()
+    assert (tmp_path / "copy" / "a.py").exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs fifos")
@@ -473,8 +530,8 @@ def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
 
     def start(plan: Plan) -> object:
         started.append(plan)
-        reaped = types.SimpleNamespace(status=256)
-        outcome = types.SimpleNamespace(output=printed, reaped=reaped, hung=False)
+        reaped = Reaped(status=256, cpu=0.0, memory=0, hit=())
+        outcome = trial.Outcome(output=printed, reaped=reaped)
         return types.SimpleNamespace(finish=lambda: outcome)
 
     monkeypatch.setattr(trial, "Trial", start)

@@ -15,6 +15,7 @@ A rule for one operation (`file-write-data`) has precedence over rules for a cla
 
 from __future__ import annotations
 
+from corral.paths.posix import is_inside
 from corral.policy import secret_files
 from corral.record import record
 
@@ -264,6 +265,16 @@ def _environment_files(top: str, operations: str) -> Iterator[str]:
     files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
     yield from _rule("deny", operations, files)
     yield from _rule("allow", STAT, files)
+
+
+def hides_environment_file(view: View, path: str) -> bool:
+    """Return whether the rules hide this `.env` file. The order is that of `_layers`."""
+    around = [one for one in (*view.read, *view.write) if not _is_environment_file(one)]
+    hiding = [one.count("/") + 1 for one in around if is_inside(path, one)]
+    named = (one for one in (*view.read, *view.write) if _is_environment_file(one))
+    showing = (*view.execute, *view.needed, *named)
+    shown = [one.count("/") for one in showing if is_inside(path, one)]
+    return max(hiding, default=-1) > max(shown, default=-1)
 
 
 def _is_environment_file(path: str) -> bool:

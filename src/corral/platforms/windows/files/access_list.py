@@ -7,10 +7,10 @@ sort them.
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Literal
 
-from corral.abi.win32_security import parse_sid
+from corral.abi.win32_security import format_sid, parse_sid
 from corral.paths.windows import fold_path
 from corral.record import record, replace
 
@@ -27,6 +27,8 @@ SPECIFIC = 0x01FFFFFF
 CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
 """ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES: every AppContainer."""
 OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 0x1, 0x2, 0x8, 0x10
+OWNER_RIGHTS = "S-1-3-4"
+READ_DATA = 0x1
 DELETE, SYNCHRONIZE = 0x00010000, 0x00100000
 GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0  # of files: FILE_GENERIC_READ and so on
 GENERIC_WRITE = 0x00120116
@@ -143,6 +145,23 @@ def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> i
         else:
             allowed |= rights & ~denied
     return allowed
+
+
+def is_readable(raw: bytes, sids: Collection[str]) -> bool:
+    """Return whether a subject with these SIDs may read. The descriptor has to have its owner."""
+    own = (OWNER_RIGHTS,) if owner_sid(raw) in sids else ()
+    try:
+        return bool(allowed_rights(raw, (*sids, *own)) & READ_DATA)
+    except Unusable:
+        return True  # without a list every user may
+
+
+def owner_sid(raw: bytes) -> str:
+    """Return the owner of a descriptor, or "" if the descriptor has none."""
+    at = struct.unpack_from("<I", raw, 4)[0] if len(raw) >= 20 else 0
+    if not at or at + 8 > len(raw):
+        return ""
+    return format_sid(raw[at : at + 8 + 4 * raw[at + 1]])
 
 
 def _subject(entry: bytes) -> bytes:

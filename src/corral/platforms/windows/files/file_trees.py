@@ -1,8 +1,12 @@
 """List, copy and remove trees of files.
 
 A plan is made from a listing, and exactly that listing is copied. If a file has changed since, the
-copy fails. Alternate streams and access lists are not copied. A copy inherits its access list from
-its new directory.
+copy fails. Only a compiled module is left out instead, because Python may write one at any time.
+Alternate streams and access lists are not copied. A copy inherits its access list from its new
+directory.
+
+A link to a file of the same tree is copied as a file: installers add `python3.exe`, a link to
+`python.exe`. Any other link is refused.
 
 `remove` handles everything that a target can create: names that Windows trims or interprets (`x.`,
 `nul`), read-only files, directories of any depth. It removes links, but not their targets.
@@ -13,17 +17,17 @@ import json
 import ntpath
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
-from corral.paths.links import is_directory
-from corral.paths.windows import EXTENDED_PREFIX, extended_path
+from corral.paths.links import is_directory, is_name_surrogate
+from corral.paths.windows import EXTENDED_PREFIX, extended_path, is_inside
+from corral.programs.windows_disk import is_remote
 from corral.record import record
 from corral.units import format_size
 
 MAX_FILES = 100_000
 MAX_BYTES = 4 << 30
-REPARSE_POINT = 0x400  # FILE_ATTRIBUTE_REPARSE_POINT
 CHUNK = 1 << 20
 FORMAT = "corral-store 1"
 COMPILED = "__pycache__"
@@ -37,16 +41,22 @@ class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
     pass
 
 
+class Changed(OSError):  # noqa: N818 - an OSError with its own cause
+    pass
+
+
 @record
 class Listing:
     """The names in a tree; "" for a single file. `files` are (name, size, time in ns).
 
-    `without` are the names that were left out.
+    `without` are the names that were left out. `links` are (name, name of the file that it leads
+    to); both names are in `files`.
     """
 
     directories: tuple[str, ...]
     files: tuple[tuple[str, int, int], ...]
     without: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
 
     def describe(self) -> str:
         size = format_size(sum(size for _, size, _ in self.files))
@@ -74,15 +84,19 @@ class TreeCopy:
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
     """List the files of a copy. Relative names in `without` are left out, with their content.
 
-    Raise Unsuitable for links, special files, and too many or too large files.
+    Raise Unsuitable for links to anything but a file of this tree, for special files, and for too
+    many or too large files.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)
-    _check_link(found, source)
+    if is_name_surrogate(found):
+        raise Unsuitable(f"{source} is a link")
+    _check_kind(found, source)
     if not stat.S_ISDIR(found.st_mode):
         return Listing(directories=(), files=(("", found.st_size, found.st_mtime_ns),))
     directories: list[str] = []
-    files: list[tuple[str, int, int]] = []
+    files: dict[str, tuple[int, int]] = {}
+    links: dict[str, str] = {}
     pending, total = [""], 0
     while pending:
         name = pending.pop()
@@ -92,21 +106,66 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
                 continue
             # Windows returns all of this with the name, so no file is opened.
             seen = entry.stat(follow_symlinks=False)
-            _check_link(seen, entry.path)
+            if is_name_surrogate(seen):
+                links[below] = _linked_name(source, entry.path)
+                continue
+            _check_kind(seen, entry.path)
             if stat.S_ISDIR(seen.st_mode):
                 pending.append(below)
             else:
-                files.append((below, seen.st_size, seen.st_mtime_ns))
+                files[below] = seen.st_size, seen.st_mtime_ns
                 total += seen.st_size
-        if len(files) + len(directories) > MAX_FILES:
-            raise Unsuitable(f"it contains more than {MAX_FILES} files")
-        if total > MAX_BYTES:
-            raise Unsuitable(f"it contains more than {format_size(MAX_BYTES)}")
+        _check_size(len(files) + len(directories) + len(links), total)
+    followed = _follow(links, files, directories)
+    files |= {name: files[target] for name, target in followed.items()}
+    _check_size(len(files), sum(size for size, _ in files.values()))
     return Listing(
         directories=tuple(sorted(directories)),
-        files=tuple(sorted(files)),
+        files=tuple((name, *files[name]) for name in sorted(files)),
         without=tuple(sorted(left_out)),
+        links=tuple(sorted(followed.items())),
     )
+
+
+def _check_size(count: int, total: int) -> None:
+    if count > MAX_FILES:
+        raise Unsuitable(f"it contains more than {MAX_FILES} files")
+    if total > MAX_BYTES:
+        raise Unsuitable(f"it contains more than {format_size(MAX_BYTES)}")
+
+
+def _linked_name(source: str, path: str) -> str:
+    """Return the name in this tree that a link leads to. Do not open a path on another machine."""
+    shown = path.removeprefix(EXTENDED_PREFIX)
+    try:
+        text = os.readlink(path)
+    except ValueError as error:  # not a link of Windows, for example one of WSL
+        raise Unsuitable(f"{shown} is a link of an unknown kind") from error
+    text = text.removeprefix(EXTENDED_PREFIX) if text[5:7] == ":\\" else text
+    target = os.path.normpath(os.path.join(os.path.dirname(shown), text))
+    if not is_remote(text) and not is_inside(target, source):
+        # The link may name the tree by another path.
+        target = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
+    if is_remote(text) or not is_inside(target, source):
+        raise Unsuitable(f"{shown} is a link that leads out of it")
+    return target[len(source) :].replace(os.sep, "\\").strip("\\")
+
+
+def _follow(
+    links: dict[str, str], files: Collection[str], directories: Collection[str]
+) -> dict[str, str]:
+    """Return the file that each link leads to. Leave out links to nothing or to excluded names."""
+    known = {name.lower(): name for name in (*links, *files, *directories)}
+    followed = {}
+    for name, first in links.items():
+        target = known.get(first.lower())
+        for _ in links:
+            target = known.get(links[target].lower()) if target in links else target
+        if target in directories:
+            raise Unsuitable(f"{name} in it is a link to a directory")
+        if target is not None and target in files:
+            followed[name] = target
+    return followed
 
 
 def _entries(source: str, name: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
@@ -120,9 +179,7 @@ def _path(source: str, name: str) -> str:
     return os.path.join(top, *name.split("\\")) if name else top
 
 
-def _check_link(found: os.stat_result, path: str) -> None:
-    if stat.S_ISLNK(found.st_mode) or getattr(found, "st_file_attributes", 0) & REPARSE_POINT:
-        raise Unsuitable(f"{path.removeprefix(EXTENDED_PREFIX)} is a link")
+def _check_kind(found: os.stat_result, path: str) -> None:
     if not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
         raise Unsuitable(f"{path.removeprefix(EXTENDED_PREFIX)} is neither a file nor a directory")
 
@@ -135,28 +192,37 @@ def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
     """
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
-    words = (FORMAT, source, above, files, tuple(beside))
+    words = (FORMAT, source, above, files, listing.links, tuple(beside))
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:KEY_DIGITS]
 
 
 def copy(source: str, target: str, listing: Listing) -> None:
     for name in listing.directories:
         os.mkdir(_path(target, name))
+    links = dict(listing.links)
     for name, size, time in listing.files:
-        _copy_file(_path(source, name), _path(target, name), size, time)
+        # The target of a link is opened, because the link may have changed since it was listed.
+        original = _path(source, links.get(name, name))
+        try:
+            _copy_file(original, _path(target, name), size, time)
+        except (Changed, FileNotFoundError):
+            if COMPILED not in name:
+                raise
+            with suppress(FileNotFoundError):
+                os.unlink(_path(target, name))
 
 
 def _copy_file(source: str, target: str, size: int, time: int) -> None:
     with open(source, "rb") as reading:
         seen = os.fstat(reading.fileno())
         if not stat.S_ISREG(seen.st_mode) or (seen.st_size, seen.st_mtime_ns) != (size, time):
-            raise OSError(0, "the file changed while it was copied", source)
+            raise Changed(0, "the file changed while it was copied", source)
         with open(target, "xb") as writing:
             copied = 0
             while chunk := reading.read(CHUNK):
                 copied += writing.write(chunk)
         if copied != size:
-            raise OSError(0, "the file changed while it was copied", source)
+            raise Changed(0, "the file changed while it was copied", source)
     os.utime(target, ns=(time, time))
 
 

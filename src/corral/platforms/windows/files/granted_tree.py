@@ -1,7 +1,7 @@
 """List the objects below a granted root for the plan, and walk them by handle.
 
 A walk that sets access lists must not leave its tree. Each object is opened without following
-links, and its handle is checked: it must not be a reparse point, and its path must be below the
+links, and its handle is checked: it must not lead to another path, and its path must be below the
 root. So an object that was swapped in the meantime is refused. Windows' own propagation is not
 used, because it works with names.
 
@@ -10,12 +10,13 @@ Each entry takes some tenths of a millisecond, so their number is limited.
 
 import os
 import stat
-from collections.abc import Callable, Container, Generator, Iterable
+from collections.abc import Callable, Collection, Container, Generator, Iterable
 from contextlib import AbstractContextManager
 from functools import cache
 
 from corral.abi import win32_files, win32_security, win32_token
 from corral.abi.win32 import Handle
+from corral.paths.links import NAME_SURROGATE, is_name_surrogate
 from corral.paths.windows import EXTENDED_PREFIX, extended_path, fold_path
 from corral.platforms.windows.files import access_list
 from corral.policy import secret_files
@@ -40,12 +41,14 @@ class Tree:
     """A granted tree. `nodes` get entries. `closed` names and everything below them get none: these
     are secrets, and files that the target has as copies. `foreign` names are closed because the
     user cannot change their access lists. `whole` is false if the tree was cut at MAX_ENTRIES.
+    `readable` is false if only an administrator's rights open the root, which no target has.
     """
 
     nodes: tuple[Node, ...]
     closed: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     whole: bool = True
+    readable: bool = True
 
 
 Predicate = Callable[[str], bool]
@@ -88,12 +91,18 @@ def is_foreign(path: str) -> bool:
     return False
 
 
+def is_readable(path: str, sids: Collection[str]) -> bool:
+    """Return whether a token of this user with only these SIDs may read the object."""
+    with open_object(path, change=False) as handle:
+        raw = win32_security.read_security(handle.value, owner=True)
+    return access_list.is_readable(raw, sids)
+
+
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
-    reparse = stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
     # The link count of a directory includes its entries.
     links = 1 if directory else found.st_nlink
-    return Node(name=name, directory=directory, reparse=reparse, links=links)
+    return Node(name=name, directory=directory, reparse=is_name_surrogate(found), links=links)
 
 
 def problem(node: Node, *, shown: str) -> str:
@@ -187,16 +196,24 @@ def has_identity(handle: int, volume: int, file: int) -> bool:
 
 
 def is_directory(handle: int) -> bool:
-    """Return whether this is a directory and not a reparse point."""
+    """Return whether this is a directory and not a link or a mount point."""
     attributes = win32_files.information(handle)[0]
-    mask = win32_files.FILE_ATTRIBUTE_DIRECTORY | win32_files.FILE_ATTRIBUTE_REPARSE_POINT
-    return attributes & mask == win32_files.FILE_ATTRIBUTE_DIRECTORY
+    return bool(attributes & win32_files.FILE_ATTRIBUTE_DIRECTORY) and not _leads_elsewhere(
+        handle, attributes
+    )
+
+
+def _leads_elsewhere(handle: int, attributes: int) -> bool:
+    """Return whether this is a link or a mount point. OneDrive's files are neither."""
+    if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
+        return False
+    return bool(win32_files.reparse_tag(handle) & NAME_SURROGATE)
 
 
 def _check(name: str, path: str, handle: int, base: str) -> Node:
     attributes, links, _ = win32_files.information(handle)
     directory = bool(attributes & win32_files.FILE_ATTRIBUTE_DIRECTORY)
-    reparse = bool(attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT)
+    reparse = _leads_elsewhere(handle, attributes)
     node = Node(name=name, directory=directory, reparse=reparse, links=1 if directory else links)
     shown = path.removeprefix(EXTENDED_PREFIX)
     text = problem(node, shown=shown)

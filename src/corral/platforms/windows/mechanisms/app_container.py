@@ -115,8 +115,11 @@ def profile_name(digest: str, run: str) -> str:
 
 
 def profile_folder(home: str, profile: str) -> str:
-    local = os.environ.get("LOCALAPPDATA", "") or f"{home}\\AppData\\Local"
-    return f"{local}\\Packages\\{profile}\\AC"
+    return f"{local_app_data(home)}\\Packages\\{profile}\\AC"
+
+
+def local_app_data(home: str) -> str:
+    return os.environ.get("LOCALAPPDATA", "") or f"{home}\\AppData\\Local"
 
 
 def explain(error: OSError) -> tuple[str, str]:

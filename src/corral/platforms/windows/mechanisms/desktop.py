@@ -9,7 +9,8 @@ A target can ask Windows for the user's own window station, which is open to eve
 There the UI limits of its job keep it from the clipboard.
 
 Without its own window station, an AppContainer starts only in a session with the interactive one.
-Session 0 (services, SSH) does not have that.
+Session 0 (services, SSH) does not have that. There the station is the one of the whole logon, which
+has no windows of the user. corral and the target may share it, but not a desktop.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ ACCESS = (
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
 """Excludes clipboard and screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
+PREFIX = "corral-"
 CAPABILITY = capability_sid("corral.desktop")
 """The capability that opens the window station, and only to corral's AppContainers."""
 
@@ -74,7 +76,7 @@ class Desktop:
 
 def create(package: str) -> Desktop:
     """Create a desktop, and check that it reads back as requested."""
-    name = f"corral-{os.urandom(8).hex()}"
+    name = f"{PREFIX}{os.urandom(8).hex()}"
     owner = default_dacl(*own_sids())
     station = abi.open_window_station(OPENED, owner + LOW_LABEL)
     try:

@@ -29,10 +29,15 @@ from corral.platforms.windows.files import granted_tree, journal
 from corral.platforms.windows.files.access_list import Reach, entries_for, grant_sid
 from corral.platforms.windows.files.granted_tree import Tree
 from corral.platforms.windows.files.journal import Root
+from corral.platforms.windows.mechanisms.restricted_token import ordinary_sids
 from corral.policy.model import Grant, Policy
-from corral.record import record
+from corral.record import record, replace
 
 MAX_SHOWN = 5
+ADMINISTRATORS_ONLY = (
+    "is open only to administrators, and the target has no administrator's rights: "
+    "give your own account access to it (`icacls PATH /grant %USERNAME%:(OI)(CI)M`)"
+)
 INSTALLED = (".venv", "venv", "node_modules")
 
 
@@ -72,7 +77,7 @@ class Grants:
     """`directory` is the journal's. `watched` paths would start by themselves if they were created.
 
     `exceptions` has an item for each root. `foreign` paths are closed because this user may not
-    change their access lists.
+    change their access lists. `unreadable` roots are open only to administrators.
     """
 
     name = "path_grants"
@@ -80,6 +85,7 @@ class Grants:
     directory: str
     exceptions: tuple[Exceptions, ...] = ()
     foreign: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
     keep: bool = False
     watched: tuple[str, ...] = ()
     stage: model.Stage = "supervisor"
@@ -96,10 +102,12 @@ class Grants:
         return "grants: " + ("; ".join(words) or "none") + (" (kept)" if self.keep else "")
 
     def warnings(self) -> tuple[str, ...]:
-        return tuple(
+        foreign = (
             f"{path} is closed to the target, because you may not change its access list"
             for path in _listed(self.foreign)
         )
+        unreadable = (f"{path} {ADMINISTRATORS_ONLY}" for path in self.unreadable)
+        return (*foreign, *unreadable)
 
     def _pairs(self) -> Iterator[tuple[Root, Exceptions]]:
         return zip(self.roots, (*self.exceptions, *repeat(Exceptions(), len(self.roots))))  # noqa: B905
@@ -134,9 +142,11 @@ def _read_tree(grant: Grant, home: str, copied: Sequence[str]) -> Tree:
         return granted_tree.is_secret(name, in_home)
 
     if sys.platform == "win32":
-        return granted_tree.read_tree(
+        found = granted_tree.read_tree(
             grant.path, is_closed=is_closed, is_foreign=granted_tree.is_foreign
         )
+        sids = ordinary_sids()
+        return replace(found, readable=not sids or granted_tree.is_readable(grant.path, sids))
     return granted_tree.read_tree(grant.path, is_closed=is_closed)
 
 
@@ -153,6 +163,8 @@ def plan(
         problems += _problems(grant, seen[grant.path], known)
         roots.append(_root(grant, grant.access))
         exceptions.append(_exceptions(grant, seen[grant.path], policy, known.home))
+        if policy.windows.strict_grants:
+            problems += _strict_problems(grant, seen[grant.path], exceptions[-1], known.home)
     if problems:
         raise PolicyError(
             "cannot be granted to an AppContainer: " + "; ".join(problems),
@@ -163,6 +175,7 @@ def plan(
         directory=directory,
         exceptions=tuple(exceptions),
         foreign=tuple(_shown(path, name) for path, one in seen.items() for name in one.foreign),
+        unreadable=tuple(path for path, one in seen.items() if not one.readable),
         keep=policy.windows.keep_grants,
         watched=tuple(_watched(policy, seen, known.home)),
     )
@@ -217,6 +230,16 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
         secret=frozenset(name for name in tree.closed if granted_tree.is_secret(name, in_home)),
         read_only=frozenset(read_only),
     )
+
+
+def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
+    """Return the problems of a grant in which some files would get less than the grant."""
+    in_home = _path_in_home(grant.path, home)
+    names = (node.name for node in tree.nodes) if grant.access == "write" else ()
+    starting = [name for name in names if granted_tree.is_starting(name, in_home)]
+    found = [f"{_shown(grant.path, name)} is a secret" for name in sorted(less.secret)]
+    found += [f"{_shown(grant.path, name)} is run by other programs" for name in sorted(starting)]
+    return [f"{text} (windows.strict_grants)" for text in _listed(found)]
 
 
 def _shown(root: str, name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from corral.abi import win32_job
+from corral.abi import win32_job, win32_token
 from corral.abi import win32_process as abi
 from corral.abi.win32 import ERROR_ACCESS_DISABLED_BY_POLICY, Handle, winerror
 from corral.abi.win32_security import Capabilities
@@ -18,7 +18,7 @@ from corral.paths.windows import upper_case
 from corral.plan import model
 from corral.plan.model import Plan, Results
 from corral.platforms.steps import StepFailed, unverified
-from corral.platforms.windows.mechanisms.app_container import ProfileFolder
+from corral.platforms.windows.mechanisms.app_container import ProfileFolder, local_app_data
 from corral.platforms.windows.mechanisms.desktop import Desktop
 from corral.platforms.windows.mechanisms.job import KILLED, Job, LimitedJob
 from corral.platforms.windows.mechanisms.mitigations import ProcessAttributes
@@ -113,7 +113,7 @@ def create(plan: Plan, streams: Streams, results: Results) -> None:
             directory=_moved(program.cwd, results),
             desktop=desktop.path if desktop else default_desktop,
             stdio=streams.values(),
-            flags=abi.CREATE_SUSPENDED | _console(limits.step),
+            flags=abi.CREATE_SUSPENDED | _console(limits.step, numbers),
             attributes=attributes,
         )
     results.add(process)
@@ -148,8 +148,20 @@ def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
     counts.
     """
     extra = results.find(ExtraVariables)
-    every = (*plan_variables(plan), *(extra.values if extra else ()))
+    needed = () if results.find(Capabilities) is None else container_variables()
+    every = (*needed, *plan_variables(plan), *(extra.values if extra else ()))
     return {upper_case(name): (name, _moved(value, results)) for name, value in every}.values()
+
+
+def container_variables() -> tuple[tuple[str, str], ...]:
+    """Return the variables without which Windows does not create a process in an AppContainer.
+
+    CreateProcess fails with ERROR_ENVVAR_NOT_FOUND (203) if LOCALAPPDATA is missing.
+    """
+    return (
+        ("SystemRoot", abi.windows_directory()),
+        ("LOCALAPPDATA", local_app_data(os.path.expanduser("~"))),
+    )
 
 
 def _moved(path: str, results: Results) -> str:
@@ -157,12 +169,15 @@ def _moved(path: str, results: Results) -> str:
     return folder.path(path) if folder else path
 
 
-def _console(limits: Job) -> int:
+def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
     """Return the flag for the target's console. A target with children gets a hidden console,
     because otherwise each child that needs one would open a window. A target without children gets
-    none, because a console costs a process.
+    none, because a console costs a process, which the child process policy may forbid.
     """
-    return abi.DETACHED_PROCESS if limits.processes == 1 else abi.CREATE_NO_WINDOW
+    policies = [one for one, _, _ in attributes]
+    childless = win32_token.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY in policies
+    alone = childless or limits.processes == 1
+    return abi.DETACHED_PROCESS if alone else abi.CREATE_NO_WINDOW
 
 
 def _check_same_file(program: Program) -> None:

@@ -115,6 +115,18 @@ def powers(token: int) -> list[str]:
     return [*found, "an administrator's rights"] if is_administrators(groups) else found
 
 
+def ordinary_sids() -> tuple[str, ...]:
+    """Return the SIDs that give access to a target of an elevated corral; none if not elevated."""
+    with abi.own_token(TOKEN_QUERY) as own:
+        if not powers(own.value):
+            return ()
+        groups = [(format_sid(sid), bits) for sid, bits in token_groups(own.value, abi.TokenGroups)]
+        user = format_sid(abi.token_user(own.value))
+    denying = abi.SE_GROUP_USE_FOR_DENY_ONLY
+    kept = (sid for sid, bits in groups if sid != ADMINISTRATORS and not bits & denying)
+    return (user, *kept)
+
+
 def is_administrators(groups: Iterable[tuple[str, int]]) -> bool:
     """Return whether a token with these groups has an administrator's access."""
     return any(

@@ -20,6 +20,7 @@ from corral.platforms.windows.files import journal
 from corral.platforms.windows.layers import machine_variables
 from corral.platforms.windows.mechanisms import app_container
 from corral.platforms.windows.mechanisms.desktop import CAPABILITY as STATION
+from corral.platforms.windows.mechanisms.desktop import PREFIX as DESKTOP_PREFIX
 from corral.platforms.windows.mechanisms.desktop import PrivateDesktop
 from corral.platforms.windows.mechanisms.job import Job
 from corral.platforms.windows.mechanisms.process_creation import Creation
@@ -60,23 +61,33 @@ acts = lambda: open(sys.argv[1]).read(), connect, write_own, pair
 print(*map(attempt, acts))
 """
 CLIPBOARD = """
-import ctypes, time
-user = ctypes.WinDLL("user32")
-station, pointer, number = user.GetProcessWindowStation, ctypes.c_void_p, ctypes.c_uint32
-station.restype = pointer
-name = ctypes.create_unicode_buffer(256)
-ask = user.GetUserObjectInformationW
-ask.argtypes = [pointer, number, pointer, number, pointer]
-ask(station(), 2, name, 512, None)
-for _ in range(20):  # another program may have it open for a moment
+import ctypes, sys, time
+user, kernel = ctypes.WinDLL("user32"), ctypes.WinDLL("kernel32")
+pointer, number = ctypes.c_void_p, ctypes.c_uint32
+user.GetProcessWindowStation.restype = user.GetThreadDesktop.restype = pointer
+user.GetThreadDesktop.argtypes = [number]
+name = user.GetUserObjectInformationW
+name.argtypes = [pointer, number, pointer, number, pointer]
+
+def name_of(handle):
+    text = ctypes.create_unicode_buffer(256)
+    name(handle, 2, text, 512, None)
+    return text.value
+
+station = name_of(user.GetProcessWindowStation())
+desktop = name_of(user.GetThreadDesktop(kernel.GetCurrentThreadId()))
+for _ in range(int(sys.argv[1])):  # another program may have it open for a moment
     if user.OpenClipboard(None):
         user.CloseClipboard()
-        print(name.value, "opened")
+        print(station, desktop, "opened", sep="|")
         break
     time.sleep(0.05)
 else:
-    print(name.value, "denied")
+    print(station, desktop, "denied", sep="|")
 """
+CLIPBOARD_TRIES = 100
+INTERACTIVE = "winsta0"
+"""The window station of the user's windows."""
 
 
 NUL = """
@@ -119,14 +130,30 @@ def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
 
 
 def try_desktop(plain: Job) -> str:
-    """Check that a process inside has another window station and no clipboard, or raise OSError."""
-    outside = trial.observe(CLIPBOARD, (plain, Creation())).output.rpartition(" ")
-    inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation())).output.rpartition(" ")
-    if outside[2] != "opened":
-        raise OSError(0, f"the control failed: the clipboard was {outside[2] or 'not tried'}")
-    if inside[0] in {"", outside[0]} or inside[2] != "denied":
-        raise OSError(0, f"inside: {' '.join(inside).strip() or 'nothing'}")
-    return f"python inside was in {inside[0]}, without a clipboard, and outside in {outside[0]}"
+    """Check that a process inside has its own desktop and no clipboard, or raise OSError.
+
+    In session 0 corral itself may be in the window station that targets get, so there only the
+    desktop differs.
+    """
+    outside = trial.observe(CLIPBOARD, (plain, Creation()), str(CLIPBOARD_TRIES))
+    inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation()), str(CLIPBOARD_TRIES // 5))
+    where, _, clipboard = _split_names(outside)
+    if not where:
+        raise OSError(0, f"the control failed: {outside.last_line()}")
+    if clipboard != "opened":
+        # A timeout is not remembered. Windows returns the same error for a clipboard in use.
+        raise TimeoutError(0, "the control failed: the clipboard is perhaps in use")
+    station, own, clipboard = _split_names(inside)
+    shared = where.lower() == station.lower() == INTERACTIVE
+    if not station or shared or not own.startswith(DESKTOP_PREFIX) or clipboard != "denied":
+        raise OSError(0, f"inside: {inside.last_line()}")
+    return f"python inside was in {station}\\{own}, without a clipboard, and outside in {where}"
+
+
+def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
+    """Return the window station, the desktop and the state of the clipboard."""
+    words = seen.output.split("|")
+    return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
 
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
@@ -149,12 +176,12 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
     finally:
         os.unlink(secret)
     if outside.output != "done done done done" or not heard:
-        raise OSError(0, f"the control failed: {outside.output}")
+        raise OSError(0, f"the control failed: {outside.last_line()}")
     if reached:
         raise OSError(0, "a connection from inside arrived on the host's loopback")
     if inside.output != "denied denied done done":
         code = (inside.reaped.status or 0) >> 8
-        raise OSError(0, f"inside: {inside.output or 'nothing'} (exit code {code:#x})")
+        raise OSError(0, f"inside: {inside.last_line()} (exit code {code:#x})")
     return (
         "python inside could write its own directory and connect to itself, "
         "not read the user's files or use the host's loopback"
@@ -172,9 +199,10 @@ def _accept(listener: socket.socket) -> bool:
 
 def try_nul(base: tuple[model.Step, ...]) -> str:
     """Check that NUL opens inside, or raise OSError. Programs need it, but no wall relies on it."""
-    seen = trial.observe(NUL, (*base, Creation())).output
-    if seen != "open":
-        raise OSError(0, f"{seen or 'nothing'}: `subprocess.DEVNULL` and the like need the preload")
+    seen = trial.observe(NUL, (*base, Creation()))
+    if seen.output != "open":
+        text = "`subprocess.DEVNULL` and the like need the preload"
+        raise OSError(0, f"{seen.last_line()}: {text}")
     return "a program inside could open it"
 
 
@@ -197,6 +225,6 @@ def try_relay(base: tuple[model.Step, ...]) -> str:
         raise TimeoutError(0, "a request through the proxy was not answered")
     if seen.output != "200 403":
         raise OSError(
-            0, f"expected 200 for the named port and 403 for another, got {seen.output!r}"
+            0, f"expected 200 for the named port and 403 for another, got {seen.last_line()!r}"
         )
     return "a program inside reached a named port through its proxy, and no other one"

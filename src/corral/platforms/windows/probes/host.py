@@ -183,7 +183,7 @@ def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
         elif machine.has(restricted_token.CAPABILITY):
             base = (restricted_token.RestrictedToken(), restricted_token.LowIntegrity(), *base)
         asked = mitigations.plan(bits, subprocess=True)
-        _expect(_output("print('started')", *base, asked), "started", "python")
+        _expect(_observe("print('started')", *base, asked), "started", "python")
         return "python starts with them, and its process reports them"
 
     return lambda machine: _try(capability, lambda: attempt(machine))
@@ -207,13 +207,13 @@ def _try(capability: str, attempt: Callable[[], str]) -> Finding:
     return Finding(capability=capability, status="absent", evidence=why, hint=hint)
 
 
-def _expect(output: str, wanted: str, what: str) -> None:
-    if output != wanted:
-        raise OSError(0, f"{what}: {output.splitlines()[-1] if output else 'it printed nothing'}")
+def _expect(seen: trial.Outcome, wanted: str, what: str) -> None:
+    if seen.output != wanted:
+        raise OSError(0, f"{what}: {seen.last_line()}")
 
 
-def _output(code: str, *steps: model.Step) -> str:
-    return trial.observe(code, (*steps, Creation())).output
+def _observe(code: str, *steps: model.Step) -> trial.Outcome:
+    return trial.observe(code, (*steps, Creation()))
 
 
 def _read_back() -> str:
@@ -243,16 +243,16 @@ def _kill_on_close(plain: Job) -> str:
 
 def _memory() -> str:
     job.create(Job(memory=MEMORY)).release()
-    _expect(_output(ALLOCATE, Job()), "allocated", "the control failed")
-    _expect(_output(ALLOCATE, Job(memory=MEMORY)), "denied", "256 MiB under a limit of 96 MiB")
+    _expect(_observe(ALLOCATE, Job()), "allocated", "the control failed")
+    _expect(_observe(ALLOCATE, Job(memory=MEMORY)), "denied", "256 MiB under a limit of 96 MiB")
     return "256 MiB could be allocated without a limit, but not with a limit of 96 MiB"
 
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
     # The process of a console may count against the limit too.
-    _expect(_output(SPAWN, Job(processes=4)), "started", "the control failed")
-    _expect(_output(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
+    _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
+    _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four, but not of one"
 
 
@@ -278,7 +278,8 @@ def _race(first: Job, second: Job) -> tuple[float, float]:
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:
-        _expect(ahead.line(), "busy", "a process")
+        if ahead.line() != "busy":
+            raise OSError(0, "a process did not start")
         behind = trial.observe(BURN, (second, Creation()), str(BUSY_SECONDS))
         used = ahead.child.measure().cpu
     finally:
@@ -299,23 +300,23 @@ def _accounting(plain: Job) -> str:
 def _ui(plain: Job) -> str:
     limited = replace(plain, ui=job.UI_LIMITS)
     job.create(limited).release()
-    _expect(_output(DESKTOP, plain), "made", "the control failed")
-    _expect(_output(DESKTOP, limited), "denied", "a desktop under UI limits")
+    _expect(_observe(DESKTOP, plain), "made", "the control failed")
+    _expect(_observe(DESKTOP, limited), "denied", "a desktop under UI limits")
     return "a desktop could be made without the job's UI limits, but not with them"
 
 
 def _priority(plain: Job) -> str:
     limited = replace(plain, priority=True)
     job.create(limited).release()
-    _expect(_output(PRIORITY, plain), "high", "the control failed")
-    _expect(_output(PRIORITY, limited), "kept", "the priority of a process with a fixed one")
+    _expect(_observe(PRIORITY, plain), "high", "the control failed")
+    _expect(_observe(PRIORITY, limited), "kept", "the priority of a process with a fixed one")
     return "a process could raise its priority, but not with a fixed priority"
 
 
 def _child_process_policy(plain: Job) -> str:
-    _expect(_output(SPAWN, plain), "started", "the control failed")
+    _expect(_observe(SPAWN, plain), "started", "the control failed")
     alone = mitigations.plan(0, subprocess=False)
-    _expect(_output(SPAWN, plain, alone), "denied", "a process that may not start another")
+    _expect(_observe(SPAWN, plain, alone), "denied", "a process that may not start another")
     return "a process could start another without the policy, but not with it"
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 from collections.abc import Sequence
 
 from corral.abi import win32_process as abi
@@ -40,6 +41,7 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 TIMEOUT_MS = 30_000
+MAX_ERRORS = 1 << 20
 OWN_VARIABLES = ("LOCALAPPDATA", "TEMP", "TMP", "USERPROFILE")
 LINES: dict[options.Kind, tuple[str, ...]] = {
     "python": ("-I", "-c", "import asyncio; asyncio.run(asyncio.sleep(0)); print('started')"),
@@ -69,21 +71,34 @@ MEANINGS = {
 
 @record
 class Outcome:
-    """The result of a trial. `output` includes stderr; `reaped` has the job's accounting."""
+    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the job's
+    accounting.
+    """
 
     output: str
     reaped: Reaped
     hung: bool = False
+    errors: str = ""
+
+    def last_line(self) -> str:
+        """Return the last line of the output, or of the errors if there is no output."""
+        lines = (self.output or self.errors).splitlines()
+        return lines[-1] if lines else "it printed nothing"
 
 
 class Trial:
-    """A running target. `input` stays open until `finish`; `output` receives its output."""
+    """A running target. `input` stays open until `finish`; `output` receives its output.
+
+    Errors are kept apart in a file, because Python 3.13 and newer write a line to stderr at each
+    start in an AppContainer: "Failed to find real location of ...".
+    """
 
     def __init__(self, plan: Plan) -> None:
         reading, self.input = os.pipe()
         self.output, printing = os.pipe()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - `finish` closes it
         try:
-            self.child = spawn.spawn(plan, (reading, printing, printing))
+            self.child = spawn.spawn(plan, (reading, printing, self.errors.fileno()))
         except BaseException:
             self.close()
             raise
@@ -105,11 +120,15 @@ class Trial:
         reaped = self.child.reap()
         with open(self.output, "rb") as file:
             output = file.read().decode(errors="replace").strip()
-        return Outcome(output=output, reaped=reaped, hung=hung)
+        with self.errors as file:
+            file.seek(0)
+            errors = file.read(MAX_ERRORS).decode(errors="replace").strip()
+        return Outcome(output=output, reaped=reaped, hung=hung, errors=errors)
 
     def close(self) -> None:
         os.close(self.input)
         os.close(self.output)
+        self.errors.close()
 
 
 def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
@@ -215,8 +234,8 @@ def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
     if outcome.output.splitlines()[-1:] == [STARTED]:
         return ""
     code = (outcome.reaped.status or 0) >> 8
-    printed = outcome.output.splitlines()[-1] if outcome.output else "it printed nothing"
-    why = exit_code_meaning(code) or ("it did not end" if outcome.hung else printed)
+    printed = "it did not end" if outcome.hung else outcome.last_line()
+    why = exit_code_meaning(code) or printed
     return f"this runtime does not start here: {why} (exit code {code:#x})"
 
 

@@ -8,6 +8,8 @@ only modules that Python has already loaded.
 - `os.path.realpath(strict=True)`: Windows denies GetFinalPathNameByHandleW there.
 - Named pipes (asyncio's subprocesses, multiprocessing): only `\\.\pipe\LOCAL\` is open.
 - NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.
+- A hidden `.env`: its name is visible, and pydantic-settings (FastMCP) ends if it cannot be opened.
+  It reads as empty, as on Linux.
 """
 
 from __future__ import annotations
@@ -81,6 +83,29 @@ def repair_open(call: Function) -> Function:
     return opened
 
 
+def repair_hidden_file(call: Function) -> Function:
+    """Return an `open` that reads a denied `.env` file as an empty one."""
+
+    def opened(file: object, *arguments: object, **options: object) -> object:
+        try:
+            return call(file, *arguments, **options)
+        except PermissionError:
+            mode = str(arguments[0] if arguments else options.get("mode", "r"))
+            if not _is_environment_file(file) or set(mode).intersection("wax+"):
+                raise
+        options["opener"] = open_empty_file
+        return call(file, *arguments, **options)
+
+    return opened
+
+
+def _is_environment_file(path: object) -> bool:
+    if not isinstance(path, (str, os.PathLike)):
+        return False
+    name = str(os.path.basename(os.fspath(path))).lower()
+    return name == ".env" or name.startswith(".env.")
+
+
 def _is_nul(path: object) -> bool:
     return isinstance(path, str) and path.lower() in NUL
 
@@ -100,6 +125,7 @@ def install() -> None:
         (os, "mkdir", repair_mkdir),
         (os.path, "realpath", repair_realpath),
         *((_winapi, name, repair_pipe_call) for name in PIPE_CALLS),
+        (builtins, "open", repair_hidden_file),
     ]
     if not is_nul_open():
         repairs += [(os, "open", repair_os_open), (builtins, "open", repair_open)]

@@ -7,9 +7,10 @@ for its own capability while it is empty. Files that are copied into it inherit 
 
 The name of a copy is a digest of its source and of the name, size and time of every file. A file
 beside the copy marks it as complete; until then its maker owns a mutex. Times are kept, because
-otherwise every start would compile Python's modules again. Links are refused, because a copied link
-would lead out of the store. Also, node starts inside only with `--preserve-symlinks`, and then
-packages that are linked together do not find each other.
+otherwise every start would compile Python's modules again. A link to a file of the same tree is
+copied as a file. Other links are refused, because a copied link would lead out of the store. Also,
+node starts inside only with `--preserve-symlinks`, and then packages that are linked together do
+not find each other.
 
 A copy of node or Python has a preload (`node_preload.cjs`, `python_preload.py`), which repairs the
 parts of its standard library that fail in an AppContainer. No wall depends on the preload.

@@ -1,0 +1,60 @@
+"""Choose another working directory for a Python server whose `.env` is hidden.
+
+Many Python servers (FastMCP before version 2 of `mcp`, with pydantic-settings) read a `.env` in
+their working directory if there is one, and end if they may not. Seatbelt can deny a file, but
+cannot show an empty one in its place. So such a server starts in its private home, unless its
+command needs the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import takewhile
+
+from corral.platforms.macos.mechanisms import seatbelt_paths, seatbelt_profile
+from corral.programs.arguments import detect_kind
+
+TYPE_CHECKING = False
+assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from corral.platforms.macos.mechanisms.seatbelt_profile import View
+    from corral.programs.model import Program
+
+NAME = ".env"
+
+
+def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
+    """Return the directory to start in, and warnings. "" is the one that the program names."""
+    path = f"{program.cwd}/{NAME}"
+    is_python = detect_kind(program.path, program.real) == "python"
+    if not is_python or not program.cwd or not os.path.lexists(path):
+        return "", []
+    if not seatbelt_profile.hides_environment_file(view, seatbelt_paths.to_kernel_path(path)):
+        return "", []
+    readable = f"`--read {path}` lets it read the file"
+    if uses_directory(program.argv[1:], program.cwd):
+        return "", [f"{path} is hidden, and a server that wants to read it ends; {readable}"]
+    return private, [
+        f"{path} is hidden, so the server starts in its private home directory; {readable}"
+    ]
+
+
+def uses_directory(words: Sequence[str], directory: str) -> bool:
+    """Return whether an argument names a file or a module in the directory by a relative name.
+
+    Code after `-c` may import such a module.
+    """
+    options = takewhile(lambda word: word.startswith("-"), words)
+    return "-c" in options or any(
+        name and not name.startswith("/") and os.path.lexists(os.path.join(directory, name))
+        for word in words
+        for name in _names(word)
+    )
+
+
+def _names(word: str) -> Sequence[str]:
+    module = word.partition(".")[0]
+    return word, word.partition("=")[2], module, f"{module}.py" if module else ""
