@@ -551,7 +551,11 @@ def test_an_allowlist_is_refused_where_an_engine_has_the_listener(engine, scratc
     report = scratch / "report.json"
     refused = engine.run("/bin/true", flags=(*ALLOW, "--report", str(report)))
     assert refused.returncode == 125
-    assert b"network" in refused.stderr
+    said = refused.stderr.decode()
+    assert "this host cannot enforce network" in said
+    assert "the engine around corral has the seccomp listener, and the kernel allows only one" in said
+    hint = said.partition("hint: ")[2]
+    assert "start the container with a seccomp profile that has no `listenerPath`" in hint
     assert json.loads(report.read_text())["outcome"]["kind"] == "refused"
     closed = "import socket\nanswer = tried(socket.socket)"
     assert inside(engine, closed) == "EPERM"

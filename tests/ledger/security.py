@@ -466,7 +466,7 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "refused", "refuse-network",
         "`network.allow` without user namespaces, in an engine that has a seccomp listener",
-        "refuses, because nothing there enforces an allowlist",
+        "refuses and names the listener, because nothing there enforces an allowlist",
         f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",
     ),
     row(
