@@ -27,18 +27,10 @@ HINT = (
 )
 TAKEN = "the engine around corral has the seccomp listener, and the kernel allows only one"
 FORBIDDEN = "the filter of the engine around corral forbids a seccomp listener"
-HINTS = (
-    (
-        TAKEN,
-        "for a network inside, start the container with a seccomp profile that has no"
-        " `listenerPath`, and without a tool that intercepts its system calls",
-    ),
-    (
-        FORBIDDEN,
-        "for a network inside, start the container with a seccomp profile that permits"
-        " SECCOMP_FILTER_FLAG_NEW_LISTENER (Docker's and podman's do)",
-    ),
-)
+START = "for a network inside, start the container with a seccomp profile that "
+WITHOUT_LISTENER = "has no `listenerPath`, and without a tool that intercepts its system calls"
+PERMITTING = "permits SECCOMP_FILTER_FLAG_NEW_LISTENER (Docker's and podman's do)"
+HINTS = ((TAKEN, START + WITHOUT_LISTENER), (FORBIDDEN, START + PERMITTING))
 CONNECTED, REFUSED, ABSENT = b"c", b"r", b"a"
 ENOSYS = 38
 
