@@ -51,10 +51,11 @@ def find_server(name: str) -> FoundServer:
         raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=f"it has: {names}")
     # A server of this project takes precedence over one of the same name for all projects.
     path, server = max(fitting, key=lambda one: one[1].scope)
-    return _prepare(path, server)
+    return prepare_server(path, server)
 
 
-def _prepare(path: str, server: ConfiguredServer) -> FoundServer:
+def prepare_server(path: str, server: ConfiguredServer) -> FoundServer:
+    """Return a configured server ready to run; refuse one that corral cannot start."""
     if server.why:
         raise SandboxError(f"{server.name} cannot be run: {server.why}")
     argv = server.unwrapped_argv
