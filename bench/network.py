@@ -2,7 +2,8 @@
 
 The gateway is measured with namespaces and without them (the socket broker). The client measures
 its own time, from its first byte to its last, so the start does not count. Budgets are times: half
-of the throughput is twice the time.
+of the throughput is twice the time. A flood of refused connects shows the CPU time that a target
+can take from its supervisor, as the kernel counts it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import measure
 import peers
-from measure import Section, Stats
+import processes
+from measure import Ratio, Section, Stats
 
 if TYPE_CHECKING:
     import argparse
@@ -26,12 +29,17 @@ if TYPE_CHECKING:
 
 DIRECT, GATEWAY, BROKER, SRT = "loopback", "gateway", "broker", "srt"
 LOCAL = "127.0.0.1"
+NOWHERE = "192.0.2.1"
+"""An address of documentation (RFC 5737), which is not allowed and which no host has."""
 MEGABYTES, CONNECTIONS = 512, 400
 THROUGHPUT = 2.0
 BROKER_THROUGHPUT, BROKER_REQUEST = 1.25, 1.3
 """Budgets compared with the tier with namespaces: 0.8 of its throughput, and its time for a
 request.
 """
+REFUSED_CONNECTS, FLOOD_THREADS = 2000, 8
+MAX_FLOOD_CPU = 0.1
+"""The share of one processor that a flood of refused connects may take in the supervisor."""
 SYSTEM_PYTHON = "/usr/bin/python3"
 WITHOUT_NAMESPACES = """
 import os, sys
@@ -115,6 +123,29 @@ started = time.perf_counter_ns()
 dict(many=many, large=large, upload=upload, latency=latency)[kind]()
 print((time.perf_counter_ns() - started) / 1e6)
 """
+FLOOD = f"""
+import socket, sys, threading
+amount = int(sys.argv[1])
+def flood():
+    for _ in range(amount // {FLOOD_THREADS}):
+        with socket.socket() as end:
+            try:
+                end.connect(("{NOWHERE}", 9))
+                while end.recv(1):
+                    pass
+            except OSError:
+                refused.append(1)
+refused = []
+threads = [threading.Thread(target=flood) for _ in range({FLOOD_THREADS})]
+print("ready", flush=True)
+sys.stdin.readline()
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(refused), flush=True)
+sys.stdin.readline()
+"""
 PARTS = (
     ("large", "download", MEGABYTES, THROUGHPUT, BROKER_THROUGHPUT),
     ("upload", "upload", MEGABYTES, THROUGHPUT, BROKER_THROUGHPUT),
@@ -159,19 +190,72 @@ class Start:
     proxy: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class Flood:
+    """The refused connects of a target, and CPU time and time in seconds until the last one."""
+
+    refused: int
+    cpu: float
+    seconds: float
+
+
 def client(
     start: Start, environment: Mapping[str, str], kind: str, port: int, amount: int
 ) -> float:
     """Return the milliseconds that the client measured."""
     words = [kind, str(port), str(amount), "proxy" if start.proxy else "direct"]
-    # Without namespaces root's target has another user id, which may not read a Python in root's
-    # home.
-    python = SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
-    command = [*start.wrapper, python, "-I", "-c", CLIENT, *words]
+    command = [*start.wrapper, find_python(), "-I", "-c", CLIENT, *words]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(start.wrapper) or 'the client'} failed: {done.stderr}")
     return float(done.stdout)
+
+
+def find_python() -> str:
+    """Return the system's Python, because without namespaces root's target has another user id,
+    which may not read a Python in root's home.
+    """
+    return SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
+
+
+def flood(start: Start, environment: Mapping[str, str], amount: int) -> Flood:
+    """Let a target make connects that are all refused, and read its supervisor's CPU time."""
+    command = [*start.wrapper, find_python(), "-I", "-c", FLOOD, str(amount)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        before, began = processes.cpu_seconds(process.pid), time.monotonic()
+        print(file=process.stdin, flush=True)
+        refused = int(process.stdout.readline())
+        seconds = time.monotonic() - began
+        return Flood(refused, processes.cpu_seconds(process.pid) - before, seconds)
+
+
+def flood_section(
+    options: argparse.Namespace,
+    compared: Mapping[str, Start],
+    environment: Mapping[str, str],
+) -> Section:
+    """Measure each tier once, because the kernel's account has no noise of other processes."""
+    amount = REFUSED_CONNECTS // 4 if options.quick else REFUSED_CONNECTS
+    ratios, notes = [], []
+    for name in (GATEWAY, BROKER):
+        if name not in compared:
+            continue
+        found = flood(compared[name], environment, amount)
+        budget = MAX_FLOOD_CPU if name == BROKER else None
+        ratios += [
+            Ratio(f"{name}: supervisor's CPU time / time", found.cpu / found.seconds, budget),
+            Ratio(
+                f"{name}: supervisor's CPU ms a refused connect", found.cpu * 1000 / found.refused
+            ),
+        ]
+        rate = found.refused / found.seconds
+        notes.append(f"{name}: {found.refused} of {amount} refused, {rate:.0f} a second")
+    title = f"A flood of {amount} refused connects by {FLOOD_THREADS} threads"
+    return Section(title, "", (), tuple(ratios), tuple(notes))
 
 
 def find_starts(
@@ -236,7 +320,7 @@ def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
 
 
 def main() -> int:
-    options = measure.parser(__doc__, rounds=10).parse_args()
+    options = measure.parser(__doc__, rounds=10, only=("bytes", "flood")).parse_args()
     output = measure.Output(json_wanted=options.json)
     with measure.apart() as (directory, environment):
         output.notice("installing the checkout ...")
@@ -252,8 +336,11 @@ def main() -> int:
                 compared, absent = find_starts(directory, installed, environment, port)
                 for why in absent:
                     output.show(Section(why, ""))
-                for section in sections(options, compared, environment, port):
-                    output.show(section)
+                if "bytes" in (options.only or ["bytes"]):
+                    for section in sections(options, compared, environment, port):
+                        output.show(section)
+                if "flood" in (options.only or ["flood"]):
+                    output.show(flood_section(options, compared, environment))
             finally:
                 os.kill(server, signal.SIGKILL)
                 os.waitpid(server, 0)

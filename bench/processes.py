@@ -1,8 +1,9 @@
-"""Read the memory share and the wake-ups of a process from /proc."""
+"""Read the memory share, the CPU time and the wake-ups of a process from /proc."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,13 @@ def pss(pid: int) -> float | None:
 
 def wake_ups(pid: int) -> int:
     return field(read(f"/proc/{pid}/status"), "voluntary_ctxt_switches")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the user and system time of all threads of a process, without its children."""
+    # The name of the program, in parentheses, may contain spaces.
+    fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def parent(pid: int) -> int:

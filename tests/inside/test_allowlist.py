@@ -42,7 +42,7 @@ def asked(name, kind=1, server="127.0.0.1"):
 ASK_ALL = TALK + "answer = {item: talked(*item.split('|')) for item in sys.argv[1:]}"
 NOERROR, FORMERR, SERVFAIL, NXDOMAIN = 0, 1, 2, 3
 
-pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+pytestmark = pytest.mark.parametrize("tier", ["walled", "bare", "replaced"], indirect=True)
 
 
 @pytest.fixture(scope="module")

@@ -475,7 +475,7 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "refused", "refuse-network",
         "`network.allow` without user namespaces, in an engine that has a seccomp listener",
-        "corral refuses the run, because nothing there enforces an allowlist",
+        "corral refuses the run and names the listener, because nothing there enforces an allowlist",
         f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",
     ),
     row(

@@ -284,3 +284,53 @@ def test_a_changed_link_is_asked_about_on_a_terminal(user, scratch, env, answer)
     assert "grant its current destination? [y/N]" in shown
     assert (code, out) == ((0, b"ran\n") if answer == b"y\n" else (REFUSED, b""))
     assert user.corral(*words, env=env).returncode == code
+
+
+TOOLS = """
+import json, sys
+def tool(name):
+    return {"name": name, "inputSchema": {"type": "object"}}
+tools = [tool(name) for name in open("tools").read().split()]
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = {"tools": tools, "protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
+        result["serverInfo"] = {"name": "a", "version": "1"}
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}\n'
+PINNED = '[mcp]\npins = "refuse"\n'
+
+
+def offered(user, server, env, *flags: str) -> list[str]:
+    done = user.corral("run", *flags, str(server), env=env, input=LIST)
+    assert done.returncode == 0, done.stderr
+    return [one["name"] for one in json.loads(done.stdout)["result"]["tools"]]
+
+
+@pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
+def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
+    """A server that demands pins runs after its approval. A tool that it adds later is refused."""
+    put(user, server / "main.py", TOOLS)
+    put(user, server / "tools", "add")
+    ask(user, server, policy, "python3", "main.py")
+    done = user.corral("approve", "--yes", *flags, str(server), env=env)
+    assert done.returncode == 0, done.stderr
+    assert b"pinned 1 definitions" in done.stderr
+    put(user, server / "tools", "add steal")
+    assert offered(user, server, env, "--pins", "refuse") == ["add"]
+    assert offered(user, server, env, "--pins", "off") == ["add", "steal"]  # the control
+    again = user.corral("approve", "--pin-tools", str(server), env=env)
+    assert again.returncode == 1
+    assert b"steal" in again.stderr
+    assert offered(user, server, env, "--pins", "refuse") == ["add"]
+
+
+def test_approve_pins_nothing_without_being_asked(user, server, env):
+    put(user, server / "main.py", TOOLS)
+    put(user, server / "tools", "add")
+    ask(user, server, WRITING, "python3", "main.py")
+    assert user.corral("approve", "--yes", str(server), env=env).returncode == 0
+    refused = user.corral("run", "--pins", "refuse", str(server), env=env, input=LIST)
+    assert refused.returncode == REFUSED
+    assert b"nothing is pinned" in refused.stderr

@@ -19,7 +19,7 @@ import rigs
 from world import GUARDED, OTHER, PUBLIC, Inhabitant, make_world
 
 LARGE = 1 << 30
-MANY = 200
+MANY = 500
 BLOCK = bytes(1 << 20)
 TLS = pathlib.Path(__file__).parent.parent / "tls"
 
@@ -361,6 +361,12 @@ def test_gos_resolver_works(who, world):
     assert b"responses" not in done.stdout
 
 
+FETCH = """
+mkdir -p "{folder}/.git/objects" "{folder}/.git/refs" && cd "{folder}" && echo "ref: refs/heads/main" > .git/HEAD
+{git} fetch -q {url} main:refs/remotes/origin/main && {git} reset -q --hard origin/main && cat file
+"""
+
+
 def test_git_fetches_over_https(who, world, authority, tmp_path):
     """git starts a process that fetches a repository over https."""
     rigs.need("git")
@@ -387,10 +393,17 @@ def test_git_fetches_over_https(who, world, authority, tmp_path):
     flags = (*allow("good.test"), *trust, "--env", "GIT_CONFIG_NOSYSTEM=1", "--allow-subprocess")
     said = run(who, git, "ls-remote", "https://good.test/repo.git", flags=flags)
     assert said.endswith("\trefs/heads/main\n")
-    # git changes the modes of its files, which is denied without namespaces.
+    url, folder = "https://good.test/repo.git", "$TMPDIR/repo"
+    clone = f'{git} clone -q {url} "{folder}" && cat "{folder}/file"'
     if who.tier == "walled":
-        command = f"{git} clone -q https://good.test/repo.git /tmp/repo && cat /tmp/repo/file"
-        assert run(who, "/bin/sh", "-c", command, flags=flags) == "content\n"
+        assert run(who, "/bin/sh", "-c", clone, flags=flags) == "content\n"
+        return
+    # `clone` sets the mode of its configuration, which is denied without namespaces. A fetch into a new repository
+    # does the same without it.
+    done = who.run("/bin/sh", "-c", clone, flags=flags)
+    assert b"config.lock failed: Operation not permitted" in done.stderr
+    fetch = FETCH.format(git=git, url=url, folder=folder)
+    assert run(who, "/bin/sh", "-c", fetch, flags=flags) == "content\n"
 
 
 def test_a_large_download_arrives_through_the_gateway(who, world, scratch):

@@ -1,16 +1,32 @@
-"""Serve both protocol eras with the official SDK (mcp >= 2). One tool asks its client, another reports progress."""
+"""Serve both protocol eras with the official SDK (mcp >= 2). Tools ask their client, report progress and wait."""
 
 from typing import Annotated
 
+import anyio
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.server.mcpserver.resolve import ListRoots, Resolve
-from mcp_types import ListRootsResult
+from mcp.server.mcpserver.resolve import Elicit, ListRoots, Resolve, Sample
+from mcp_types import CreateMessageResult, ListRootsResult, SamplingMessage, TextContent
+from pydantic import BaseModel
 
+was_cancelled = anyio.Event()
 server = MCPServer("both-eras", instructions="Be brief.")
 
 
 def ask_for_roots() -> ListRoots:
     return ListRoots()
+
+
+class Color(BaseModel):
+    color: str
+
+
+def ask_for_color() -> Elicit[Color]:
+    return Elicit("Which color?", Color)
+
+
+def ask_model() -> Sample:
+    words = TextContent(type="text", text="Say a word.")
+    return Sample([SamplingMessage(role="user", content=words)], max_tokens=10)
 
 
 @server.tool()
@@ -31,6 +47,36 @@ async def slow(context: Context) -> str:
 def roots(found: Annotated[ListRootsResult, Resolve(ask_for_roots)]) -> str:
     """Ask the client for its roots."""
     return ", ".join(str(root.uri) for root in found.roots)
+
+
+@server.tool()
+def color(found: Annotated[Color, Resolve(ask_for_color)]) -> str:
+    """Ask the user for a color."""
+    return found.color
+
+
+@server.tool()
+def sample(found: Annotated[CreateMessageResult, Resolve(ask_model)]) -> str:
+    """Ask the client's model for a word."""
+    return str(found.content.text)
+
+
+@server.tool()
+async def wait(context: Context) -> str:
+    """Wait until the call is cancelled."""
+    await context.report_progress(1, 2)
+    try:
+        await anyio.sleep_forever()
+    finally:
+        was_cancelled.set()
+    return "not cancelled"
+
+
+@server.tool()
+async def cancelled() -> str:
+    """Answer once a call of `wait` was cancelled."""
+    await was_cancelled.wait()
+    return "cancelled"
 
 
 @server.resource("notes://{name}")

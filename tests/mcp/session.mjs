@@ -1,5 +1,6 @@
 // A session by the TypeScript SDK, v1 or v2; prints what came back as JSON.
-// Asked as JSON: sdk (a directory with node_modules), generation, command, args, mode, calls.
+// Asked as JSON: sdk (a directory with node_modules), generation, command, args, mode, calls. `cancel` are calls that
+// are cancelled after their first progress.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 
@@ -22,9 +23,23 @@ const attempt = async (promise) => {
     return { error: error.message };
   }
 };
-const options = { capabilities: {} };
+const options = { capabilities: asked.asks ? { sampling: {}, elicitation: {}, roots: {} } : {} };
 if (!v1) options.versionNegotiation = { mode: asked.mode };
 const client = new Client({ name: "test", version: "1" }, options);
+const seen = [];
+if (asked.asks) {
+  const types = v1 ? await load("@modelcontextprotocol/sdk/types.js") : null;
+  const handle = (method, schema, handler) => client.setRequestHandler(v1 ? types[schema] : method, handler);
+  handle("sampling/createMessage", "CreateMessageRequestSchema", ({ params }) => {
+    seen.push(params.messages[0].content.text);
+    return { role: "assistant", model: "none", content: { type: "text", text: "word" } };
+  });
+  handle("elicitation/create", "ElicitRequestSchema", ({ params }) => {
+    seen.push(params.message);
+    return { action: "accept", content: { color: "red" } };
+  });
+  handle("roots/list", "ListRootsRequestSchema", () => ({ roots: [{ uri: "file:///project" }] }));
+}
 await client.connect(
   new StdioClientTransport({ command: asked.command, args: asked.args, env: process.env, stderr: "ignore" }),
 );
@@ -38,6 +53,14 @@ const found = {
   ],
   calls: [],
 };
+const cancelled = [];
+for (const name of asked.cancel ?? []) {
+  const stop = new AbortController();
+  const more = { signal: stop.signal, onprogress: () => stop.abort("enough") };
+  const call = { name, arguments: {} };
+  const result = v1 ? client.callTool(call, undefined, more) : client.callTool(call, more);
+  cancelled.push(await result.then(() => "answered", () => "cancelled"));
+}
 for (const [name, given] of asked.calls) {
   const onprogress = (step) => progress.push(step.progress);
   const call = { name, arguments: given };
@@ -45,4 +68,4 @@ for (const [name, given] of asked.calls) {
   found.calls.push(await attempt(v1 ? client.callTool(call, undefined, more) : client.callTool(call, more)));
 }
 await client.close();
-console.log(JSON.stringify({ ...found, progress }));
+console.log(JSON.stringify({ ...found, progress, cancelled, seen }));

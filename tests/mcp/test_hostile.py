@@ -150,14 +150,56 @@ def test_servers_in_two_directories_have_separate_pins(ordinary, server):
     assert talks[1].tools(1) == ["send_email", "transfer_money"]
 
 
+def configure(user, **servers: list[str]) -> None:
+    """Write servers into the file of a client."""
+    folder = user.home / ".cursor"
+    folder.mkdir(exist_ok=True)
+    entries = {
+        name: {"command": argv[0], "args": argv[1:]} if argv else {"url": "https://remote.test"}
+        for name, argv in servers.items()
+    }
+    (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
+
+
 def test_shadowing_is_marked_by_inspect(ordinary, server):
     """corral cannot stop shadowing, because only the client knows which of two tools it means."""
-    marked = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)["marks"]
-    assert "shadows" not in {mark["kind"] for mark in marked}
+    configure(
+        ordinary,
+        mail=[ordinary.python, str(server), "mail"],
+        itself=[ordinary.python, str(server), "shadowing"],
+        far=[],
+    )
+    found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
+    assert "shadows" not in {mark["kind"] for mark in found["marks"]}
+    assert found["not_compared"] == ["cursor:mail", "cursor:far (remote)"]
+    said = inspect(ordinary, server, "shadowing").stdout.decode()
+    assert "not compared with cursor:mail, cursor:far (remote): `corral inspect` has not" in said
+    assert ordinary.corral("inspect", "cursor:mail").returncode == 0  # pinning is not needed
+    found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
+    shadows = [mark for mark in found["marks"] if mark["kind"] == "shadows"]
+    assert [mark["where"] for mark in shadows] == ["tools[send_email].name", "tools[helper].description"]  # fmt: skip
+    assert shadows[0]["text"] == "cursor:mail has a tool 'send_email'"
+    assert found["not_compared"] == ["cursor:far (remote)"]
+
+
+def test_an_inspected_server_that_is_not_configured_is_not_compared(ordinary, server):
+    """A user who chooses between servers inspects several that have the same tools."""
+    assert inspect(ordinary, server, "mail").returncode == 0
+    found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
+    assert "shadows" not in {mark["kind"] for mark in found["marks"]}
+
+
+def test_an_inspection_is_not_a_pin(ordinary, server):
+    assert inspect(ordinary, server, "mail").returncode == 0
+    flags = ("--pins", "refuse")
+    done = ordinary.run(ordinary.python, str(server), "mail", flags=flags)
+    assert (done.returncode, b"nothing is pinned" in done.stderr) == (125, True)
+
+
+def test_pinned_tools_are_compared_by_inspect(ordinary, server):
     pin(ordinary, server, "mail")
-    marked = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)["marks"]
-    where = [mark["where"] for mark in marked if mark["kind"] == "shadows"]
-    assert where == ["tools[send_email].name", "tools[helper].description"]
+    found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
+    assert "shadows" in {mark["kind"] for mark in found["marks"]}
 
 
 def test_poisoned_descriptions_are_marked_by_inspect(ordinary, server):

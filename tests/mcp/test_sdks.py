@@ -179,6 +179,40 @@ def test_both_eras_pass_the_guard(mode, environment, packages):
         assert found[0]["calls"][0]["content"][0]["text"] == "5"
 
 
+OFFERED = ["add", "slow", "roots", "color", "sample", "wait", "cancelled"]
+ASKING = {
+    "calls": [("sample", {}), ("color", {}), ("roots", {}), ("cancelled", {})],
+    "cancel": ["wait"],
+}
+CLIENTS = ("python legacy", "python auto", "typescript 1", "typescript 2")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_sampling_elicitation_and_cancellation_pass_the_guard(client, environment, packages):
+    """The tool `cancelled` answers only after the server has seen that a call of `wait` was cancelled."""
+    interpreter = sdk.python("mcp-2", "mcp>=2")
+    base = ("run", "--read", str(HERE))
+    server = ("--", interpreter, str(HERE / "both_eras_server.py"))
+    kind, how = client.split()
+
+    def session(*flags):
+        words = corral(*base, *flags, *server)
+        if kind == "python":
+            return python_session(environment, mode=how, **words, **ASKING)
+        return node_session(environment, packages, generation=int(how), mode="auto", asks=True, **words, **ASKING)  # fmt: skip
+
+    bare, guarded = session(), session(*GUARD)
+    assert [one["content"][0]["text"] for one in bare["calls"]] == ["word", "red", "file:///project", "cancelled"]  # fmt: skip
+    assert bare["cancelled"] == ["cancelled"]
+    assert bare["seen"] == ["Say a word.", "Which color?"]
+    assert guarded == bare
+    held = session("--policy", '{"version": 1, "mcp": {"requests": ["elicitation"]}}')
+    assert held["seen"] == ["Which color?"]
+    assert (held["calls"][1], held["calls"][3]) == (bare["calls"][1], bare["calls"][3])
+    for refused in (held["calls"][0], held["calls"][2]):
+        assert refused.get("error") or refused.get("isError") or refused.get("is_error"), refused
+
+
 def test_inspect_works_in_both_eras_and_pins_the_clients_view(environment, tmp_path):
     interpreter = sdk.python("mcp-2", "mcp>=2")
     server = ("--", interpreter, str(HERE / "both_eras_server.py"))
@@ -187,27 +221,43 @@ def test_inspect_works_in_both_eras_and_pins_the_clients_view(environment, tmp_p
     done = subprocess.run([argv["command"], *argv["args"]], env=around, capture_output=True, text=True, timeout=100, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     offer = json.loads(done.stdout)
-    assert [tool["name"] for tool in offer["tools"]] == ["add", "slow", "roots"]
+    assert [tool["name"] for tool in offer["tools"]] == OFFERED
     assert offer["instructions"] == "Be brief."
     for mode in ("legacy", "2026-07-28", "auto"):
         words = corral("run", "--pins", "refuse", "--read", str(HERE), *server)
         held = python_session(around, mode=mode, calls=[("add", {"a": 1, "b": 1})], **words)
-        assert [tool["name"] for tool in held["lists"][0]["tools"]] == ["add", "slow", "roots"], (
-            mode
-        )
+        assert [tool["name"] for tool in held["lists"][0]["tools"]] == OFFERED, mode
         assert held["calls"][0]["structured_content"] == {"result": 2}
+
+
+def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> dict[str, dict]:
+    """Let the scanner read the output of `inspect`. Return its verdicts by tool."""
+    argv = corral("inspect", "--json", "--", "/usr/bin/python3", str(place / "hostile.py"), act)
+    done = subprocess.run([argv["command"], *argv["args"]], env=environment, capture_output=True, check=True)  # fmt: skip
+    offer = place / f"{act}.json"
+    offer.write_bytes(done.stdout)
+    scan = [str(scanner.with_name("mcp-scanner")), "--analyzers", "yara", "--raw", "static", "--tools"]  # fmt: skip
+    local = {
+        **environment,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }  # without it a library asks GitHub
+    said = subprocess.run([*scan, str(offer)], env=local, capture_output=True, text=True, timeout=200, check=True)  # fmt: skip
+    verdicts = json.loads(said.stdout[said.stdout.index("[") :])
+    assert {one["status"] for one in verdicts} == {"completed"}
+    return {one["tool_name"]: one for one in verdicts}
 
 
 @pytest.mark.rig("frameworks")
 def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
-    """Without `inspect` the scanner would have to start the server itself, without a sandbox."""
+    """The scanner finds the poisoned description, and nothing in a clean one of a tool with the same name.
+
+    Without `inspect` the scanner would have to start the server itself, without a sandbox.
+    """
     scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
     shutil.copy(HERE / "hostile.py", tmp_path)
-    argv = corral("inspect", "--json", "--", "/usr/bin/python3", str(tmp_path / "hostile.py"), "poisoning")  # fmt: skip
-    done = subprocess.run([argv["command"], *argv["args"]], env=environment, capture_output=True, check=True)  # fmt: skip
-    (tmp_path / "tools.json").write_bytes(done.stdout)
-    scan = [str(scanner.with_name("mcp-scanner")), "--analyzers", "yara", "--raw", "static", "--tools"]  # fmt: skip
-    said = subprocess.run([*scan, str(tmp_path / "tools.json")], env=environment, capture_output=True, text=True, timeout=200, check=True)  # fmt: skip
-    (verdict,) = json.loads(said.stdout[said.stdout.index("[") :])
-    assert verdict["tool_name"] == "add"
-    assert verdict["status"] == "completed"
+    poisoned = scan(scanner, environment, tmp_path, "poisoning")["add"]
+    assert poisoned["is_safe"] is False
+    assert "PROMPT INJECTION" in poisoned["findings"]["yara_analyzer"]["threat_names"]
+    clean = scan(scanner, environment, tmp_path, "clean")["add"]
+    assert clean["is_safe"] is True
+    assert clean["findings"]["yara_analyzer"]["total_findings"] == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -28,8 +29,8 @@ measure = load("measure")
 cpu_time = load("cpu_time")
 peers = load("peers")
 plot = load("plot")
-network = load("network")
 processes = load("processes")
+network = load("network")
 streams = load("streams")
 start = load("start")
 syscalls = load("syscalls")
@@ -278,3 +279,12 @@ def test_a_peer_that_fails_is_left_out_with_its_error():
     fails = [sys.executable, "-c", "import sys; sys.exit('no user namespaces')"]
     assert str(peers.try_out("x", fails, {})) == "skipped x: does not run here: no user namespaces"
     assert peers.try_out("x", [sys.executable, "-c", ""], {}) is None
+
+
+def test_the_cpu_time_of_a_process_is_the_kernels_count():
+    """The count of this process is the one that its own interpreter reads, to the kernel's tick."""
+    before = os.times()
+    found = processes.cpu_seconds(os.getpid())
+    after = os.times()
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert before.user + before.system - tick <= found <= after.user + after.system + tick

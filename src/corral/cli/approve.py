@@ -1,4 +1,4 @@
-"""`corral approve`: approve exactly what a server asks for.
+"""`corral approve`: approve exactly what a server asks for, and pin its tools if that is asked.
 
 On a terminal it asks. Elsewhere it needs `--yes`, because only the user can approve.
 """
@@ -22,13 +22,14 @@ from corral.supervisor.report import to_json
 
 SUMMARY = "approve what a server asks for; list and revoke approvals"
 USAGE = (
-    "usage: corral approve [--yes] [--json] DIRECTORY|BUNDLE|SERVER"
+    "usage: corral approve [--yes] [--json] [--pin-tools] DIRECTORY|BUNDLE|SERVER"
     " | --path PATH [--yes] | --list [--json] | --revoke WHAT|DIGEST"
 )
 FLAGS = (
     Flag(name="--list", help="show every valid approval; so does `approve` alone"),
     Flag(name="--revoke", value="WHAT", help="remove the approvals of a server, or one digest"),
     Flag(name="--path", value="PATH", help="approve the current destination of a granted path"),
+    Flag(name="--pin-tools", help="start the server once, and pin its tools for `--pins refuse`"),
     Flag(name="--yes", help="approve without a question; needed without a terminal"),
     Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
 )
@@ -68,7 +69,34 @@ def _approve(options: Options, rest: list[str]) -> int:
         output.write_json({**answer, "approved": approved})
     elif asks:
         output.write_line(f"approved {request.digest}" if approved else "not approved")
-    return 0 if as_json or approved or not asks else 1
+    agreed = approved or not asks
+    pins = options.has("--pin-tools") or manifest.mcp.get("pins") in {"refuse", "warn"}
+    if pins and agreed and (yes or not as_json):
+        return _pin_tools(options, rest, yes=yes)
+    return 0 if as_json or agreed else 1
+
+
+def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
+    """Start an approved server once in its sandbox, and pin its definitions."""
+    from corral.cli import inspect
+    from corral.policy.manifest import COMMAND_LINE, Manifest
+    from corral.servers.inspection import inspect_server
+    from corral.supervisor.prepare import prepare
+
+    sources, command = what_to_run.sources_and_command(options, rest)
+    # The server may demand pins that do not exist yet.
+    own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
+    plan = prepare(
+        command,
+        [*sources, Source(manifest=own, trust="user", approved=True)],
+        environment=os.environ,
+        cwd=what_to_run.current_directory(),
+        server=what_to_run.name_server(rest),
+    )
+    found = inspect_server(plan)
+    for mark in found.marks:
+        output.note(f"look at {mark.describe()}")
+    return inspect.pin(plan.pinned_as, found, yes=yes)
 
 
 def _request(options: Options, rest: list[str]) -> Request:

@@ -1,14 +1,16 @@
 """`corral inspect`: list a server's tools from inside a sandbox, and mark suspicious ones."""
 
 import os
+from collections.abc import Sequence
 
 from corral.cli import approve, output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
+from corral.clients.configured_tools import find_tools
 from corral.messages.definitions import LISTS, compare_pins, list_items
 from corral.plan.model import Plan
 from corral.policy.manifest import COMMAND_LINE, Manifest
 from corral.policy.model import Source
-from corral.policy.pins import find_pinned, keep_pins
+from corral.policy.pins import find_pinned, keep_inspected, keep_pins
 from corral.safe_text import printable, shown
 from corral.servers.inspection import Inspection, inspect_server
 from corral.supervisor.prepare import prepare
@@ -33,11 +35,13 @@ NO_VERDICT = "A server without marks is not necessarily safe."
 
 def main(options: Options, rest: list[str]) -> int:
     plan = plan_inspection(options, what_to_run.replace_runner(options, rest))
-    found = inspect_server(plan)
+    configured = find_tools(plan.pinned_as)
+    found = inspect_server(plan, configured.known)
+    keep_inspected(plan.pinned_as, found.pins())
     if options.has("--json"):
-        output.write_json(as_data(found))
+        output.write_json({**as_data(found), "not_compared": list(configured.unknown)})
     else:
-        output.write_lines(format_inspection(found))
+        output.write_lines(format_inspection(found, configured.unknown))
     if not options.has("--pin"):
         return 0
     return pin(plan.pinned_as, found, yes=options.has("--yes"))
@@ -68,7 +72,7 @@ def as_data(found: Inspection) -> dict[str, object]:
     }
 
 
-def format_inspection(found: Inspection) -> list[str]:
+def format_inspection(found: Inspection, uncompared: Sequence[str] = ()) -> list[str]:
     lines = [printable(" ".join(found.server))]
     for listed in LISTS.values():
         names = [str(item.get(listed.name)) for item in list_items(found.offer, listed.field)]
@@ -80,6 +84,9 @@ def format_inspection(found: Inspection) -> list[str]:
         lines.append(f"lines on stdout that are not messages: {found.strays}")
     lines += [printable(one.describe()) for one in found.denials]
     lines += [f"look at {mark.describe()}" for mark in found.marks]
+    if uncompared:
+        others = ", ".join(map(printable, uncompared))
+        lines.append(f"not compared with {others}: `corral inspect` has not listed their tools")
     lead = JUDGE if found.marks else "Nothing is marked."
     return [*lines, f"{lead} {NO_VERDICT}"]
 

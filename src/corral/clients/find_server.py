@@ -53,7 +53,7 @@ def find_server(name: str) -> FoundServer:
         raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=f"it has: {names}")
     # A server of this project takes precedence over one of the same name for all projects.
     path, server = max(fitting, key=lambda one: one[1].scope)
-    return _prepare(path, server)
+    return prepare_server(path, server)
 
 
 def list_references(name: str) -> list[str]:
@@ -71,7 +71,8 @@ def list_references(name: str) -> list[str]:
     return list(found)
 
 
-def _prepare(path: str, server: ConfiguredServer) -> FoundServer:
+def prepare_server(path: str, server: ConfiguredServer) -> FoundServer:
+    """Return a configured server ready to run; refuse one that corral cannot start."""
     if server.why:
         raise SandboxError(f"{server.name} cannot be run: {server.why}")
     argv = server.unwrapped_argv

@@ -100,22 +100,34 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
         if not option.refused and all(host.has(need) for need in option.needs):
             chosen = {"mechanism": option.mechanism, "status": option.status, "why": option.note}
             return Held(**common, **chosen)  # type: ignore[arg-type]
-    why = _absence(host, chain)
+    why = _absence(control, host, chain)
     return Held(**common, mechanism="", status="degraded", why=why)  # type: ignore[arg-type]
 
 
-def _absence(host: Host, chain: Sequence[Option]) -> str:
-    """Return the first need that the best option lacks; `doctor` shows the others."""
-    absent = _missing(host, chain)
-    if not absent:
+def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
+    """Return the needs that keep a control from being enforced; `doctor` shows the others."""
+    named = _name_missing(control, host, chain)
+    if not named:
         refused = [option.refused for option in chain if option.refused]
         return refused[0] if refused else f"no mechanism on {host.system} enforces it"
-    return f"no {absent[0]} ({host.finding(absent[0]).evidence})"
+    return ", and ".join(f"no {need} ({host.finding(need).evidence})" for need in named)
 
 
 def _hint(control: Control, host: Host, chains: Chains) -> str:
-    hints = [host.finding(need).hint for need in _missing(host, chains.get(control, ()))]
-    return next((hint for hint in hints if hint), "")
+    chain = chains.get(control, ())
+    named = [host.finding(need).hint for need in _name_missing(control, host, chain)]
+    rest = [host.finding(need).hint for need in _missing(host, chain)]
+    hints = list(dict.fromkeys(filter(None, named))) or list(filter(None, rest))[:1]
+    return "; ".join(hints)
+
+
+def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
+    """Return the first need that the best option lacks. For a wall without which nothing runs, add
+    the first need of the last option, because removing that obstacle can be easier.
+    """
+    absent = _missing(host, chain)
+    last = _missing(host, chain[-1:]) if control in WALLS else []
+    return list(dict.fromkeys((*absent[:1], *last[:1])))
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:

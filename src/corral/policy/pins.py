@@ -1,5 +1,8 @@
 """Store the tools and prompts that a server offered, to compare them in later runs.
 
+The names of the tools that `corral inspect` has listed are stored too, to find tools of other
+servers with the same names. Runs are not compared with them.
+
 A pin is the whole definition of a tool, a prompt, a template or a server's instructions, so that a
 difference can be shown. As with approvals, pins that others could have written are ignored.
 """
@@ -20,6 +23,7 @@ from corral.record import record
 from corral.safe_text import is_digest, printable, shell_word
 
 STORE = "pins"
+INSPECTED = "inspected"
 
 
 @record
@@ -48,32 +52,48 @@ def find_pinned(server: Sequence[str]) -> PinnedServer | None:
     return _read(_file(server))
 
 
+def find_inspected(server: Sequence[str]) -> PinnedServer | None:
+    return _read(_file(server, INSPECTED))
+
+
 def list_pinned() -> Iterator[PinnedServer]:
     """Yield the pins of all servers."""
-    store = _store()
+    store = _store(STORE)
     names = sorted(os.listdir(store)) if os.path.isdir(store) else []
     for name in filter(is_digest, names):
         if (found := _read(os.path.join(store, name))) is not None:
             yield found
 
 
+def keep_inspected(server: Sequence[str], pins: Iterable[Pin]) -> None:
+    """Store the names of a server's tools. Without the file the server is not compared later."""
+    try:
+        _keep(INSPECTED, server, [("tool", name, "") for kind, name, _ in pins if kind == "tool"])
+    except SandboxError:
+        pass
+
+
 def keep_pins(server: Sequence[str], pins: Iterable[Pin]) -> None:
+    _keep(STORE, server, pins)
+
+
+def _keep(kind: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
     made = {
         "server": masked(server),
         "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "pins": sorted(pins),
     }
-    path = _file(server)
+    path = _file(server, kind)
     write_file(make_store(os.path.dirname(path)), os.path.basename(path), json.dumps(made).encode())
 
 
-def _store() -> str:
-    return os.path.join(directories().config, STORE)
+def _store(kind: str) -> str:
+    return os.path.join(directories().config, kind)
 
 
-def _file(server: Sequence[str]) -> str:
+def _file(server: Sequence[str], kind: str = STORE) -> str:
     words = "\0".join(masked(server)).encode("utf-8", "surrogateescape")
-    return os.path.join(_store(), sha256(words).hexdigest())
+    return os.path.join(_store(kind), sha256(words).hexdigest())
 
 
 def _read(path: str) -> PinnedServer | None:

@@ -18,6 +18,7 @@ from corral.record import record
 from corral.safe_text import printable
 
 CHUNK = 65536
+NO_TOOLS: Mapping[str, Iterable[str]] = {}
 KEPT_BYTES = 2000
 KEPT_LINES = 3
 HINT = (
@@ -48,8 +49,11 @@ class Inspection:
         return found
 
 
-def inspect_server(plan: Plan) -> Inspection:
-    """Run the plan until its server has listed its definitions."""
+def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) -> Inspection:
+    """Run the plan until its server has listed its definitions.
+
+    `known` are tools of other servers, by server, beside the pinned ones.
+    """
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None
     offer: Message = {}
@@ -73,7 +77,7 @@ def inspect_server(plan: Plan) -> Inspection:
         offer=offer,
         strays=client.strays,
         denials=denials,
-        marks=tuple(find_marks(offer, _other_tools(words))),
+        marks=tuple(find_marks(offer, {**_other_tools(words), **known})),
     )
 
 

@@ -107,6 +107,20 @@ def test_a_refusal_lists_everything_missing_with_hints():
         assert words in text
 
 
+def test_a_refused_wall_names_the_obstacles_of_its_first_and_last_option():
+    """The last option may fail for a reason that the user can remove. A default limit names one reason."""
+    chain = (Option(mechanism="best", needs=("a", "b")), Option(mechanism="last", needs=("c", "d")))
+    machine = host(a="absent", b="absent", c="proven", d="absent")
+    with pytest.raises(UnenforceableError) as caught:
+        plan.decide(Policy(), machine, {**chains(), "network": chain})
+    [(control, why, hint)] = caught.value.missing
+    assert control == "network"
+    assert why == "no a (a was tried), and no d (d was tried)"
+    assert hint == "get a; get d"
+    found = held(Policy(), machine, {**chains(), "pids": chain})["pids"]
+    assert found.why == "no a (a was tried)"
+
+
 def test_a_control_without_options_is_missing():
     with pytest.raises(UnenforceableError) as caught:
         plan.decide(Policy(), NOTHING, {})

@@ -57,3 +57,12 @@ def test_files_that_others_could_have_written_do_not_count(store):
     store.symlink_to("elsewhere")
     assert data["pins"]
     assert pins.find_pinned(["npm:x", "--token=abcdef"]) is None
+
+
+def test_an_inspection_is_kept_by_names_and_is_not_a_pin():
+    pins.keep_inspected(["npm:y"], PINS)
+    found = pins.find_inspected(["npm:y"])
+    assert found.pins == (("tool", "a", ""),)
+    assert pins.find_pinned(["npm:y"]) is None
+    assert [one.server[0] for one in pins.list_pinned()] == ["npm:x"]
+    assert pins.find_inspected(["npm:x", "--token=abcdef"]) is None

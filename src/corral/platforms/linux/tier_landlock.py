@@ -42,6 +42,10 @@ ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
 # The host's files could give a name its real address, which a rule by name does not allow. Without
 # these files every resolver asks 127.0.0.1.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
+STATE_HINT = (
+    "start corral as an ordinary user with a home of its own (in a container: `--user 1000`), or"
+    " without capabilities (`--cap-drop=all`); then the target has the id of that user"
+)
 
 
 def compose(
@@ -149,17 +153,20 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     if policy.own_unix_sockets:
         sockets.append("own_unix_sockets needs a private root: every socket could be reached")
     closed: list[str] = []
+    kept: list[str] = []
     if layout.who.drop_groups:
         closed = _unreachable(policy, program, layout.who.outside_uid, layout.who.outside_gid)
+        # Only root may pass through root's home, and all targets of root have the same id.
         if policy.state:
-            closed.append(f"state = true: {layout.state} would be closed to root's target")
+            kept.append(f"state = true: {layout.state} would be closed to root's target")
     repository = [f" (--write {one.path})" for one in masks if one.role == "repository"][:1]
     hints = {
         "grant a narrower directory, or name the file itself" + "".join(repository): inner,
         "run it where namespaces are allowed; `corral doctor` says what forbids them": sockets,
         "start corral as the user who owns these files (in a container: `--user`)": closed,
+        STATE_HINT: kept,
     }
-    if problems := [*inner, *sockets, *closed]:
+    if problems := [*inner, *sockets, *closed, *kept]:
         raise PolicyError(
             "without mount namespaces: " + "; ".join(problems),
             hint="; ".join(hint for hint, found in hints.items() if found),

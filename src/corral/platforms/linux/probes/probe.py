@@ -18,7 +18,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 class Probe:
     """`attempt` runs in a disposable child, tests the denial and its control, and returns evidence.
 
-    `doctor` shows `label` and `word`, and `hint` if the capability is absent.
+    `doctor` shows `label` and `word`, and `hint` if the capability is absent. `hints` are better
+    hints for some errors of the attempt: (its text, hint).
     """
 
     attempt: Callable[[], str]
@@ -26,6 +27,7 @@ class Probe:
     label: str
     hint: str = ""
     word: str = "available"
+    hints: tuple[tuple[str, str], ...] = ()
 
     def find(self) -> Finding:
         proven, evidence = disposable.observe(self.attempt)
@@ -33,7 +35,7 @@ class Probe:
             capability=self.capability,
             status="proven" if proven else "absent",
             evidence=evidence,
-            hint="" if proven else self.hint,
+            hint="" if proven else dict(self.hints).get(evidence, self.hint),
         )
 
     def doctor_label(self) -> Label:
@@ -48,6 +50,10 @@ def wait_for_parent(read: int, write: int) -> None:
         os._exit(1)
 
 
-def probe(capability: str, label: str, **words: str) -> Callable[[Callable[[], str]], Probe]:
+def probe(
+    capability: str, label: str, hints: tuple[tuple[str, str], ...] = (), **words: str
+) -> Callable[[Callable[[], str]], Probe]:
     """Make a probe of the decorated function. `words` are the probe's `hint` and `word`."""
-    return lambda attempt: Probe(attempt=attempt, capability=capability, label=label, **words)
+    return lambda attempt: Probe(
+        attempt=attempt, capability=capability, label=label, hints=hints, **words
+    )

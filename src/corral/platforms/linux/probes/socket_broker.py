@@ -25,11 +25,17 @@ HINT = (
     "a newer kernel (Linux 5.19 or later), no seccomp listener of an outer container runtime, and a"
     " /proc in which the target may be inspected (sysctl kernel.yama.ptrace_scope at most 1)"
 )
+TAKEN = "the engine around corral has the seccomp listener, and the kernel allows only one"
+FORBIDDEN = "the filter of the engine around corral forbids a seccomp listener"
+START = "for a network inside, start the container with a seccomp profile that "
+WITHOUT_LISTENER = "has no `listenerPath`, and without a tool that intercepts its system calls"
+PERMITTING = "permits SECCOMP_FILTER_FLAG_NEW_LISTENER (Docker's and podman's do)"
+HINTS = ((TAKEN, START + WITHOUT_LISTENER), (FORBIDDEN, START + PERMITTING))
 CONNECTED, REFUSED, ABSENT = b"c", b"r", b"a"
 ENOSYS = 38
 
 
-@probe.probe("socket_broker", "Network allowlist without namespaces", hint=HINT)
+@probe.probe("socket_broker", "Network allowlist without namespaces", HINTS, hint=HINT)
 def connect_replaced() -> str:
     return _try_broker(same_file=False)
 
@@ -37,6 +43,7 @@ def connect_replaced() -> str:
 @probe.probe(
     "same_socket",
     "Sockets connected in place",
+    HINTS,
     hint="a newer kernel (Linux 5.19 or later), and an outer filter that permits pidfd_getfd"
     " (podman's does, Docker's does not)",
     word="supported",
@@ -143,10 +150,7 @@ def _be_target(
             )
             abi.prctl(abi.PR_SET_DUMPABLE, 1)  # exec sets this too
         abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-        seccomp.Seccomp(
-            machine=os.uname().machine, subprocess=True, unix_sockets=False, namespaces=False,
-            broker=True,
-        ).apply(results)  # fmt: skip
+        _load_filter(results)
         network.connected(allowed)
         said.sendall(CONNECTED)
         disposable.refused(lambda: network.connect(other), by=ConnectionRefusedError)
@@ -161,3 +165,16 @@ def _be_target(
         said.sendall(b"--" + str(error).encode())
     finally:
         os._exit(1)
+
+
+def _load_filter(results: Results) -> None:
+    step = seccomp.Seccomp(
+        machine=os.uname().machine, subprocess=True, unix_sockets=False, namespaces=False,
+        broker=True,
+    )  # fmt: skip
+    try:
+        step.apply(results)
+    except OSError as error:
+        if error.errno not in seccomp.NO_LISTENER:
+            raise
+        raise RuntimeError(TAKEN if error.errno == seccomp.EBUSY else FORBIDDEN) from error

@@ -1,0 +1,76 @@
+"""Find the tools of the servers that clients on this machine start, without starting them."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from corral.clients import catalogue
+from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.edit_file import read_client_file
+from corral.clients.find_server import prepare_server
+from corral.errors import SandboxError
+from corral.policy.pins import find_inspected, find_pinned
+from corral.policy.variables import masked
+from corral.record import record
+from corral.servers import reference
+
+REMOTE = " (remote)"
+UNREADABLE = " (not readable)"
+
+
+@record
+class ConfiguredTools:
+    """The tools of configured servers, by `CLIENT:SERVER`. Those of `unknown` servers were never
+    listed.
+    """
+
+    known: Mapping[str, tuple[str, ...]]
+    unknown: tuple[str, ...]
+
+
+def find_tools(server: Sequence[str]) -> ConfiguredTools:
+    """Return the tools of all other configured servers without pins, as their last inspection
+    listed them. No server is started.
+
+    `server` are the words of the server that is inspected now.
+    """
+    known: dict[str, tuple[str, ...]] = {}
+    unknown = []
+    for name, words in _list_configured():
+        if words == masked(server) or (words and find_pinned(words)):
+            continue
+        if words and (found := find_inspected(words)) is not None:
+            known[name] = tuple(tool for _, tool, _ in found.pins)
+        else:
+            unknown.append(name)
+    return ConfiguredTools(known=known, unknown=tuple(unknown))
+
+
+def _list_configured() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the name and the words of each server that a client on this machine starts here."""
+    here = os.path.realpath(os.curdir)
+    for client in catalogue.CLIENTS:
+        for path in filter(_has_text, catalogue.own_files(client)):
+            try:
+                servers = read_client_file(path).servers
+            except SandboxError:
+                yield path + UNREADABLE, ()
+                continue
+            for one in servers:
+                if not one.disabled and one.scope in {"", here}:
+                    name = f"{client.name}:{one.name}" + (REMOTE if one.is_remote else "")
+                    yield name, _name_words(path, one)
+
+
+def _has_text(path: str) -> bool:
+    return os.path.exists(path) and os.path.getsize(path) > 0
+
+
+def _name_words(path: str, server: ConfiguredServer) -> tuple[str, ...]:
+    """Return the words under which the pins of a configured server are stored."""
+    if server.is_remote:
+        return ()
+    try:
+        argv = prepare_server(path, server).argv
+    except SandboxError:
+        argv = server.unwrapped_argv
+    return masked(reference.name_server(argv))
