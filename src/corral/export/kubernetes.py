@@ -29,9 +29,18 @@ OWN_PLACES = (POLICY_DIRECTORY, HOME, "/tmp", "/opt/corral", "/usr")  # noqa: S1
 SECRETS = "corral-secrets"
 OBJECTS_FILE = "kubernetes.yaml"
 USER = 1000
-WAIT = ("python3", "-c", "import signal; signal.sigwait([signal.SIGTERM])")
-SYSTEM_SIZE = "64Mi"
+# The kernel gives PID 1 only signals that it blocks or handles. With SIGCHLD ignored, it reaps
+# orphans of sessions itself.
+WAIT = """\
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+signal.sigwait([signal.SIGTERM])
+"""
+OWN_MEMORY = 64 << 20
 """The memory for corral itself and the waiting process, in addition to the target's."""
+OWN_CPU = 10
+"""The thousandths of a processor that a pod asks for, unless its limit is lower."""
 # A public name must not resolve to addresses of the cluster or to its machines' metadata.
 PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
 PRIVATE_V6 = ("fc00::/7", "fe80::/10")
@@ -206,7 +215,7 @@ def _container(workload: Workload) -> Object:
     container: Object = {
         "name": "server",
         "image": workload.image,
-        "command": workload.command() if workload.listens else list(WAIT),
+        "command": workload.command() if workload.listens else ["python3", "-c", WAIT],
         "env": _environment(policy),
         "resources": _resources(policy),
         "securityContext": {
@@ -233,12 +242,16 @@ def _environment(policy: Policy) -> list[Object]:
 def _resources(policy: Policy) -> Object:
     limits: Object = {}
     if policy.limits.memory is not None:
-        limits["memory"] = _amount(policy.limits.memory)
+        limits["memory"] = _amount(policy.limits.memory + OWN_MEMORY)
     if policy.limits.cpu is not None:
         limits["cpu"] = f"{policy.limits.cpu}m"
     if policy.limits.disk is not None:
         limits["ephemeral-storage"] = _amount(policy.limits.disk)
-    return {"limits": limits, "requests": {**limits, "memory": SYSTEM_SIZE, "cpu": "10m"}}
+    cpu = OWN_CPU if policy.limits.cpu is None else min(OWN_CPU, policy.limits.cpu)
+    return {
+        "limits": limits,
+        "requests": {**limits, "memory": _amount(OWN_MEMORY), "cpu": f"{cpu}m"},
+    }
 
 
 def _amount(value: int | None) -> str:

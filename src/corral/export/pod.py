@@ -30,6 +30,7 @@ PROVEN = (
     "rlimits", "sampling", "socket_broker", "task_count",
 )  # fmt: skip
 HELD_BY_POD = ("memory", "cpu", "disk")
+MEMORY_NOTE = "of all sessions together, with 64 MiB more for corral itself"
 DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
 
 
@@ -129,7 +130,7 @@ def _chains(policy: Policy) -> Chains:
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
     engine = {
-        "memory": Option(mechanism="resources.limits.memory", note="of all sessions together"),
+        "memory": Option(mechanism="resources.limits.memory", note=MEMORY_NOTE),
         "cpu": Option(mechanism="resources.limits.cpu", note="of all sessions together"),
         "disk": Option(mechanism="emptyDir.sizeLimit, ephemeral-storage", note=DISK_NOTE),
         "io": Option(mechanism="", needs=("io",)),

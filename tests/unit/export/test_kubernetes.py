@@ -111,8 +111,35 @@ def test_the_policy_inside_the_pod_omits_limits_that_the_pod_enforces():
     resources = kubernetes.make_objects(made, cilium=False)[-1]["spec"]["containers"][0][
         "resources"
     ]
-    assert resources["limits"] == {"memory": "64Mi", "cpu": "500m", "ephemeral-storage": "2048Mi"}
+    assert resources["limits"] == {"memory": "128Mi", "cpu": "500m", "ephemeral-storage": "2048Mi"}
     from_data(policy_document(made.pod), "inside")  # corral itself reads the policy
+
+
+UNITS = {"Mi": 1 << 20, "m": 1, "": 1}
+
+
+def amount(text):
+    number = text.rstrip("Mim")
+    return int(number) * UNITS[text.removeprefix(number)]
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"memory": "32M", "cpu": 0.005}, {"memory": "1M"}, {"memory": "2G", "cpu": 4}]
+)
+def test_a_pod_requests_no_more_than_its_limits(limits):
+    """An API server rejects a pod that requests more than its limit."""
+    resources = pod_spec(objects({"limits": limits}))["containers"][0]["resources"]
+    for name, limit in resources["limits"].items():
+        assert amount(resources["requests"][name]) <= amount(limit), name
+
+
+def test_corrals_own_memory_is_added_to_the_targets_limit():
+    stated, other = (
+        pod_spec(objects({"limits": {"memory": size}}))["containers"][0]["resources"]["limits"]
+        for size in ("32M", "64M")
+    )
+    assert stated["memory"] == "96Mi"
+    assert other["memory"] == "128Mi"
 
 
 def test_secrets_have_names_and_no_values(monkeypatch):
