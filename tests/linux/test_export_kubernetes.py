@@ -23,13 +23,18 @@ EVERYTHING = (
     "--allow-net", "api.github.com", "--allow-net", "*.example.com:8443", "--allow-net", "10.1.0.0/16:5432-5440",
     "--secret", "TOKEN", "--env", "A=b", "--max-memory", "256M", "--max-cpu", "500m", "--timeout", "5m", "--state",
 )  # fmt: skip
+SMALL = ("--max-memory", "32M", "--max-cpu", "5m", "--listen", "8080")
 VARIANTS = {
     "plain": (),
     "everything": EVERYTHING,
     "listens": ("--listen", "8080", "--max-pids", "64"),
     "cilium": (*EVERYTHING, "--cilium"),
     "agent-sandbox": (*EVERYTHING, "--agent-sandbox", "--replicas", "3"),
+    "listening-sandbox": (*SMALL, "--state", "--agent-sandbox"),
+    "deadline": (*SMALL, "--timeout", "5m"),
 }
+LISTENING = {"listens", "deadline"}
+SANDBOXES = {"agent-sandbox", "listening-sandbox"}
 
 
 def export(user, folder, *words, image="registry.example/notes:1", command=("--", "server")):
@@ -59,16 +64,17 @@ def test_the_command_prints_what_it_wrote(ordinary, folder, variant):
     assert b"corral inside" in done.stdout
     assert b"the engine" in done.stdout
     assert b"neither" not in done.stdout
-    assert f"kubectl apply -f {folder}/kubernetes.yaml" in done.stderr.decode()
+    assert f" -f {folder}/kubernetes.yaml" in done.stderr.decode()
     kinds = [one["kind"] for one in read_objects(folder)]
-    assert ("Service" in kinds) == ("Deployment" in kinds) == (variant == "listens")
-    assert ("SandboxTemplate" in kinds) == (variant == "agent-sandbox")
+    assert ("Service" in kinds) == (variant in LISTENING)
+    assert ("Deployment" in kinds) == (variant == "listens")
+    assert ("SandboxTemplate" in kinds) == (variant in SANDBOXES)
     assert ("CiliumNetworkPolicy" in kinds) == (variant == "cilium")
 
 
 @pytest.mark.rig("kubernetes")
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("variant", ["everything", "listens"])
+@pytest.mark.parametrize("variant", ["everything", "listens", "deadline"])
 def test_kubernetes_schemas_accept_the_files(ordinary, folder, variant, version):
     assert export(ordinary, folder, *VARIANTS[variant]).returncode == 0
     path = str(folder / "kubernetes.yaml")
@@ -86,15 +92,16 @@ VALIDATE = "import sys; from kubernetes_validate.__main__ import main; sys.exit(
 
 
 @pytest.mark.rig("agent_sandbox")
-def test_agent_sandbox_definitions_accept_the_files(ordinary, folder):
+@pytest.mark.parametrize("variant", sorted(SANDBOXES))
+def test_agent_sandbox_definitions_accept_the_files(ordinary, folder, variant):
     import jsonschema
 
     definitions = {}
-    for path in rigs.cache("agent-sandbox").glob("*.yaml"):
+    for path in rigs.definitions().glob("*.yaml"):
         spec = yaml.safe_load(path.read_text())["spec"]
         (version,) = [one for one in spec["versions"] if one["name"] == "v1beta1"]
         definitions[spec["names"]["kind"]] = version["schema"]["openAPIV3Schema"]
-    assert export(ordinary, folder, *VARIANTS["agent-sandbox"]).returncode == 0
+    assert export(ordinary, folder, *VARIANTS[variant]).returncode == 0
     checked = [one for one in read_objects(folder) if one["kind"] in definitions]
     assert len(checked) == 3
     for one in checked:
@@ -125,6 +132,12 @@ def closed(schema):
         (("--read", "/data"), REFUSED, "--volume /data=claim:NAME"),
         (("--agent-sandbox", "--replicas", "0"), WRONG, "--replicas takes a number"),
         (("--replicas", "3"), WRONG, "add --agent-sandbox"),
+        (("--volume", "/d=emptydir", "--volume", "/d=claim:x"), REFUSED, "/d is named twice"),
+        (
+            ("--agent-sandbox", "--listen", "8080", "--timeout", "5m"),
+            REFUSED,
+            "timeout: the deadline",
+        ),
         (("--cilium", "--agent-sandbox"), WRONG, "leave one of them out"),
         (("--allow-net", "http://x"), WRONG, "--allow-net"),
     ],
@@ -156,6 +169,20 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
     kept = export(ordinary, folder, "--name", "three", "--force")
     assert kept.returncode == REFUSED
     assert (folder / "own").exists()
+
+
+def test_one_directory_has_the_export_of_one_server(ordinary, folder):
+    """Not even `--force` replaces another server's export, also if both have one name."""
+    first = ("--name", "notes")
+    assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0
+    before = (folder / "kubernetes.yaml").read_bytes()
+    second = export(ordinary, folder, *first, "--force", command=("--", "/opt/b/notes"))
+    assert second.returncode == REFUSED
+    assert b"another server" in second.stderr
+    assert (folder / "kubernetes.yaml").read_bytes() == before
+    assert not list(ordinary.home.glob("exported.*"))
+    again = export(ordinary, folder, *first, "--force", command=("--", "/opt/a/notes"))
+    assert again.returncode == 0  # the control
 
 
 def test_no_file_contains_a_secrets_value(ordinary, folder):

@@ -6,11 +6,13 @@ The pod enforces amounts; corral enforces host names, paths and programs.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from corral.errors import PolicyError
 from corral.export.holding import INSIDE
+from corral.export.network_policy import has_names
 from corral.plan.decide import decide
 from corral.plan.host import Finding, Host
 from corral.plan.model import Held, Option
@@ -31,6 +33,7 @@ PROVEN = (
 )  # fmt: skip
 HELD_BY_POD = ("memory", "cpu", "disk")
 MEMORY_NOTE = "of all sessions together, with 64 MiB more for corral itself"
+NETWORK_NOTE = "names at public addresses; a name of the cluster also needs its network"
 DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
 
 
@@ -129,6 +132,7 @@ def _chains(policy: Policy) -> Chains:
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
+    notes = _notes(policy)
     engine = {
         "memory": Option(mechanism="resources.limits.memory", note=MEMORY_NOTE),
         "cpu": Option(mechanism="resources.limits.cpu", note="of all sessions together"),
@@ -138,10 +142,20 @@ def _chains(policy: Policy) -> Chains:
     return {
         control: (
             *([engine[control]] if control in engine else ()),
-            *(replace(one, mechanism=INSIDE + one.mechanism) for one in inside.get(control, ())),
+            *(_move_inside(one, notes.get(control, "")) for one in inside.get(control, ())),
         )
         for control in CONTROLS
     }
+
+
+def _notes(policy: Policy) -> dict[str, str]:
+    ends = "of the pod, which is not started again" if policy.listen else "of each session"
+    return {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}
+
+
+def _move_inside(option: Option, note: str) -> Option:
+    note = "; ".join(text for text in (option.note, note) if text)
+    return replace(option, mechanism=INSIDE + option.mechanism, note=note)
 
 
 def policy_document(pod: PodPolicy) -> dict[str, object]:
@@ -176,3 +190,7 @@ def policy_document(pod: PodPolicy) -> dict[str, object]:
         },
         "degrade": {"allow": sorted(policy.degrade)},
     }
+
+
+def format_policy(pod: PodPolicy) -> str:
+    return json.dumps(policy_document(pod), indent=2) + "\n"
