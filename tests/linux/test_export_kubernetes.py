@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import shlex
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 
 import rigs
 from containers import Podman
-from users import make_user
+from users import SOURCE, make_user
 
 yaml = pytest.importorskip("yaml")
 REFUSED, WRONG = 125, 2
@@ -222,13 +221,14 @@ MESSAGES = [
     {"id": 2, "method": "tools/list"},
     {"id": 3, "method": "tools/call", "params": {"name": "get_current_time", "arguments": {"timezone": "Etc/UTC"}}},
 ]  # fmt: skip
-START = "#!/usr/bin/python3 -I\nimport sys\nsys.path.insert(0, '/opt')\nfrom corral.__main__ import main\nmain()\n"
+BASE = "localhost/corral-base:1"
+HOSTS_SETTINGS = ("/etc/pip.conf", "/etc/ssl/certs", "/etc/resolv.conf")
+FETCH = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/ask.py', timeout=20).status)"
 ADMIT = "mkdir -p ~/.config/corral && printf '[network]\\nadmit = [\"127.0.0.1\"]\\n' > ~/.config/corral/config.toml"
 
 
 @pytest.fixture(scope="module")
 def played():
-    """Prepare podman with an image like the Containerfile's, because the test has no registry to build from."""
     rigs.need("containers")
     podman = Podman()
     yield podman
@@ -236,28 +236,63 @@ def played():
     podman.close()
 
 
-@pytest.mark.rig("containers")
-@pytest.mark.timeout(600)
-def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, tmp_path):
+@pytest.fixture(scope="module")
+def built(played, package, tmp_path_factory):
+    """Build the image by its Containerfile. The base is an imported root, because the test has no registry."""
+    folder = tmp_path_factory.mktemp("build")
+    exported, files = folder / "server", folder / "files"
     root = make_user("root", package)
-    server, client = tmp_path / "server", tmp_path / "client"
-    served = export(root, server, "--containerfile", image=IMAGE, command=("pypi:mcp-server-time",))
-    assert served.returncode == 0, served.stderr.decode()
-    assert (server / "requirements.lock").read_text().count("--hash=sha256:") > 5
+    done = export(root, exported, "--containerfile", image=IMAGE, command=("pypi:mcp-server-time",))
+    assert done.returncode == 0, done.stderr.decode()
+    (files / "opt/asking").mkdir(parents=True)
+    (files / "opt/asking/ask.py").write_text(ASK)
+    played.import_image(BASE, files)
+    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", exported, SOURCE.parent]
+    subprocess.run(wheel, check=True, capture_output=True)
+    mounts = [f"--volume={path}:{path}:ro" for path in HOSTS_SETTINGS if os.path.exists(path)]
+    how = ("--layers=false", "--isolation=chroot", "--network=host", *mounts)
+    made = played.do("build", *how, f"--build-arg=BASE={BASE}", "-t", IMAGE, str(exported), timeout=900)  # fmt: skip
+    assert made.returncode == 0, made.stderr.decode()
+    return exported, done
+
+
+def play(played, folder):
+    done = played.do("kube", "play", "--network=none", str(folder / "kubernetes.yaml"))
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.rig("containers")
+@pytest.mark.timeout(1200)
+def test_the_containerfile_builds_an_image_whose_server_answers(played, built):
+    exported, served = built
+    locked = (exported / "requirements.lock").read_text()
+    assert locked.count("--hash=sha256:") >= locked.count("==") > 5
+    looked = played.do("image", "inspect", IMAGE)
+    assert json.loads(looked.stdout)[0]["Config"]["User"] == "1000:1000"
+    play(played, exported)
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in MESSAGES)
+    answers = exchange(played.argv("exec", "-i", container(exported), *typed(served)), lines)
+    assert answers[1]["result"]["serverInfo"]["name"] == "mcp-time"
+    assert {tool["name"] for tool in answers[2]["result"]["tools"]} >= {"get_current_time"}
+    assert "datetime" in answers[3]["result"]["content"][0]["text"]
+    policy = played.do("run", "--rm", "--network=none", IMAGE, "cat", "/etc/corral/policy.json")
+    assert json.loads(policy.stdout) == json.loads((exported / "policy.json").read_text())
+    stopped = played.do(
+        "stop", "-t", "60", container(exported), timeout=30
+    )  # the pod has 60 s to end
+    assert stopped.returncode == 0, stopped.stderr.decode()
+
+
+@pytest.mark.rig("containers")
+@pytest.mark.timeout(1200)
+def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, built, tmp_path):
+    root, client = make_user("root", package), tmp_path / "client"
     words = ("--name", "asks", "--allow-net", "allowed.test:8080")
     command = ("--", "/usr/bin/python3", "/opt/asking/ask.py")
     asked = export(root, client, *words, image=IMAGE, command=command)
     assert asked.returncode == 0, asked.stderr.decode()
-    played.import_image(IMAGE, image_files(root, tmp_path / "files", server))
-    for one in (server, client):
-        done = played.do("kube", "play", "--network=none", str(one / "kubernetes.yaml"))
-        assert done.returncode == 0, done.stderr.decode()
-    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in MESSAGES)
-    answers = exchange(played.argv("exec", "-i", "mcp-server-time-server", *typed(served)), lines)
-    assert answers[1]["result"]["serverInfo"]["name"] == "mcp-time"
-    assert {tool["name"] for tool in answers[2]["result"]["tools"]} >= {"get_current_time"}
-    assert "datetime" in answers[3]["result"]["content"][0]["text"]
-    inside = "asks-server"
+    play(played, client)
+    inside = container(client)
     assert played.do("exec", inside, "sh", "-c", ADMIT).returncode == 0
     assert played.do("exec", "-d", inside, "python3", "-m", "http.server", "8080", "-d", "/tmp").returncode == 0  # fmt: skip
     done = played.do("exec", "-i", inside, *typed(asked))
@@ -266,8 +301,36 @@ def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, tmp
     assert b"--allow-net other.test" in done.stderr
 
 
+@pytest.mark.rig("containers")
+@pytest.mark.timeout(1200)
+def test_a_listening_server_in_podman_answers_by_http(package, played, built, tmp_path):
+    root, folder = make_user("root", package), tmp_path / "http"
+    command = ("--", "/usr/bin/python3", "-m", "http.server", "8080", "-d", "/opt/asking")
+    done = export(root, folder, "--name", "serves", "--listen", "8080", "--timeout", "10m", image=IMAGE, command=command)  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    play(played, folder)
+    asking = ("exec", "-i", container(folder), "python3", "-c", f"{UNTIL_OPEN}\n{FETCH}")
+    answer = played.do(*asking)
+    assert answer.stdout.split() == [b"200"], answer.stderr.decode() + played.do("logs", container(folder)).stderr.decode()  # fmt: skip
+
+
+UNTIL_OPEN = """
+import socket, time
+for _ in range(600):
+    with socket.socket() as one:
+        if one.connect_ex(("127.0.0.1", 8080)) == 0:
+            break
+    time.sleep(0.1)
+"""
+
+
+def container(folder) -> str:
+    (name,) = [one["metadata"]["name"] for one in read_objects(folder) if one["kind"] == "Pod"]
+    return f"{name}-server"
+
+
 def typed(done) -> list[str]:
-    """Return the words that corral's message has after `kubectl exec -i NAME --`."""
+    """Return the words that corral's message has after `kubectl exec -i pod/NAME --`."""
     (line,) = [one for one in done.stderr.decode().splitlines() if "kubectl exec -i" in one]
     words = shlex.split(line)
     return words[words.index("--") + 1 :]
@@ -289,24 +352,3 @@ def exchange(argv, lines) -> dict[int, dict]:
         process.wait()
         process.stdout.close()
     return answers
-
-
-def image_files(root, folder, exported) -> pathlib.Path:
-    """Return the files that the Containerfile's steps install: corral, and the server by its lock file."""
-    (folder / "usr/local/bin").mkdir(parents=True)
-    (folder / "usr/local/bin/corral").write_text(START)
-    (folder / "usr/local/bin/corral").chmod(0o755)
-    (folder / "opt/asking").mkdir(parents=True)
-    (folder / "opt/asking/ask.py").write_text(ASK)
-    shutil.copytree(root.package / "corral", folder / "opt/corral")
-    (tree,) = (root.home / ".cache/corral/store/trees").iterdir()
-    shutil.copytree(tree, folder / "srv/server", symlinks=True)
-    subprocess.run(["chmod", "-R", "u+w", folder / "srv"], check=True)
-    link = folder / "srv/server/bin/python"
-    link.unlink()
-    link.symlink_to("/usr/bin/python3")
-    (folder / "srv/server/pyvenv.cfg").write_text(
-        "home = /usr/bin\ninclude-system-site-packages = false\n"
-    )
-    assert (exported / "Containerfile").read_text().startswith("# Build with")
-    return folder
