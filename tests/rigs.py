@@ -141,6 +141,7 @@ RIGS = {
         {
             "podman": "podman",
             "runc": "runc",
+            "catatonit": "catatonit",
             "/usr/share/containers/seccomp.json": "golang-github-containers-common",
             "mmdebstrap": "mmdebstrap",
         },
