@@ -6,22 +6,16 @@ server that listens on a port is the pod's own process.
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Mapping
 
-from corral.errors import PolicyError, SandboxError
-from corral.export.containerfile import POLICY_DIRECTORY, POLICY_FILE, SERVER
+from corral.errors import PolicyError
+from corral.export.containerfile import POLICY_DIRECTORY
 from corral.export.network_policy import has_names, make_cilium_rules, make_network_rules
-from corral.export.pod import PodPath, PodPolicy, format_policy
-from corral.paths.posix import is_inside
+from corral.export.pod import PodPath, format_policy
+from corral.export.workload import HOME, Workload, short_hash
 from corral.policy.model import Policy
-from corral.record import record
 
-HOME = "/home/corral"
 STATE = "state"
-OWN_PLACES = (POLICY_DIRECTORY, HOME, "/tmp", "/opt/corral", "/usr", SERVER)  # noqa: S108 - the pod's
 SERVER_LABEL = "corral-server"
 """The label by which objects find the pods. Standard labels could be those of a chart's pods."""
 USER = 1000
@@ -39,83 +33,7 @@ OWN_MEMORY = 64 << 20
 """The memory for corral itself and the waiting process, in addition to the target's."""
 OWN_CPU = 10
 """The thousandths of a processor that a pod asks for, unless its limit is lower."""
-MAX_IMAGE_LENGTH = 500
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?\Z")
-VERSION = re.compile(r"(?<=[^:])(@|==)[^/@#]*(?=#|\Z)")
-IMAGE = re.compile(
-    r"(?:[a-zA-Z0-9][a-zA-Z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
-)
-
 Object = dict[str, object]
-
-
-@record
-class Workload:
-    """An exported server: its name, its image, its command in the image, and its policy."""
-
-    name: str
-    image: str
-    argv: tuple[str, ...]
-    pod: PodPolicy
-    server: str = ""
-    """The reference or the command, by which two servers of one name are told apart."""
-
-    @property
-    def listens(self) -> bool:
-        return bool(self.pod.policy.listen)
-
-    @property
-    def secrets(self) -> str:
-        return f"{self.name}-secrets"
-
-    @property
-    def manager(self) -> str:
-        return f"corral-{_hash(self.server)}"
-
-    def command(self) -> list[str]:
-        policy = self.pod.policy
-        flags = [*(["--strict"] * policy.strict), *(["--best-effort"] * policy.best_effort)]
-        return ["corral", "run", "--policy", POLICY_FILE, *flags, "--", *self.argv]
-
-
-def check_name(name: str) -> str:
-    if not LABEL.match(name):
-        raise SandboxError(
-            f"{name!r} cannot name an object of Kubernetes",
-            hint="--name takes lower-case letters, digits and hyphens, at most 52",
-        )
-    return name
-
-
-def check_image(image: str) -> str:
-    if len(image) > MAX_IMAGE_LENGTH or not IMAGE.match(image):
-        raise SandboxError(
-            f"{image!r} is not the name of an image",
-            hint="--image takes registry/name:tag or registry/name@sha256:DIGEST",
-        )
-    return image
-
-
-def make_name(words: Sequence[str]) -> str:
-    """Return a name for the reference or the command: `npm:@scope/notes@1.2` is `notes-HASH`.
-
-    Two servers have two names, and so has a server beside a chart of the same name. All versions
-    of a package have the same name.
-    """
-    word = next((word for word in words if not word.startswith("-")), "")
-    word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]
-    short = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:45].strip("-") or "server"
-    return f"{short}-{_hash(describe_server(words))}"
-
-
-def describe_server(words: Sequence[str]) -> str:
-    """Return the reference without its version, or the command."""
-    return " ".join(VERSION.sub("", word) if word in words[:1] else word for word in words)
-
-
-def _hash(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:6]
 
 
 def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
@@ -134,7 +52,7 @@ def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
         rules = make_cilium_rules(policy, _selector(workload))
         objects.append(_object("cilium.io/v2", "CiliumNetworkPolicy", workload, rules))
     # A Deployment starts an ended server again, which would make a timeout meaningless.
-    if workload.listens and "timeout" not in policy.stated:
+    if workload.listens and policy.limits.timeout is None:
         objects.append(_deployment(workload))
     else:
         objects.append(_pod(workload))
@@ -149,7 +67,7 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     state has a template too, because the sandboxes of a pool cannot share a claim.
     """
     policy = workload.pod.policy
-    if workload.listens and "timeout" in policy.stated:
+    if workload.listens and policy.limits.timeout is not None:
         raise PolicyError(
             "timeout: the deadline of a listening server would begin while its sandbox waits",
             hint="leave it out, and delete the SandboxClaim when the server has to end",
@@ -200,7 +118,7 @@ def _pod_metadata(workload: Workload) -> Object:
     """Return labels, and a mark of the policy that changes the pods of a Deployment with it."""
     return {
         "labels": _labels(workload),
-        "annotations": {"corral-policy": _hash(format_policy(workload.pod))},
+        "annotations": {"corral-policy": short_hash(format_policy(workload.pod))},
     }
 
 
@@ -221,17 +139,12 @@ def _claim(policy: Policy) -> Object:
 
 
 def _pod(workload: Workload) -> Object:
-    pod = _object("v1", "Pod", workload, _pod_spec(workload))
-    timeout = workload.pod.policy.limits.timeout
+    timeout, spec = workload.pod.policy.limits.timeout, _pod_spec(workload)
     if workload.listens and timeout is not None:
         deadline = -(-timeout // 1000) + START_SECONDS
-        pod["spec"] = {
-            "restartPolicy": "Never",
-            "activeDeadlineSeconds": deadline,
-            **_pod_spec(workload),
-        }
-    pod["metadata"] = {"name": workload.name, **_pod_metadata(workload)}
-    return pod
+        spec = {"restartPolicy": "Never", "activeDeadlineSeconds": deadline, **spec}
+    metadata = {"name": workload.name, **_pod_metadata(workload)}
+    return {**_object("v1", "Pod", workload, spec), "metadata": metadata}
 
 
 def _deployment(workload: Workload) -> Object:
@@ -349,37 +262,3 @@ def _volume_source(path: PodPath) -> Object:
     if kind == "claim":
         return {"persistentVolumeClaim": {"claimName": name}}
     return {"configMap": {"name": name}} if kind == "configmap" else {"emptyDir": {}}
-
-
-def parse_volumes(texts: Iterable[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for text in texts:
-        path, volume = parse_volume(text)
-        if path in found:
-            raise SandboxError(
-                f"--volume {path} is named twice: {found[path]} and {volume}",
-                hint="leave one of them out",
-            )
-        found[path] = volume
-    return found
-
-
-def parse_volume(text: str) -> tuple[str, str]:
-    """Split `PATH=claim:NAME`, `PATH=configmap:NAME` or `PATH=emptydir`."""
-    path, equals, volume = text.rpartition("=")
-    kind, _, name = volume.partition(":")
-    named = kind in {"claim", "configmap"} and LABEL.match(name)
-    path = path.rstrip("/")
-    plain = path == os.path.normpath(path) and path.isprintable() and ":" not in path
-    if not equals or not path.startswith("/") or not plain or not (named or volume == "emptydir"):
-        raise SandboxError(
-            f"--volume {text!r} is not a volume of a pod",
-            hint="write PATH=claim:NAME, PATH=configmap:NAME or PATH=emptydir, with an absolute"
-            " path without colons",
-        )
-    for own in OWN_PLACES:
-        if is_inside(path, own) or is_inside(own, path):
-            raise SandboxError(
-                f"--volume {path}: the pod has {own} for corral itself", hint="use another path"
-            )
-    return path, volume

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from corral.errors import SandboxError
 from corral.export.containerfile import COPIED, WHEEL, Build
-from corral.export.kubernetes import Object, Workload
+from corral.export.kubernetes import Object
 from corral.export.pod import format_policy
 from corral.export.publish import publish
+from corral.export.workload import Workload
 from corral.export.yaml_text import format_documents
 
 OBJECTS_FILE = "kubernetes.yaml"

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from corral.errors import PolicyError
 from corral.export.holding import INSIDE
 from corral.export.network_policy import has_names
+from corral.paths.posix import is_inside
 from corral.plan.decide import decide
 from corral.plan.host import Finding, Host
 from corral.plan.model import Held, Option
@@ -110,7 +111,18 @@ def _map_paths(
             f"--volume names paths that the policy does not grant: {', '.join(spare)}",
             hint=" ".join(f"--read {path}" for path in spare) + ", or leave the volume out",
         )
+    _refuse_nested(found)
     return tuple(found.values())
+
+
+def _refuse_nested(found: Mapping[str, PodPath]) -> None:
+    for outer in found.values():
+        inner = [path for path in found if path != outer.path and is_inside(path, outer.path)]
+        if inner and outer.access == "read":
+            raise PolicyError(
+                f"{outer.path} is read-only, so no volume can be mounted at {', '.join(inner)}",
+                hint="grant one of them, or a path beside the other",
+            )
 
 
 def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Held, ...]:

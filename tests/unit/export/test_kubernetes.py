@@ -7,6 +7,14 @@ import pytest
 from corral.errors import PolicyError, SandboxError, UnenforceableError
 from corral.export import kubernetes, kubernetes_files
 from corral.export.pod import HELD_BY_POD, make_pod_policy, policy_document
+from corral.export.workload import (
+    Workload,
+    check_image,
+    check_name,
+    make_name,
+    parse_volume,
+    parse_volumes,
+)
 from corral.policy.manifest import from_data
 from corral.policy.model import Policy, Source
 from corral.record import fields, replace
@@ -18,7 +26,7 @@ def workload(policy=None, volumes=None, argv=("server",)):
     manifest = from_data({"version": 1, **(policy or {})}, "policy.toml")
     sources = [Source(manifest=manifest, trust="user", approved=True)]
     pod = make_pod_policy(sources, volumes or {}, home="/home/nobody", cwd="/")
-    return kubernetes.Workload(name="notes", image="registry.example/notes:1", argv=argv, pod=pod)
+    return Workload(name="notes", image="registry.example/notes:1", argv=argv, pod=pod)
 
 
 def objects(policy=None, volumes=None, **options):
@@ -181,6 +189,14 @@ def test_a_volume_without_a_grant_is_refused():
         objects({}, {"/data": "emptydir"})
 
 
+def test_a_volume_inside_a_read_only_one_is_refused():
+    """A runtime cannot make the mount point of the inner volume."""
+    volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
+    with pytest.raises(PolicyError, match="/d is read-only"):
+        objects({"filesystem": {"read": ["/d"], "write": ["/d/e"]}}, volumes)
+    objects({"filesystem": {"write": ["/d", "/d/e"]}}, volumes)  # the control
+
+
 def test_grants_of_the_hosts_sockets_are_refused():
     with pytest.raises(PolicyError, match="does not exist in a pod"):
         objects({"filesystem": {"unix_sockets": ["/run/x.sock"]}})
@@ -254,13 +270,13 @@ def test_the_users_flags_count_inside_the_pod():
 )
 def test_corrals_own_paths_and_odd_paths_get_no_volume(path):
     with pytest.raises(SandboxError):
-        kubernetes.parse_volume(f"{path}=emptydir")
-    assert kubernetes.parse_volume("/data=emptydir") == ("/data", "emptydir")  # the control
+        parse_volume(f"{path}=emptydir")
+    assert parse_volume("/data=emptydir") == ("/data", "emptydir")  # the control
 
 
 @pytest.mark.parametrize("image", ["notes", "a/b/c:1", "reg.example:5000/n@sha256:" + "a" * 64])
 def test_valid_image_names_are_accepted(image):
-    assert kubernetes.check_image(image) == image
+    assert check_image(image) == image
 
 
 @pytest.mark.parametrize(
@@ -268,13 +284,13 @@ def test_valid_image_names_are_accepted(image):
 )
 def test_invalid_image_names_are_refused(image):
     with pytest.raises(SandboxError, match="is not the name of an image"):
-        kubernetes.check_image(image)
+        check_image(image)
 
 
 @pytest.mark.parametrize("name", ["", "Notes", "a_b", "-a", "a-", "a" * 53, "a\n", "ä"])
 def test_invalid_object_names_are_refused(name):
     with pytest.raises(SandboxError, match="cannot name an object"):
-        kubernetes.check_name(name)
+        check_name(name)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +305,7 @@ def test_invalid_object_names_are_refused(name):
     ],
 )
 def test_the_object_name_comes_from_the_server(words, name):
-    found = kubernetes.check_name(kubernetes.make_name(words))
+    found = check_name(make_name(words))
     assert found.rpartition("-")[0] == name
 
 
@@ -304,7 +320,7 @@ def test_the_object_name_comes_from_the_server(words, name):
     ],
 )
 def test_two_servers_have_two_names(one, other):
-    assert kubernetes.make_name(one) != kubernetes.make_name(other)
+    assert make_name(one) != make_name(other)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +332,7 @@ def test_two_servers_have_two_names(one, other):
     ],
 )
 def test_all_versions_of_a_server_have_one_name(one, other):
-    assert kubernetes.make_name(one) == kubernetes.make_name(other)
+    assert make_name(one) == make_name(other)
 
 
 def test_selectors_match_the_pods_of_this_server_only():
@@ -375,12 +391,12 @@ def test_the_list_says_which_names_a_pod_reaches():
 
 
 def test_a_path_with_two_volumes_is_refused():
-    assert kubernetes.parse_volumes(["/d=emptydir", "/e=claim:x"]) == {
+    assert parse_volumes(["/d=emptydir", "/e=claim:x"]) == {
         "/d": "emptydir",
         "/e": "claim:x",
     }
     with pytest.raises(SandboxError, match="/d is named twice: emptydir and claim:x"):
-        kubernetes.parse_volumes(["/d=emptydir", "/d/=claim:x"])
+        parse_volumes(["/d=emptydir", "/d/=claim:x"])
 
 
 OBJECTS_OF_COMMANDS = {
@@ -432,11 +448,11 @@ def test_each_server_has_its_own_secret_and_field_manager():
 )
 def test_invalid_volumes_are_refused(text):
     with pytest.raises(SandboxError, match="not a volume of a pod"):
-        kubernetes.parse_volume(text)
+        parse_volume(text)
 
 
 def test_a_path_may_contain_an_equals_sign():
-    assert kubernetes.parse_volume("/a=b/=claim:c") == ("/a=b", "claim:c")
+    assert parse_volume("/a=b/=claim:c") == ("/a=b", "claim:c")
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
