@@ -223,7 +223,7 @@ MESSAGES = [
 ]  # fmt: skip
 BASE = "localhost/corral-base:1"
 HOSTS_SETTINGS = ("/etc/pip.conf", "/etc/ssl/certs", "/etc/resolv.conf")
-FETCH = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/ask.py', timeout=20).status)"
+FETCH = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/', timeout=20).status)"
 ADMIT = "mkdir -p ~/.config/corral && printf '[network]\\nadmit = [\"127.0.0.1\"]\\n' > ~/.config/corral/config.toml"
 
 
@@ -312,7 +312,17 @@ def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, bui
 @pytest.mark.timeout(1200)
 def test_a_listening_server_in_podman_answers_by_http(package, played, built, tmp_path):
     root, folder = make_user("root", package), tmp_path / "http"
-    command = ("--", "/usr/bin/python3", "-m", "http.server", "8080", "-d", "/opt/asking")
+    command = (
+        "--",
+        "/usr/bin/python3",
+        "-m",
+        "http.server",
+        "-b",
+        "0.0.0.0",
+        "8080",
+        "-d",
+        "/usr/lib",
+    )
     done = export(root, folder, "--name", "serves", "--listen", "8080", "--timeout", "10m", image=IMAGE, command=command)  # fmt: skip
     assert done.returncode == 0, done.stderr.decode()
     play(played, folder)
