@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 VARIABLE = "CORRAL_RIGS"
 SHARED = "CORRAL_RIGS_SHARED"
 """The variable with the path of a directory that all workers of a run share."""
+DEFINITIONS = "CORRAL_AGENT_SANDBOX"
+"""The variable with the path of a directory that has the definitions (CRDs) of agent-sandbox."""
 PREFIX = "needs the rig "
 ADMIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -50,6 +52,20 @@ class Rig:
         if self.root and getattr(os, "geteuid", lambda: 1)():
             wanted.append("root")
         return list(dict.fromkeys(wanted))
+
+
+def cache(name: str) -> pathlib.Path:
+    """Return the path of a kept build or download. The path exists only if the build is complete."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(base) / "corral-rigs" / name
+
+
+def definitions() -> pathlib.Path:
+    """Return the directory of agent-sandbox's definitions: the variable's, one beside the checkout, or the cache."""
+    if named := os.environ.get(DEFINITIONS):
+        return pathlib.Path(named).absolute()
+    beside = pathlib.Path(__file__).absolute().parents[2] / "shared/data/agent-sandbox"
+    return beside if beside.is_dir() else cache("agent-sandbox")
 
 
 NAMESPACES = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}
@@ -125,6 +141,7 @@ RIGS = {
         {
             "podman": "podman",
             "runc": "runc",
+            "catatonit": "catatonit",
             "/usr/share/containers/seccomp.json": "golang-github-containers-common",
             "mmdebstrap": "mmdebstrap",
         },
@@ -135,7 +152,9 @@ RIGS = {
     ),
     "agent_sandbox": Rig(
         "the definitions of agent-sandbox, v1beta1",
-        {"~/.cache/corral-rigs/agent-sandbox/*_sandboxes.yaml": "its CRDs, copied there"},
+        {
+            f"{definitions()}/*_sandboxes.yaml": f"its CRDs in the directory that {DEFINITIONS} names"
+        },
         modules=("jsonschema", "yaml"),
     ),
     "filesystems": Rig(
@@ -219,12 +238,6 @@ def broken(name: str, why: str) -> NoReturn:
     pytest.fail(f"the rig {name} is declared, but: {why}", pytrace=False)
 
 
-def cache(name: str) -> pathlib.Path:
-    """Return the path of a kept build or download. The path exists only if the build is complete."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return pathlib.Path(base) / "corral-rigs" / name
-
-
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[pathlib.Path]:
     """Run the body in one worker at a time. Yield the directory that all workers share."""
@@ -285,15 +298,19 @@ def closing(reasons: Iterable[str]) -> str:
 
 
 def main(question: str, left_out: Iterable[str]) -> None:
-    """Print for `.ci/run` the missing packages of all rigs but `left_out`, or the rigs that are complete."""
+    """Print for `.ci/run` the missing packages of all rigs but `left_out`, the rigs that are complete, or the others."""
     rigs = {name: rig.missing() for name, rig in RIGS.items() if name not in set(left_out)}
     if question == "packages":
         lacking = dict.fromkeys(what for missing in rigs.values() for what in missing)
         for what in lacking:
             if " " not in what and what != "root":
                 print(what)
-    else:
+    elif question == "usable":
         print(",".join(name for name, missing in rigs.items() if not missing))
+    else:
+        for name, missing in rigs.items():
+            if missing:
+                print(f"left out the rig {name} ({RIGS[name].tries}): missing {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -423,3 +423,14 @@ route += struct.pack("=HH4B", 8, 1, 192, 0, 2, 0) + struct.pack("=HHI", 8, 4, 1)
 answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0]
 """
     assert inside(user, code) == ["EPERM", True]
+
+
+def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
+    """glibc compares the addresses by connecting one IPv6 datagram socket to both. It aborted the program."""
+    code = """
+import socket
+answer = sorted(one[4][0] for one in socket.getaddrinfo(None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE))
+"""
+    free = outside(user, code)
+    assert "0.0.0.0" in free
+    assert inside(user, code, flags=("--allow-net", "example.com")) == free

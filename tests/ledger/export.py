@@ -52,6 +52,15 @@ CLAIMS: tuple[Claim, ...] = tuple(
             (f"{OCI}::test_only_a_bundle_is_replaced",),
         ),
         (
+            "export-list",
+            "The printed list says so.",
+            LINUX,
+            (
+                f"{ATTACKS}::test_each_private_directory_has_the_disk_limit",
+                f"{ATTACKS}::test_quotas_that_a_bundle_does_not_limit_are_on_its_list",
+            ),
+        ),
+        (
             "export-attacks",
             "as root and as an ordinary user.",
             LINUX,
@@ -65,7 +74,58 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "k8s-exec",
             "Each client has a separate process in the pod.",
             LINUX,
-            (f"{K8S}::test_a_pod_in_podman_answers_and_reaches_only_its_hosts",),
+            (f"{K8S}::test_the_containerfile_builds_an_image_whose_server_answers",),
+        ),
+        (
+            "k8s-waits",
+            "It ends at once when it is deleted, and leaves no zombies of ended sessions.",
+            LINUX,
+            (
+                "tests/linux/test_export_wait.py::test_the_waiting_process_ends_at_once_and_reaps_orphans",
+            ),
+        ),
+        (
+            "k8s-names-differ",
+            "so two servers have two names, and a chart's objects have others.",
+            ANY,
+            (
+                f"{OBJECTS}::test_two_servers_have_two_names",
+                f"{OBJECTS}::test_selectors_match_the_pods_of_this_server_only",
+                f"{K8S}::test_one_directory_has_the_export_of_one_server",
+            ),
+        ),
+        (
+            "k8s-deadline",
+            "with `activeDeadlineSeconds`: the timeout and five minutes for the start.",
+            ANY,
+            (f"{OBJECTS}::test_a_listening_server_with_a_timeout_is_not_started_again",),
+        ),
+        (
+            "k8s-cilium",
+            "An older Cilium allows one label only, which is less than corral allows.",
+            ANY,
+            (f"{OBJECTS}::test_cilium_rules_allow_hosts_by_name",),
+        ),
+        (
+            "k8s-sandbox-state",
+            "With `--state` each sandbox has its own claim, and with `--listen` its own headless service.",
+            ANY,
+            (
+                f"{OBJECTS}::test_each_sandbox_of_a_pool_has_its_own_state_and_service",
+                f"{OBJECTS}::test_printed_commands_name_objects_that_are_written",
+            ),
+        ),
+        (
+            "k8s-requests",
+            "and never for more than the limits.",
+            ANY,
+            (f"{OBJECTS}::test_a_pod_requests_no_more_than_its_limits",),
+        ),
+        (
+            "k8s-http",
+            "A listening server answered by HTTP.",
+            LINUX,
+            (f"{K8S}::test_a_listening_server_in_podman_answers_by_http",),
         ),
         (
             "k8s-listen",
@@ -84,10 +144,11 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-secrets",
-            "The pod takes each value from the Secret `corral-secrets`, and the export prints the command that makes this Secret.",
+            "The pod takes each value from the Secret `NAME-secrets` of its server, and the export prints the command that makes this Secret.",
             ANY,
             (
                 f"{OBJECTS}::test_secrets_have_names_and_no_values",
+                f"{OBJECTS}::test_each_server_has_its_own_secret_and_field_manager",
                 f"{K8S}::test_no_file_contains_a_secrets_value",
             ),
         ),
@@ -126,6 +187,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "a published server answered over `exec -i`, an allowed name answered, and another name was refused and is in the log.",
             LINUX,
             (
+                f"{K8S}::test_the_containerfile_builds_an_image_whose_server_answers",
                 f"{K8S}::test_a_pod_in_podman_answers_and_reaches_only_its_hosts",
                 f"{K8S}::test_kubernetes_schemas_accept_the_files",
             ),

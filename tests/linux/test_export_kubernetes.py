@@ -2,7 +2,6 @@
 
 import json
 import os
-import pathlib
 import shlex
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ import pytest
 
 import rigs
 from containers import Podman
-from users import make_user
+from users import SOURCE, make_user
 
 yaml = pytest.importorskip("yaml")
 REFUSED, WRONG = 125, 2
@@ -23,13 +22,18 @@ EVERYTHING = (
     "--allow-net", "api.github.com", "--allow-net", "*.example.com:8443", "--allow-net", "10.1.0.0/16:5432-5440",
     "--secret", "TOKEN", "--env", "A=b", "--max-memory", "256M", "--max-cpu", "500m", "--timeout", "5m", "--state",
 )  # fmt: skip
+SMALL = ("--max-memory", "32M", "--max-cpu", "5m", "--listen", "8080")
 VARIANTS = {
     "plain": (),
     "everything": EVERYTHING,
     "listens": ("--listen", "8080", "--max-pids", "64"),
     "cilium": (*EVERYTHING, "--cilium"),
     "agent-sandbox": (*EVERYTHING, "--agent-sandbox", "--replicas", "3"),
+    "listening-sandbox": (*SMALL, "--state", "--agent-sandbox"),
+    "deadline": (*SMALL, "--timeout", "5m"),
 }
+LISTENING = {"listens", "deadline"}
+SANDBOXES = {"agent-sandbox", "listening-sandbox"}
 
 
 def export(user, folder, *words, image="registry.example/notes:1", command=("--", "server")):
@@ -59,16 +63,17 @@ def test_the_command_prints_what_it_wrote(ordinary, folder, variant):
     assert b"corral inside" in done.stdout
     assert b"the engine" in done.stdout
     assert b"neither" not in done.stdout
-    assert f"kubectl apply -f {folder}/kubernetes.yaml" in done.stderr.decode()
+    assert f" -f {folder}/kubernetes.yaml" in done.stderr.decode()
     kinds = [one["kind"] for one in read_objects(folder)]
-    assert ("Service" in kinds) == ("Deployment" in kinds) == (variant == "listens")
-    assert ("SandboxTemplate" in kinds) == (variant == "agent-sandbox")
+    assert ("Service" in kinds) == (variant in LISTENING)
+    assert ("Deployment" in kinds) == (variant == "listens")
+    assert ("SandboxTemplate" in kinds) == (variant in SANDBOXES)
     assert ("CiliumNetworkPolicy" in kinds) == (variant == "cilium")
 
 
 @pytest.mark.rig("kubernetes")
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("variant", ["everything", "listens"])
+@pytest.mark.parametrize("variant", ["everything", "listens", "deadline"])
 def test_kubernetes_schemas_accept_the_files(ordinary, folder, variant, version):
     assert export(ordinary, folder, *VARIANTS[variant]).returncode == 0
     path = str(folder / "kubernetes.yaml")
@@ -86,15 +91,16 @@ VALIDATE = "import sys; from kubernetes_validate.__main__ import main; sys.exit(
 
 
 @pytest.mark.rig("agent_sandbox")
-def test_agent_sandbox_definitions_accept_the_files(ordinary, folder):
+@pytest.mark.parametrize("variant", sorted(SANDBOXES))
+def test_agent_sandbox_definitions_accept_the_files(ordinary, folder, variant):
     import jsonschema
 
     definitions = {}
-    for path in rigs.cache("agent-sandbox").glob("*.yaml"):
+    for path in rigs.definitions().glob("*.yaml"):
         spec = yaml.safe_load(path.read_text())["spec"]
         (version,) = [one for one in spec["versions"] if one["name"] == "v1beta1"]
         definitions[spec["names"]["kind"]] = version["schema"]["openAPIV3Schema"]
-    assert export(ordinary, folder, *VARIANTS["agent-sandbox"]).returncode == 0
+    assert export(ordinary, folder, *VARIANTS[variant]).returncode == 0
     checked = [one for one in read_objects(folder) if one["kind"] in definitions]
     assert len(checked) == 3
     for one in checked:
@@ -125,6 +131,12 @@ def closed(schema):
         (("--read", "/data"), REFUSED, "--volume /data=claim:NAME"),
         (("--agent-sandbox", "--replicas", "0"), WRONG, "--replicas takes a number"),
         (("--replicas", "3"), WRONG, "add --agent-sandbox"),
+        (("--volume", "/d=emptydir", "--volume", "/d=claim:x"), REFUSED, "/d is named twice"),
+        (
+            ("--agent-sandbox", "--listen", "8080", "--timeout", "5m"),
+            REFUSED,
+            "timeout: the deadline",
+        ),
         (("--cilium", "--agent-sandbox"), WRONG, "leave one of them out"),
         (("--allow-net", "http://x"), WRONG, "--allow-net"),
     ],
@@ -156,6 +168,20 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
     kept = export(ordinary, folder, "--name", "three", "--force")
     assert kept.returncode == REFUSED
     assert (folder / "own").exists()
+
+
+def test_one_directory_has_the_export_of_one_server(ordinary, folder):
+    """Not even `--force` replaces another server's export, also if both have one name."""
+    first = ("--name", "notes")
+    assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0
+    before = (folder / "kubernetes.yaml").read_bytes()
+    second = export(ordinary, folder, *first, "--force", command=("--", "/opt/b/notes"))
+    assert second.returncode == REFUSED
+    assert b"another server" in second.stderr
+    assert (folder / "kubernetes.yaml").read_bytes() == before
+    assert not list(ordinary.home.glob("exported.*"))
+    again = export(ordinary, folder, *first, "--force", command=("--", "/opt/a/notes"))
+    assert again.returncode == 0  # the control
 
 
 def test_no_file_contains_a_secrets_value(ordinary, folder):
@@ -195,13 +221,14 @@ MESSAGES = [
     {"id": 2, "method": "tools/list"},
     {"id": 3, "method": "tools/call", "params": {"name": "get_current_time", "arguments": {"timezone": "Etc/UTC"}}},
 ]  # fmt: skip
-START = "#!/usr/bin/python3 -I\nimport sys\nsys.path.insert(0, '/opt')\nfrom corral.__main__ import main\nmain()\n"
+BASE = "localhost/corral-base:1"
+HOSTS_SETTINGS = ("/etc/pip.conf", "/etc/ssl/certs", "/etc/resolv.conf")
+FETCH = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/', timeout=20).status)"
 ADMIT = "mkdir -p ~/.config/corral && printf '[network]\\nadmit = [\"127.0.0.1\"]\\n' > ~/.config/corral/config.toml"
 
 
 @pytest.fixture(scope="module")
 def played():
-    """Prepare podman with an image like the Containerfile's, because the test has no registry to build from."""
     rigs.need("containers")
     podman = Podman()
     yield podman
@@ -209,28 +236,70 @@ def played():
     podman.close()
 
 
-@pytest.mark.rig("containers")
-@pytest.mark.timeout(600)
-def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, tmp_path):
+@pytest.fixture(scope="module")
+def built(played, package, tmp_path_factory):
+    """Build the image by its Containerfile. The base is an imported root, because the test has no registry."""
+    folder = tmp_path_factory.mktemp("build")
+    exported, files = folder / "server", folder / "files"
     root = make_user("root", package)
-    server, client = tmp_path / "server", tmp_path / "client"
-    served = export(root, server, "--containerfile", image=IMAGE, command=("pypi:mcp-server-time",))
-    assert served.returncode == 0, served.stderr.decode()
-    assert (server / "requirements.lock").read_text().count("--hash=sha256:") > 5
+    done = export(root, exported, "--containerfile", image=IMAGE, command=("pypi:mcp-server-time",))
+    assert done.returncode == 0, done.stderr.decode()
+    (files / "opt/asking").mkdir(parents=True)
+    (files / "opt/asking/ask.py").write_text(ASK)
+    played.import_image(BASE, files)
+    wheel = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", exported, SOURCE.parent]
+    subprocess.run(wheel, check=True, capture_output=True)
+    mounts = [f"--volume={path}:{path}:ro" for path in HOSTS_SETTINGS if os.path.exists(path)]
+    how = ("--layers=false", "--isolation=chroot", "--network=host", *mounts)
+    made = played.do("build", *how, f"--build-arg=BASE={BASE}", "-t", IMAGE, str(exported), timeout=900)  # fmt: skip
+    assert made.returncode == 0, made.stderr.decode()
+    return exported, done
+
+
+def play(played, folder):
+    objects = read_objects(folder)
+    for one in objects:
+        if (
+            one["kind"] == "Pod"
+        ):  # podman publishes a container's ports, for which it needs a network
+            one["spec"]["containers"][0].pop("ports", None)
+    (folder / "played.yaml").write_text(yaml.safe_dump_all(objects))
+    done = played.do("kube", "play", "--network=none", str(folder / "played.yaml"))
+    assert done.returncode == 0, done.stderr.decode()
+
+
+@pytest.mark.rig("containers")
+@pytest.mark.timeout(1200)
+def test_the_containerfile_builds_an_image_whose_server_answers(played, built):
+    exported, served = built
+    locked = (exported / "requirements.lock").read_text()
+    assert locked.count("--hash=sha256:") >= locked.count("==") > 5
+    looked = played.do("image", "inspect", IMAGE)
+    assert json.loads(looked.stdout)[0]["Config"]["User"] == "1000:1000"
+    play(played, exported)
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in MESSAGES)
+    answers = exchange(played.argv("exec", "-i", container(exported), *typed(served)), lines)
+    assert answers[1]["result"]["serverInfo"]["name"] == "mcp-time"
+    assert {tool["name"] for tool in answers[2]["result"]["tools"]} >= {"get_current_time"}
+    assert "datetime" in answers[3]["result"]["content"][0]["text"]
+    policy = played.do("run", "--rm", "--network=none", IMAGE, "cat", "/etc/corral/policy.json")
+    assert json.loads(policy.stdout) == json.loads((exported / "policy.json").read_text())
+    stopped = played.do(
+        "stop", "-t", "60", container(exported), timeout=30
+    )  # the pod has 60 s to end
+    assert stopped.returncode == 0, stopped.stderr.decode()
+
+
+@pytest.mark.rig("containers")
+@pytest.mark.timeout(1200)
+def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, built, tmp_path):
+    root, client = make_user("root", package), tmp_path / "client"
     words = ("--name", "asks", "--allow-net", "allowed.test:8080")
     command = ("--", "/usr/bin/python3", "/opt/asking/ask.py")
     asked = export(root, client, *words, image=IMAGE, command=command)
     assert asked.returncode == 0, asked.stderr.decode()
-    played.import_image(IMAGE, image_files(root, tmp_path / "files", server))
-    for one in (server, client):
-        done = played.do("kube", "play", "--network=none", str(one / "kubernetes.yaml"))
-        assert done.returncode == 0, done.stderr.decode()
-    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in MESSAGES)
-    answers = exchange(played.argv("exec", "-i", "mcp-server-time-server", *typed(served)), lines)
-    assert answers[1]["result"]["serverInfo"]["name"] == "mcp-time"
-    assert {tool["name"] for tool in answers[2]["result"]["tools"]} >= {"get_current_time"}
-    assert "datetime" in answers[3]["result"]["content"][0]["text"]
-    inside = "asks-server"
+    play(played, client)
+    inside = container(client)
     assert played.do("exec", inside, "sh", "-c", ADMIT).returncode == 0
     assert played.do("exec", "-d", inside, "python3", "-m", "http.server", "8080", "-d", "/tmp").returncode == 0  # fmt: skip
     done = played.do("exec", "-i", inside, *typed(asked))
@@ -239,8 +308,46 @@ def test_a_pod_in_podman_answers_and_reaches_only_its_hosts(package, played, tmp
     assert b"--allow-net other.test" in done.stderr
 
 
+@pytest.mark.rig("containers")
+@pytest.mark.timeout(1200)
+def test_a_listening_server_in_podman_answers_by_http(package, played, built, tmp_path):
+    root, folder = make_user("root", package), tmp_path / "http"
+    command = (
+        "--",
+        "/usr/bin/python3",
+        "-m",
+        "http.server",
+        "-b",
+        "0.0.0.0",
+        "8080",
+        "-d",
+        "/usr/lib",
+    )
+    done = export(root, folder, "--name", "serves", "--listen", "8080", "--timeout", "10m", image=IMAGE, command=command)  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    play(played, folder)
+    asking = ("exec", "-i", container(folder), "python3", "-c", f"{UNTIL_OPEN}\n{FETCH}")
+    answer = played.do(*asking)
+    assert answer.stdout.split() == [b"200"], answer.stderr.decode() + played.do("logs", container(folder)).stderr.decode()  # fmt: skip
+
+
+UNTIL_OPEN = """
+import socket, time
+for _ in range(600):
+    with socket.socket() as one:
+        if one.connect_ex(("127.0.0.1", 8080)) == 0:
+            break
+    time.sleep(0.1)
+"""
+
+
+def container(folder) -> str:
+    (name,) = [one["metadata"]["name"] for one in read_objects(folder) if one["kind"] == "Pod"]
+    return f"{name}-server"
+
+
 def typed(done) -> list[str]:
-    """Return the words that corral's message has after `kubectl exec -i NAME --`."""
+    """Return the words that corral's message has after `kubectl exec -i pod/NAME --`."""
     (line,) = [one for one in done.stderr.decode().splitlines() if "kubectl exec -i" in one]
     words = shlex.split(line)
     return words[words.index("--") + 1 :]
@@ -262,24 +369,3 @@ def exchange(argv, lines) -> dict[int, dict]:
         process.wait()
         process.stdout.close()
     return answers
-
-
-def image_files(root, folder, exported) -> pathlib.Path:
-    """Return the files that the Containerfile's steps install: corral, and the server by its lock file."""
-    (folder / "usr/local/bin").mkdir(parents=True)
-    (folder / "usr/local/bin/corral").write_text(START)
-    (folder / "usr/local/bin/corral").chmod(0o755)
-    (folder / "opt/asking").mkdir(parents=True)
-    (folder / "opt/asking/ask.py").write_text(ASK)
-    shutil.copytree(root.package / "corral", folder / "opt/corral")
-    (tree,) = (root.home / ".cache/corral/store/trees").iterdir()
-    shutil.copytree(tree, folder / "srv/server", symlinks=True)
-    subprocess.run(["chmod", "-R", "u+w", folder / "srv"], check=True)
-    link = folder / "srv/server/bin/python"
-    link.unlink()
-    link.symlink_to("/usr/bin/python3")
-    (folder / "srv/server/pyvenv.cfg").write_text(
-        "home = /usr/bin\ninclude-system-site-packages = false\n"
-    )
-    assert (exported / "Containerfile").read_text().startswith("# Build with")
-    return folder

@@ -75,7 +75,7 @@ def _export_oci(options: Options, rest: list[str]) -> int:
 
 
 def _export_kubernetes(options: Options, rest: list[str]) -> int:
-    from corral.export import containerfile, kubernetes
+    from corral.export import containerfile, kubernetes, kubernetes_files, workload
     from corral.export.pod import make_pod_policy
 
     directory, image = options.get(OUT.name), options.get("--image")
@@ -84,31 +84,26 @@ def _export_kubernetes(options: Options, rest: list[str]) -> int:
             "name the directory for the files and the server's image",
             hint="corral export kubernetes -o DIRECTORY --image NAME ...",
         )
-    image = kubernetes.check_image(image)
-    name = kubernetes.check_name(options.get("--name") or kubernetes.make_name(rest))
-    volumes = dict(map(kubernetes.parse_volume, options.all("--volume")))
+    image = workload.check_image(image)
+    name = workload.check_name(options.get("--name") or workload.make_name(rest))
+    volumes = workload.parse_volumes(options.all("--volume"))
     replicas = _parse_replicas(options.get("--replicas"))
     _check_engine_flags(options)
     sources, command, cwd = _read(options, rest)
     pod = make_pod_policy(sources, volumes, home=home_directory(os.environ), cwd=cwd)
     tree = containerfile.find_tree(command)
-    workload = kubernetes.Workload(
-        name=name, image=image, argv=containerfile.move_to_image(command, tree), pod=pod
-    )
+    argv = containerfile.move_to_image(command, tree)
+    server = workload.describe_server(rest)
+    made = workload.Workload(name=name, image=image, argv=argv, pod=pod, server=server)
     if options.has("--agent-sandbox"):
-        objects = kubernetes.make_sandbox_objects(workload, replicas=replicas)
+        objects = kubernetes.make_sandbox_objects(made, replicas=replicas)
     else:
-        objects = kubernetes.make_objects(workload, cilium=options.has("--cilium"))
-    build = None
-    if options.has("--containerfile"):
-        build = (
-            containerfile.build_package(tree)
-            if tree
-            else containerfile.build_command(workload.argv)
-        )
-    kubernetes.write_objects(objects, build, directory, force=options.has("--force"))
+        objects = kubernetes.make_objects(made, cilium=options.has("--cilium"))
+    build = containerfile.make_build(argv, tree) if options.has("--containerfile") else None
+    force = options.has("--force")
+    kubernetes_files.write_objects(made, objects, build, directory, force=force)
     _print_holding(pod.controls, as_json=options.has("--json"))
-    for line in kubernetes.next_steps(workload, directory, build=build is not None):
+    for line in kubernetes_files.next_steps(made, objects, directory, build=build is not None):
         output.note(line)
     return 0
 

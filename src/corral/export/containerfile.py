@@ -1,7 +1,8 @@
 """Write the Containerfile of an exported server, which checks packages against the lock file's
 hashes.
 
-The base image is a build argument, so that a user can pin it by digest or replace it.
+The base image is a build argument, so that a user can pin it by digest or replace it. The policy in
+the image is the one that a pod's ConfigMap replaces.
 """
 
 from __future__ import annotations
@@ -10,16 +11,23 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from corral import __version__
 from corral.errors import SandboxError
 from corral.record import record
 from corral.servers.store.store import store_path
 
 SERVER = "/srv/server"
+POLICY_DIRECTORY = "/etc/corral"
+POLICY_FILE = f"{POLICY_DIRECTORY}/policy.json"
+WHEEL = "mcp_corral-*.whl"
+# Lock files have hashes of packages for one platform. The tag of a base can be moved to another
+# image, its digest cannot.
 HEAD = """\
-# Build with `--build-arg BASE=name@sha256:...` to pin the base by its digest.
+# Pin the base by its digest:
+#   podman pull {base}
+#   podman image inspect --format '{{{{index .RepoDigests 0}}}}' {base}
+# and build with `--build-arg BASE=` and that name.
 ARG BASE={base}
-FROM ${{BASE}}
+FROM --platform={platform} ${{BASE}}
 """
 NPM = f"""\
 RUN apt-get update \\
@@ -36,13 +44,16 @@ COPY requirements.lock start.py ./
 RUN bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
 """
 COMMAND = "# Add here what this command needs: {words}\n"
+# No package index has corral, and corral needs no other package.
 TAIL = f"""\
-ARG CORRAL=mcp-corral=={__version__}
+COPY {WHEEL} /opt/
 RUN python3 -m venv /opt/corral \\
- && /opt/corral/bin/pip install --no-cache-dir "$CORRAL"
+ && /opt/corral/bin/pip install --no-cache-dir --no-index --no-deps /opt/{WHEEL}
+COPY policy.json {POLICY_FILE}
 ENV PATH=/opt/corral/bin:$PATH
 USER 1000:1000
 """
+PLATFORMS = {"x86_64": "linux/amd64", "aarch64": "linux/arm64"}
 PYTHON_BASE = f"docker.io/library/python:{sys.version_info[0]}.{sys.version_info[1]}-slim"
 NODE_BASE = "docker.io/library/node:24-bookworm-slim"
 COPIED = {"npm": ("package.json", "package-lock.json"), "pypi": ("requirements.lock", "start.py")}
@@ -56,10 +67,19 @@ class Build:
     files: Mapping[str, bytes] = {}
 
 
+def make_build(argv: tuple[str, ...], tree: str) -> Build:
+    return build_package(tree) if tree else build_command(argv)
+
+
 def build_command(argv: tuple[str, ...]) -> Build:
     """Return the build for a command that the user adds to the image."""
     words = " ".join(argv).replace("\n", " ")
-    return Build(text=HEAD.format(base=PYTHON_BASE) + COMMAND.format(words=words) + TAIL)
+    return Build(text=_head(PYTHON_BASE) + COMMAND.format(words=words) + TAIL)
+
+
+def _head(base: str) -> str:
+    machine = os.uname().machine if hasattr(os, "uname") else "x86_64"
+    return HEAD.format(base=base, platform=PLATFORMS.get(machine, "linux/amd64"))
 
 
 def build_package(tree: str) -> Build:
@@ -75,7 +95,7 @@ def build_package(tree: str) -> Build:
         with open(os.path.join(tree, name), "rb") as file:
             files[name] = file.read()
     base, steps = (NODE_BASE, NPM) if kind == "npm" else (PYTHON_BASE, PYPI)
-    return Build(text=HEAD.format(base=base) + steps + TAIL, files=files)
+    return Build(text=_head(base) + steps + TAIL, files=files)
 
 
 def _has_all(tree: str, names: tuple[str, ...]) -> bool:

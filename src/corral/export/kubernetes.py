@@ -6,127 +6,90 @@ server that listens on a port is the pod's own process.
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from corral.errors import SandboxError
-from corral.export.containerfile import COPIED, Build
-from corral.export.pod import PodPath, PodPolicy, policy_document
-from corral.export.publish import publish
-from corral.export.yaml_text import format_documents
-from corral.network.rules import AllowEntry, parse_rules
-from corral.paths.posix import is_inside
+from corral.errors import PolicyError
+from corral.export.containerfile import POLICY_DIRECTORY
+from corral.export.network_policy import has_names, make_cilium_rules, make_network_rules
+from corral.export.pod import PodPath, format_policy
+from corral.export.workload import HOME, Workload, short_hash
 from corral.policy.model import Policy
-from corral.record import record
 
-POLICY_DIRECTORY = "/etc/corral"
-POLICY_FILE = f"{POLICY_DIRECTORY}/policy.json"
-HOME = "/home/corral"
-OWN_PLACES = (POLICY_DIRECTORY, HOME, "/tmp", "/opt/corral", "/usr")  # noqa: S108 - the pod's
-SECRETS = "corral-secrets"
-OBJECTS_FILE = "kubernetes.yaml"
+STATE = "state"
+SERVER_LABEL = "corral-server"
+"""The label by which objects find the pods. Standard labels could be those of a chart's pods."""
 USER = 1000
-WAIT = ("python3", "-c", "import signal; signal.sigwait([signal.SIGTERM])")
-SYSTEM_SIZE = "64Mi"
+START_SECONDS = 300
+"""The time for pulling the image and starting, in addition to the server's own deadline."""
+# The kernel gives PID 1 only signals that it blocks or handles. With SIGCHLD ignored, it reaps
+# orphans of sessions itself.
+WAIT = """\
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+signal.sigwait([signal.SIGTERM])
+"""
+OWN_MEMORY = 64 << 20
 """The memory for corral itself and the waiting process, in addition to the target's."""
-# A public name must not resolve to addresses of the cluster or to its machines' metadata.
-PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
-PRIVATE_V6 = ("fc00::/7", "fe80::/10")
-DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
-CLUSTER_DNS = {
-    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-}
-MAX_IMAGE_LENGTH = 500
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?\Z")
-IMAGE = re.compile(
-    r"(?:[a-zA-Z0-9][a-zA-Z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
-)
-
+OWN_CPU = 10
+"""The thousandths of a processor that a pod asks for, unless its limit is lower."""
 Object = dict[str, object]
-
-
-@record
-class Workload:
-    """An exported server: its name, its image, its command in the image, and its policy."""
-
-    name: str
-    image: str
-    argv: tuple[str, ...]
-    pod: PodPolicy
-
-    @property
-    def listens(self) -> bool:
-        return bool(self.pod.policy.listen)
-
-    def command(self) -> list[str]:
-        policy = self.pod.policy
-        flags = [*(["--strict"] * policy.strict), *(["--best-effort"] * policy.best_effort)]
-        return ["corral", "run", "--policy", POLICY_FILE, *flags, "--", *self.argv]
-
-
-def check_name(name: str) -> str:
-    if not LABEL.match(name):
-        raise SandboxError(
-            f"{name!r} cannot name an object of Kubernetes",
-            hint="--name takes lower-case letters, digits and hyphens, at most 52",
-        )
-    return name
-
-
-def check_image(image: str) -> str:
-    if len(image) > MAX_IMAGE_LENGTH or not IMAGE.match(image):
-        raise SandboxError(
-            f"{image!r} is not the name of an image",
-            hint="--image takes registry/name:tag or registry/name@sha256:DIGEST",
-        )
-    return image
-
-
-def make_name(words: Sequence[str]) -> str:
-    """Return a name from the reference or the program: `npm:@scope/notes@1.2` gives `notes`."""
-    word = next((word for word in words if not word.startswith("-")), "")
-    word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]
-    return re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:52].strip("-") or "server"
 
 
 def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
     """Return the objects in the order of their creation."""
+    policy = workload.pod.policy
     objects = [_config_map(workload)]
-    if workload.pod.policy.state:
-        objects.append(_claim(workload))
-    objects.append(_network_policy(workload, names_by_cilium=cilium))
+    if policy.state:
+        objects.append(_object("v1", "PersistentVolumeClaim", workload, _claim(policy), "-state"))
+    network: Object = {
+        "podSelector": {"matchLabels": _selector(workload)},
+        "policyTypes": ["Ingress", "Egress"],
+        **make_network_rules(policy, names_by_cilium=cilium),
+    }
+    objects.append(_object("networking.k8s.io/v1", "NetworkPolicy", workload, network))
     if cilium:
-        objects.append(_cilium_policy(workload))
-    if workload.listens:
-        return [*objects, _deployment(workload), _service(workload)]
-    return [*objects, _object("v1", "Pod", workload, _pod_spec(workload))]
+        rules = make_cilium_rules(policy, _selector(workload))
+        objects.append(_object("cilium.io/v2", "CiliumNetworkPolicy", workload, rules))
+    # A Deployment starts an ended server again, which would make a timeout meaningless.
+    if workload.listens and policy.limits.timeout is None:
+        objects.append(_deployment(workload))
+    else:
+        objects.append(_pod(workload))
+    return [*objects, _service(workload)] if workload.listens else objects
 
 
 def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     """Return the same pod as a template, a warm pool and a claim of agent-sandbox.
 
     The template always has a network policy, because without one the pod reaches the public
-    internet. Secrets are in the template, because a claim with variables gets no warm sandbox.
+    internet. Secrets are in the template, because a claim with variables gets no warm sandbox. The
+    state has a template too, because the sandboxes of a pool cannot share a claim.
     """
+    policy = workload.pod.policy
+    if workload.listens and policy.limits.timeout is not None:
+        raise PolicyError(
+            "timeout: the deadline of a listening server would begin while its sandbox waits",
+            hint="leave it out, and delete the SandboxClaim when the server has to end",
+        )
     kind = "extensions.agents.x-k8s.io/v1beta1"
+    volumes = [volume for volume, _ in _volumes(workload) if volume["name"] != STATE]
     template: Object = {
-        "podTemplate": {"metadata": {"labels": _labels(workload)}, "spec": _pod_spec(workload)},
+        "podTemplate": {
+            "metadata": _pod_metadata(workload),
+            "spec": {**_pod_spec(workload), "volumes": volumes},
+        },
         "networkPolicyManagement": "Managed",
-        "networkPolicy": {"ingress": _ingress(workload.pod.policy), "egress": _egress(workload)},
+        "networkPolicy": make_network_rules(policy, names_by_cilium=False),
         "envVarsInjectionPolicy": "Disallowed",
+        **({"service": True} if workload.listens else {}),
     }
+    if policy.state:
+        template["volumeClaimTemplates"] = [{"metadata": {"name": STATE}, "spec": _claim(policy)}]
     pool: Object = {"replicas": replicas, "sandboxTemplateRef": {"name": workload.name}}
     claim: Object = {"warmPoolRef": {"name": workload.name}}
-    objects = [_config_map(workload)]
-    if workload.pod.policy.state:
-        objects.append(_claim(workload))
     return [
-        *objects,
+        _config_map(workload),
         _object(kind, "SandboxTemplate", workload, template),
         _object(kind, "SandboxWarmPool", workload, pool),
         _object(kind, "SandboxClaim", workload, claim),
@@ -143,36 +106,52 @@ def _object(version: str, kind: str, workload: Workload, spec: Object, suffix: s
 
 
 def _labels(workload: Workload) -> Object:
-    return {"app.kubernetes.io/name": workload.name, "app.kubernetes.io/managed-by": "corral"}
+    standard = {"app.kubernetes.io/name": workload.name, "app.kubernetes.io/managed-by": "corral"}
+    return {**standard, **_selector(workload)}
 
 
 def _selector(workload: Workload) -> Object:
-    return {"app.kubernetes.io/name": workload.name}
+    return {SERVER_LABEL: workload.name}
+
+
+def _pod_metadata(workload: Workload) -> Object:
+    """Return labels, and a mark of the policy that changes the pods of a Deployment with it."""
+    return {
+        "labels": _labels(workload),
+        "annotations": {"corral-policy": short_hash(format_policy(workload.pod))},
+    }
 
 
 def _config_map(workload: Workload) -> Object:
-    text = json.dumps(policy_document(workload.pod), indent=2) + "\n"
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": f"{workload.name}-policy", "labels": _labels(workload)},
-        "data": {"policy.json": text},
+        "data": {"policy.json": format_policy(workload.pod)},
     }
 
 
-def _claim(workload: Workload) -> Object:
-    spec: Object = {
+def _claim(policy: Policy) -> Object:
+    return {
         "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": _amount(workload.pod.policy.limits.disk)}},
+        "resources": {"requests": {"storage": _amount(policy.limits.disk)}},
     }
-    return _object("v1", "PersistentVolumeClaim", workload, spec, "-state")
+
+
+def _pod(workload: Workload) -> Object:
+    timeout, spec = workload.pod.policy.limits.timeout, _pod_spec(workload)
+    if workload.listens and timeout is not None:
+        deadline = -(-timeout // 1000) + START_SECONDS
+        spec = {"restartPolicy": "Never", "activeDeadlineSeconds": deadline, **spec}
+    metadata = {"name": workload.name, **_pod_metadata(workload)}
+    return {**_object("v1", "Pod", workload, spec), "metadata": metadata}
 
 
 def _deployment(workload: Workload) -> Object:
     spec: Object = {
         "replicas": 1,
         "selector": {"matchLabels": _selector(workload)},
-        "template": {"metadata": {"labels": _labels(workload)}, "spec": _pod_spec(workload)},
+        "template": {"metadata": _pod_metadata(workload), "spec": _pod_spec(workload)},
     }
     if workload.pod.policy.state:
         spec["strategy"] = {"type": "Recreate"}  # two pods cannot share the claim
@@ -185,7 +164,11 @@ def _service(workload: Workload) -> Object:
 
 
 def _pod_spec(workload: Workload) -> Object:
+    # With the default of 5, a name is first tried in the cluster's own domains. Cilium refuses
+    # these questions.
+    dns: Object = {"options": [{"name": "ndots", "value": "1"}]}
     return {
+        **({"dnsConfig": dns} if has_names(workload.pod.policy) else {}),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 10,
@@ -206,8 +189,8 @@ def _container(workload: Workload) -> Object:
     container: Object = {
         "name": "server",
         "image": workload.image,
-        "command": workload.command() if workload.listens else list(WAIT),
-        "env": _environment(policy),
+        "command": workload.command() if workload.listens else ["python3", "-c", WAIT],
+        "env": _environment(workload),
         "resources": _resources(policy),
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -218,14 +201,15 @@ def _container(workload: Workload) -> Object:
     }
     if policy.listen:
         container["ports"] = [{"containerPort": port} for port in policy.listen]
+        container["readinessProbe"] = {"tcpSocket": {"port": policy.listen[0]}}
     return container
 
 
-def _environment(policy: Policy) -> list[Object]:
+def _environment(workload: Workload) -> list[Object]:
     """Return the variables. A secret is a reference to an object that the user creates."""
     secrets: list[Object] = [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": SECRETS, "key": name}}}
-        for name in policy.secret_names
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": workload.secrets, "key": name}}}
+        for name in workload.pod.policy.secret_names
     ]
     return [{"name": "HOME", "value": HOME}, *secrets]
 
@@ -233,12 +217,16 @@ def _environment(policy: Policy) -> list[Object]:
 def _resources(policy: Policy) -> Object:
     limits: Object = {}
     if policy.limits.memory is not None:
-        limits["memory"] = _amount(policy.limits.memory)
+        limits["memory"] = _amount(policy.limits.memory + OWN_MEMORY)
     if policy.limits.cpu is not None:
         limits["cpu"] = f"{policy.limits.cpu}m"
     if policy.limits.disk is not None:
         limits["ephemeral-storage"] = _amount(policy.limits.disk)
-    return {"limits": limits, "requests": {**limits, "memory": SYSTEM_SIZE, "cpu": "10m"}}
+    cpu = OWN_CPU if policy.limits.cpu is None else min(OWN_CPU, policy.limits.cpu)
+    return {
+        "limits": limits,
+        "requests": {**limits, "memory": _amount(OWN_MEMORY), "cpu": f"{cpu}m"},
+    }
 
 
 def _amount(value: int | None) -> str:
@@ -257,7 +245,7 @@ def _volumes(workload: Workload) -> list[tuple[Object, Object]]:
     ]
     if policy.state:
         state = {"persistentVolumeClaim": {"claimName": f"{workload.name}-state"}}
-        found.append(_volume("state", f"{HOME}/.local/state", state))
+        found.append(_volume(STATE, f"{HOME}/.local/state", state))
     for number, path in enumerate(workload.pod.paths):
         found.append(_volume(f"grant-{number}", path.path, _volume_source(path)))
         if path.access == "read":
@@ -274,142 +262,3 @@ def _volume_source(path: PodPath) -> Object:
     if kind == "claim":
         return {"persistentVolumeClaim": {"claimName": name}}
     return {"configMap": {"name": name}} if kind == "configmap" else {"emptyDir": {}}
-
-
-def parse_volume(text: str) -> tuple[str, str]:
-    """Split `PATH=claim:NAME`, `PATH=configmap:NAME` or `PATH=emptydir`."""
-    path, equals, volume = text.rpartition("=")
-    kind, _, name = volume.partition(":")
-    named = kind in {"claim", "configmap"} and LABEL.match(name)
-    path = path.rstrip("/")
-    plain = path == os.path.normpath(path) and path.isprintable() and ":" not in path
-    if not equals or not path.startswith("/") or not plain or not (named or volume == "emptydir"):
-        raise SandboxError(
-            f"--volume {text!r} is not a volume of a pod",
-            hint="write PATH=claim:NAME, PATH=configmap:NAME or PATH=emptydir, with an absolute"
-            " path without colons",
-        )
-    for own in OWN_PLACES:
-        if is_inside(path, own) or is_inside(own, path):
-            raise SandboxError(
-                f"--volume {path}: the pod has {own} for corral itself", hint="use another path"
-            )
-    return path, volume
-
-
-def _network_policy(workload: Workload, *, names_by_cilium: bool) -> Object:
-    """Deny all except the listed ports. With Cilium, its own policy allows the destinations."""
-    spec: Object = {
-        "podSelector": {"matchLabels": _selector(workload)},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": _ingress(workload.pod.policy),
-        "egress": [] if names_by_cilium else _egress(workload),
-    }
-    return _object("networking.k8s.io/v1", "NetworkPolicy", workload, spec)
-
-
-def _ingress(policy: Policy) -> list[Object]:
-    ports = [{"protocol": "TCP", "port": port} for port in policy.listen]
-    return [{"ports": ports}] if ports else []
-
-
-def _egress(workload: Workload) -> list[Object]:
-    """Allow the ports of all names. This object cannot express names, so corral checks them."""
-    rules = parse_rules(workload.pod.policy.allow)
-    named = [
-        entry for found in (rules.names, rules.under) for one in found.values() for entry in one
-    ]
-    egress: list[Object] = []
-    if named:
-        egress.append({"to": [CLUSTER_DNS], "ports": DNS_PORTS})
-        public = [
-            {"ipBlock": {"cidr": "0.0.0.0/0", "except": list(PRIVATE)}},
-            {"ipBlock": {"cidr": "::/0", "except": list(PRIVATE_V6)}},
-        ]
-        egress.append({"to": public, "ports": _ports(named)})
-    for network, entry in rules.networks:
-        egress.append({"to": [{"ipBlock": {"cidr": str(network)}}], "ports": _ports([entry])})
-    return egress
-
-
-def _ports(entries: Sequence[AllowEntry]) -> list[Object]:
-    ranges = sorted({ports for entry in entries for ports in entry.ports})
-    return [
-        {"protocol": "TCP", "port": low, **({"endPort": high} if high > low else {})}
-        for low, high in ranges
-    ]
-
-
-def _cilium_policy(workload: Workload) -> Object:
-    rules = parse_rules(workload.pod.policy.allow)
-    names = [*rules.names.items(), *((f"*.{name}", found) for name, found in rules.under.items())]
-    egress: list[Object] = []
-    if names:
-        dns = {
-            "toEndpoints": [
-                {
-                    "matchLabels": {
-                        "k8s:io.kubernetes.pod.namespace": "kube-system",
-                        "k8s-app": "kube-dns",
-                    }
-                }
-            ],
-            "toPorts": [
-                {
-                    "ports": [{"port": "53", "protocol": "ANY"}],
-                    "rules": {"dns": [_fqdn(name) for name, _ in names]},
-                }
-            ],
-        }
-        egress.append(dns)
-    egress += [
-        {"toFQDNs": [_fqdn(name)], "toPorts": [{"ports": _cilium_ports(entries)}]}
-        for name, entries in names
-    ]
-    egress += [
-        {"toCIDR": [str(network)], "toPorts": [{"ports": _cilium_ports([entry])}]}
-        for network, entry in rules.networks
-    ]
-    spec: Object = {"endpointSelector": {"matchLabels": _selector(workload)}, "egress": egress}
-    return _object("cilium.io/v2", "CiliumNetworkPolicy", workload, spec)
-
-
-def _fqdn(name: str) -> Object:
-    return {"matchPattern" if name.startswith("*.") else "matchName": name}
-
-
-def _cilium_ports(entries: Sequence[AllowEntry]) -> list[Object]:
-    return [{**port, "port": str(port["port"])} for port in _ports(entries)]
-
-
-def write_objects(
-    objects: Sequence[Object], build: Build | None, directory: str, *, force: bool
-) -> None:
-    files = {OBJECTS_FILE: format_documents(objects).encode()}
-    if build is not None:
-        files |= {"Containerfile": build.text.encode(), **build.files}
-
-    def fill(fresh: str) -> None:
-        for name, content in files.items():
-            with open(os.path.join(fresh, name), "wb") as file:
-                file.write(content)
-
-    known = (OBJECTS_FILE, "Containerfile", *(name for names in COPIED.values() for name in names))
-    publish(directory, fill, names=known, force=force)
-
-
-def next_steps(workload: Workload, directory: str, *, build: bool) -> list[str]:
-    """Return the commands that the user has to type next."""
-    name, policy = workload.name, workload.pod.policy
-    where = shlex.quote(directory)
-    image = workload.image
-    lines = [f"podman build -t {image} {where}", f"podman push {image}"] if build else []
-    if policy.secret_names:
-        words = " ".join(f'--from-literal={one}="${one}"' for one in policy.secret_names)
-        lines.append(f"kubectl create secret generic {SECRETS} {words}")
-    lines.append(f"kubectl apply -f {where}/{OBJECTS_FILE}")
-    if workload.listens:
-        lines.append(f"kubectl port-forward deployment/{name} {policy.listen[0]}")
-    else:
-        lines.append(f"kubectl exec -i {name} -- {shlex.join(workload.command())}")
-    return [f"wrote {directory}; next:", *(f"  {line}" for line in lines)]

@@ -127,7 +127,7 @@ def _engine(policy: Policy, *, rootless: bool) -> Engine:
         "subprocess": ("seccomp", "the program may execute another one in its own place"),
         "syscalls": ("seccomp", "made from corral's own rules"),
         "tree": ("pid namespace", "`runc kill` and the runtime's own end; see its documentation"),
-        "fds": ("RLIMIT_NOFILE", ""),
+        "fds": ("RLIMIT_NOFILE", "inotify instances and System V objects have no limit"),
         "address_space": ("RLIMIT_AS", ""),
         "disk": ("sized tmpfs + RLIMIT_FSIZE", "each private directory has the limit"),
         "pids": ("RLIMIT_NPROC" if rootless else "cgroup pids", ""),

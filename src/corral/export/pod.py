@@ -6,11 +6,14 @@ The pod enforces amounts; corral enforces host names, paths and programs.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from corral.errors import PolicyError
 from corral.export.holding import INSIDE
+from corral.export.network_policy import has_names
+from corral.paths.posix import is_inside
 from corral.plan.decide import decide
 from corral.plan.host import Finding, Host
 from corral.plan.model import Held, Option
@@ -30,6 +33,8 @@ PROVEN = (
     "rlimits", "sampling", "socket_broker", "task_count",
 )  # fmt: skip
 HELD_BY_POD = ("memory", "cpu", "disk")
+MEMORY_NOTE = "of all sessions together, with 64 MiB more for corral itself"
+NETWORK_NOTE = "names at public addresses; a name of the cluster also needs its network"
 DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
 
 
@@ -108,7 +113,18 @@ def _map_paths(
             f"--volume names paths that the policy does not grant: {', '.join(spare)}",
             hint=" ".join(f"--read {path}" for path in spare) + ", or leave the volume out",
         )
+    _refuse_nested(found)
     return tuple(found.values())
+
+
+def _refuse_nested(found: Mapping[str, PodPath]) -> None:
+    for outer in found.values():
+        inner = [path for path in found if path != outer.path and is_inside(path, outer.path)]
+        if inner and outer.access == "read":
+            raise PolicyError(
+                f"{outer.path} is read-only, so no volume can be mounted at {', '.join(inner)}",
+                hint="grant one of them, or a path beside the other",
+            )
 
 
 def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Held, ...]:
@@ -130,8 +146,9 @@ def _chains(policy: Policy) -> Chains:
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
+    notes = _notes(policy)
     engine = {
-        "memory": Option(mechanism="resources.limits.memory", note="of all sessions together"),
+        "memory": Option(mechanism="resources.limits.memory", note=MEMORY_NOTE),
         "cpu": Option(mechanism="resources.limits.cpu", note="of all sessions together"),
         "disk": Option(mechanism="emptyDir.sizeLimit, ephemeral-storage", note=DISK_NOTE),
         "io": Option(mechanism="", needs=("io",)),
@@ -139,10 +156,20 @@ def _chains(policy: Policy) -> Chains:
     return {
         control: (
             *([engine[control]] if control in engine else ()),
-            *(replace(one, mechanism=INSIDE + one.mechanism) for one in inside.get(control, ())),
+            *(_move_inside(one, notes.get(control, "")) for one in inside.get(control, ())),
         )
         for control in CONTROLS
     }
+
+
+def _notes(policy: Policy) -> dict[str, str]:
+    ends = "of the pod, which is not started again" if policy.listen else "of each session"
+    return {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}
+
+
+def _move_inside(option: Option, note: str) -> Option:
+    note = "; ".join(text for text in (option.note, note) if text)
+    return replace(option, mechanism=INSIDE + option.mechanism, note=note)
 
 
 def policy_document(pod: PodPolicy) -> dict[str, object]:
@@ -177,3 +204,7 @@ def policy_document(pod: PodPolicy) -> dict[str, object]:
         },
         "degrade": {"allow": sorted(policy.degrade)},
     }
+
+
+def format_policy(pod: PodPolicy) -> str:
+    return json.dumps(policy_document(pod), indent=2) + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection
+from fnmatch import fnmatchcase as fnmatch
 
 from corral.disk_hints import disk_hint
 from corral.errors import SandboxError
@@ -14,7 +15,7 @@ def publish(
     directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
 ) -> None:
     """Create `directory` and let `fill` write into it. With `force`, replace a directory that
-    contains only `names`.
+    contains only `names`, which are patterns.
     """
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:
@@ -39,7 +40,7 @@ def _remove_export(directory: str, names: Collection[str]) -> None:
     """Remove an earlier export; refuse a directory with other files."""
     if not os.path.lexists(directory):
         return
-    if set(os.listdir(directory)) - set(names):
+    if not all(any(fnmatch(one, name) for name in names) for one in os.listdir(directory)):
         raise SandboxError(
             f"{directory} contains other files",
             hint="name another directory with -o",

@@ -5,8 +5,16 @@ import json
 import pytest
 
 from corral.errors import PolicyError, SandboxError, UnenforceableError
-from corral.export import kubernetes
+from corral.export import kubernetes, kubernetes_files
 from corral.export.pod import HELD_BY_POD, make_pod_policy, policy_document
+from corral.export.workload import (
+    Workload,
+    check_image,
+    check_name,
+    make_name,
+    parse_volume,
+    parse_volumes,
+)
 from corral.policy.manifest import from_data
 from corral.policy.model import Policy, Source
 from corral.record import fields, replace
@@ -18,7 +26,7 @@ def workload(policy=None, volumes=None, argv=("server",)):
     manifest = from_data({"version": 1, **(policy or {})}, "policy.toml")
     sources = [Source(manifest=manifest, trust="user", approved=True)]
     pod = make_pod_policy(sources, volumes or {}, home="/home/nobody", cwd="/")
-    return kubernetes.Workload(name="notes", image="registry.example/notes:1", argv=argv, pod=pod)
+    return Workload(name="notes", image="registry.example/notes:1", argv=argv, pod=pod)
 
 
 def objects(policy=None, volumes=None, **options):
@@ -70,6 +78,9 @@ def test_ports_of_names_are_open_to_public_addresses_only():
     allow = ["api.example.com", "*.example.org:8443", "10.1.0.0/16:5432-5440"]
     dns, public, network = objects({"network": {"allow": allow}})["NetworkPolicy"]["spec"]["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
+    # A cache on the node is not a pod, so a selector of pods does not reach it.
+    addresses = {one["ipBlock"]["cidr"] for one in dns["to"] if "ipBlock" in one}
+    assert addresses == {"169.254.20.10/32", "169.254.169.254/32"}
     assert [port["port"] for port in public["ports"]] == [80, 443, 8443]
     assert "169.254.0.0/16" in public["to"][0]["ipBlock"]["except"]
     assert network["to"] == [{"ipBlock": {"cidr": "10.1.0.0/16"}}]
@@ -82,7 +93,7 @@ def test_cilium_rules_allow_hosts_by_name():
     assert found["NetworkPolicy"]["egress"] == []
     _, first, second = found["CiliumNetworkPolicy"]["egress"]
     assert first["toFQDNs"] == [{"matchName": "api.example.com"}]
-    assert second["toFQDNs"] == [{"matchPattern": "*.example.org"}]
+    assert second["toFQDNs"] == [{"matchPattern": "**.example.org"}]
     assert second["toPorts"] == [{"ports": [{"protocol": "TCP", "port": "8443"}]}]
 
 
@@ -92,9 +103,8 @@ def test_a_listening_server_has_a_service_and_one_open_port():
         {"ports": [{"protocol": "TCP", "port": 8080}]}
     ]
     assert found["Service"]["spec"]["ports"] == [{"name": "port-8080", "port": 8080}]
-    assert found["Service"]["spec"]["selector"].items() <= (
-        found["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
-    )
+    (container,) = pod_spec(found)["containers"]
+    assert container["readinessProbe"] == {"tcpSocket": {"port": 8080}}
     (container,) = found["Deployment"]["spec"]["template"]["spec"]["containers"]
     assert container["command"][:2] == ["corral", "run"]
     inside = policy_document(workload({"network": {"listen": [8080]}}).pod)
@@ -111,8 +121,35 @@ def test_the_policy_inside_the_pod_omits_limits_that_the_pod_enforces():
     resources = kubernetes.make_objects(made, cilium=False)[-1]["spec"]["containers"][0][
         "resources"
     ]
-    assert resources["limits"] == {"memory": "64Mi", "cpu": "500m", "ephemeral-storage": "2048Mi"}
+    assert resources["limits"] == {"memory": "128Mi", "cpu": "500m", "ephemeral-storage": "2048Mi"}
     from_data(policy_document(made.pod), "inside")  # corral itself reads the policy
+
+
+UNITS = {"Mi": 1 << 20, "m": 1, "": 1}
+
+
+def amount(text):
+    number = text.rstrip("Mim")
+    return int(number) * UNITS[text.removeprefix(number)]
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"memory": "32M", "cpu": 0.005}, {"memory": "1M"}, {"memory": "2G", "cpu": 4}]
+)
+def test_a_pod_requests_no_more_than_its_limits(limits):
+    """An API server rejects a pod that requests more than its limit."""
+    resources = pod_spec(objects({"limits": limits}))["containers"][0]["resources"]
+    for name, limit in resources["limits"].items():
+        assert amount(resources["requests"][name]) <= amount(limit), name
+
+
+def test_corrals_own_memory_is_added_to_the_targets_limit():
+    stated, other = (
+        pod_spec(objects({"limits": {"memory": size}}))["containers"][0]["resources"]["limits"]
+        for size in ("32M", "64M")
+    )
+    assert stated["memory"] == "96Mi"
+    assert other["memory"] == "128Mi"
 
 
 def test_secrets_have_names_and_no_values(monkeypatch):
@@ -120,7 +157,7 @@ def test_secrets_have_names_and_no_values(monkeypatch):
     found = objects({"environment": {"secrets": ["TOKEN"]}})
     assert "hunter2" not in json.dumps(found)
     (variable,) = [one for one in pod_spec(found)["containers"][0]["env"] if one["name"] == "TOKEN"]
-    assert variable["valueFrom"]["secretKeyRef"]["key"] == "TOKEN"
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "notes-secrets", "key": "TOKEN"}
 
 
 def test_each_grant_is_mounted_at_its_own_path():
@@ -150,6 +187,14 @@ def test_a_refusal_names_all_grants_without_a_volume():
 def test_a_volume_without_a_grant_is_refused():
     with pytest.raises(PolicyError, match="does not grant: /data"):
         objects({}, {"/data": "emptydir"})
+
+
+def test_a_volume_inside_a_read_only_one_is_refused():
+    """A runtime cannot make the mount point of the inner volume."""
+    volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
+    with pytest.raises(PolicyError, match="/d is read-only"):
+        objects({"filesystem": {"read": ["/d"], "write": ["/d/e"]}}, volumes)
+    objects({"filesystem": {"write": ["/d", "/d/e"]}}, volumes)  # the control
 
 
 def test_grants_of_the_hosts_sockets_are_refused():
@@ -211,17 +256,27 @@ def test_the_users_flags_count_inside_the_pod():
 
 @pytest.mark.parametrize(
     "path",
-    ["/etc/corral", "/etc", "/home/corral/x", "/tmp/x", "/usr/lib", "/a/../etc", "/a\nb", "/"],
+    [
+        "/etc/corral",
+        "/srv/server/lib",
+        "/etc",
+        "/home/corral/x",
+        "/tmp/x",
+        "/usr/lib",
+        "/a/../etc",
+        "/a\nb",
+        "/",
+    ],
 )
 def test_corrals_own_paths_and_odd_paths_get_no_volume(path):
     with pytest.raises(SandboxError):
-        kubernetes.parse_volume(f"{path}=emptydir")
-    assert kubernetes.parse_volume("/data=emptydir") == ("/data", "emptydir")  # the control
+        parse_volume(f"{path}=emptydir")
+    assert parse_volume("/data=emptydir") == ("/data", "emptydir")  # the control
 
 
 @pytest.mark.parametrize("image", ["notes", "a/b/c:1", "reg.example:5000/n@sha256:" + "a" * 64])
 def test_valid_image_names_are_accepted(image):
-    assert kubernetes.check_image(image) == image
+    assert check_image(image) == image
 
 
 @pytest.mark.parametrize(
@@ -229,13 +284,13 @@ def test_valid_image_names_are_accepted(image):
 )
 def test_invalid_image_names_are_refused(image):
     with pytest.raises(SandboxError, match="is not the name of an image"):
-        kubernetes.check_image(image)
+        check_image(image)
 
 
 @pytest.mark.parametrize("name", ["", "Notes", "a_b", "-a", "a-", "a" * 53, "a\n", "ä"])
 def test_invalid_object_names_are_refused(name):
     with pytest.raises(SandboxError, match="cannot name an object"):
-        kubernetes.check_name(name)
+        check_name(name)
 
 
 @pytest.mark.parametrize(
@@ -244,12 +299,148 @@ def test_invalid_object_names_are_refused(name):
         (["npm:@scope/My_Notes@1.2.3"], "my-notes"),
         (["pypi:mcp-server-time==1.0"], "mcp-server-time"),
         (["pypi:x[extra]#prog"], "x"),
+        (["pypi:" + "x" * 99], "x" * 45),
         (["--", "/opt/srv/run.sh"], "run-sh"),
         (["--", "!!!"], "server"),
     ],
 )
 def test_the_object_name_comes_from_the_server(words, name):
-    assert kubernetes.check_name(kubernetes.make_name(words)) == name
+    found = check_name(make_name(words))
+    assert found.rpartition("-")[0] == name
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["npm:@a/notes"], ["npm:@b/notes"]),
+        (["npm:notes"], ["pypi:notes"]),
+        (["pypi:x#one"], ["pypi:x==1.0#two"]),
+        (["--", "/opt/a/notes"], ["--", "/opt/b/notes"]),
+        (["--", "node", "a.js"], ["--", "node", "b.js"]),
+    ],
+)
+def test_two_servers_have_two_names(one, other):
+    assert make_name(one) != make_name(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["npm:@a/notes"], ["npm:@a/notes@1.2"]),
+        (["npm:@a/notes@1.1"], ["npm:@a/notes@1.2"]),
+        (["pypi:x==1.0#one"], ["pypi:x#one"]),
+    ],
+)
+def test_all_versions_of_a_server_have_one_name(one, other):
+    assert make_name(one) == make_name(other)
+
+
+def test_selectors_match_the_pods_of_this_server_only():
+    """A chart's pods often have the standard label `app.kubernetes.io/name` with the same value."""
+    made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
+    found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}
+    labels = found["Deployment"]["template"]["metadata"]["labels"]
+    charts = {"app.kubernetes.io/name": "notes", "app.kubernetes.io/managed-by": "Helm"}
+    for selector in (
+        found["NetworkPolicy"]["podSelector"]["matchLabels"],
+        found["CiliumNetworkPolicy"]["endpointSelector"]["matchLabels"],
+        found["Deployment"]["selector"]["matchLabels"],
+        found["Service"]["selector"],
+    ):
+        assert selector.items() <= labels.items()
+        assert not selector.items() <= charts.items()
+
+
+def test_a_changed_policy_changes_the_pods_of_a_deployment():
+    one, same, other = (
+        objects({"network": {"listen": [8080]}, "limits": {"fds": fds}})["Deployment"]["spec"]
+        for fds in (64, 64, 65)
+    )
+    assert one == same
+    assert one["template"] != other["template"]
+
+
+def test_names_are_not_tried_in_the_clusters_domains():
+    spec = pod_spec(objects({"network": {"allow": ["example.com"]}}))
+    assert spec["dnsConfig"] == {"options": [{"name": "ndots", "value": "1"}]}
+    assert "dnsConfig" not in pod_spec(objects({"network": {"allow": ["10.1.0.0/16:5432"]}}))
+
+
+def test_a_listening_server_with_a_timeout_is_not_started_again():
+    found = objects({"network": {"listen": [8080]}, "limits": {"timeout": "90s"}})
+    assert "Deployment" not in found
+    assert found["Pod"]["spec"]["restartPolicy"] == "Never"
+    assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
+    assert "Service" in found
+    # The controls: sessions have the timeout, not the pod that waits for them.
+    waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
+    assert "activeDeadlineSeconds" not in waiting
+    assert "Deployment" in objects({"network": {"listen": [8080]}})
+    with pytest.raises(PolicyError, match="timeout"):
+        listening = workload({"network": {"listen": [8080]}, "limits": {"timeout": "90s"}})
+        kubernetes.make_sandbox_objects(listening, replicas=1)
+
+
+def test_the_list_says_which_names_a_pod_reaches():
+    made = workload({"network": {"allow": ["example.com"]}, "limits": {"timeout": "5m"}})
+    held = {one.control: one.why for one in made.pod.controls}
+    assert "public addresses" in held["network"]
+    assert "each session" in held["timeout"]
+    assert "64 MiB" in held["memory"]
+    assert not {one.control: one.why for one in workload().pod.controls}["network"]
+
+
+def test_a_path_with_two_volumes_is_refused():
+    assert parse_volumes(["/d=emptydir", "/e=claim:x"]) == {
+        "/d": "emptydir",
+        "/e": "claim:x",
+    }
+    with pytest.raises(SandboxError, match="/d is named twice: emptydir and claim:x"):
+        parse_volumes(["/d=emptydir", "/d/=claim:x"])
+
+
+OBJECTS_OF_COMMANDS = {
+    "pod/notes": "Pod",
+    "service/notes": "Service",
+    "deployment/notes": "Deployment",
+    "sandboxclaim/notes": "SandboxClaim",
+}
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize("listen", [[], [8080]])
+@pytest.mark.parametrize("limits", [{}, {"timeout": "5m"}])
+def test_printed_commands_name_objects_that_are_written(listen, limits, sandbox):
+    if listen and limits and sandbox:
+        return  # refused
+    made = workload({"network": {"listen": listen}, "limits": limits})
+    written = (
+        kubernetes.make_sandbox_objects(made, replicas=2)
+        if sandbox
+        else kubernetes.make_objects(made, cilium=False)
+    )
+    lines = kubernetes_files.next_steps(made, written, "out", build=False)
+    named = {word for line in lines for word in line.split() if "/notes" in word}
+    assert named
+    assert {OBJECTS_OF_COMMANDS[word] for word in named} <= {one["kind"] for one in written}
+    last = lines[-1].split()
+    assert last[1] == ("port-forward" if listen else "exec")
+    assert ("sandboxclaim notes -o jsonpath='{.status.sandbox.name}'" in lines[-1]) == sandbox
+
+
+def test_each_server_has_its_own_secret_and_field_manager():
+    """The second server's `kubectl create secret` would fail if both had one Secret."""
+    lines = []
+    for name, server in (("one", "npm:one"), ("two", "npm:two")):
+        made = workload({"environment": {"secrets": ["TOKEN"]}})
+        made = replace(made, name=name, server=server)
+        found = kubernetes.make_objects(made, cilium=False)
+        lines.append(kubernetes_files.next_steps(made, found, "out", build=True))
+    for number, name in enumerate(("one", "two")):
+        (create,) = [line for line in lines[number] if "create secret" in line]
+        assert f"generic {name}-secrets --from-literal=TOKEN=" in create
+    managers = {line.partition("--field-manager=")[2].split()[0] for both in lines for line in both if "apply" in line}  # fmt: skip
+    assert len(managers) == 2
 
 
 @pytest.mark.parametrize(
@@ -257,11 +448,11 @@ def test_the_object_name_comes_from_the_server(words, name):
 )
 def test_invalid_volumes_are_refused(text):
     with pytest.raises(SandboxError, match="not a volume of a pod"):
-        kubernetes.parse_volume(text)
+        parse_volume(text)
 
 
 def test_a_path_may_contain_an_equals_sign():
-    assert kubernetes.parse_volume("/a=b/=claim:c") == ("/a=b", "claim:c")
+    assert parse_volume("/a=b/=claim:c") == ("/a=b", "claim:c")
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
@@ -276,3 +467,19 @@ def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
     assert all(restricted(template["podTemplate"]["spec"]))
     assert found["SandboxWarmPool"]["spec"]["replicas"] == 3
     assert found["SandboxClaim"]["spec"] == {"warmPoolRef": {"name": "notes"}}
+    assert "service" not in template
+
+
+def test_each_sandbox_of_a_pool_has_its_own_state_and_service():
+    """Sandboxes on two nodes cannot mount the same claim."""
+    made = workload({"filesystem": {"state": True}, "network": {"listen": [8080]}})
+    found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
+    assert "PersistentVolumeClaim" not in found
+    template = found["SandboxTemplate"]["spec"]
+    (claim,) = template["volumeClaimTemplates"]
+    mounts = template["podTemplate"]["spec"]["containers"][0]["volumeMounts"]
+    assert claim["metadata"]["name"] in {one["name"] for one in mounts}
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    volumes = template["podTemplate"]["spec"]["volumes"]
+    assert not [one for one in volumes if "persistentVolumeClaim" in one]
+    assert template["service"] is True

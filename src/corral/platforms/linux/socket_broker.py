@@ -61,6 +61,7 @@ MAX_PEERS = 4096
 MAX_DATAGRAM = 1 << 16
 DNS_PORT = 53
 LOOPBACK, LOOPBACK6 = bytes((127, 0, 0, 1)), bytes(15) + b"\1"
+MAPPED = bytes(10) + b"\xff\xff"
 ANY, ANY6 = bytes(4), bytes(16)
 RESOLVER = sockets.inet_address(LOOPBACK, DNS_PORT)
 UNKNOWN, HIDDEN = "an unknown address", "the process hides its memory: PR_SET_DUMPABLE"
@@ -73,13 +74,22 @@ CLOSES_ON_EXEC = {True: os.O_CLOEXEC, False: 0}
 class DatagramSocket:
     """The supervisor's view of a pair. `peer` is the address that the target has connected to."""
 
-    def __init__(self, gateway: Gateway, forget: Callable[[], object]) -> None:
+    def __init__(self, gateway: Gateway, forget: Callable[[], object], family: int) -> None:
         self.peer = RESOLVER
+        self._family = family
         self._gateway = gateway
         self.closed = forget
 
     def is_resolver(self) -> bool:
         return is_resolver(*parse_address(self.peer))
+
+    def own_address(self) -> bytes:
+        """Return an address of the peer's family. On an IPv6 socket, an IPv4 address is mapped; if
+        it is not, glibc's getaddrinfo aborts the program.
+        """
+        if _family(self.peer) == _socket.AF_INET6:
+            return LOOPBACK6
+        return MAPPED + LOOPBACK if self._family == _socket.AF_INET6 else LOOPBACK
 
     def refuse(self) -> None:
         address, port = parse_address(self.peer)
@@ -123,7 +133,7 @@ class SocketBroker:
         """Make the pair that replaces a datagram socket, whose kind the filter has checked."""
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         inode = os.fstat(theirs.fileno()).st_ino
-        pair = DatagramSocket(self.gateway, lambda: self._datagrams.pop(inode, None))
+        pair = DatagramSocket(self.gateway, lambda: self._datagrams.pop(inode, None), arguments[0])
         kind = arguments[1]
         try:
             self.gateway.dns_server.add_pair(ours, pair)
@@ -318,8 +328,7 @@ class SocketBroker:
         pair = self._datagrams.get(thread.inode(arguments[0])) if self._datagrams else None
         if pair is None:
             return CONTINUED
-        family6 = _family(pair.peer) == _socket.AF_INET6
-        name = sockets.inet_address(LOOPBACK6 if family6 else LOOPBACK, DNS_PORT - 1)
+        name = sockets.inet_address(pair.own_address(), DNS_PORT - 1)
         return _write_name(thread, arguments, name)
 
     def _get_peer_name(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:

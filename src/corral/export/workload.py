@@ -1,0 +1,126 @@
+"""Name an exported server, its image and its volumes. Refuse names that Kubernetes refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from corral.errors import SandboxError
+from corral.export.containerfile import POLICY_DIRECTORY, POLICY_FILE, SERVER
+from corral.export.pod import PodPolicy
+from corral.paths.posix import is_inside
+from corral.record import record
+
+HOME = "/home/corral"
+OWN_PLACES = (POLICY_DIRECTORY, HOME, "/tmp", "/opt/corral", "/usr", SERVER)  # noqa: S108 - the pod's
+MAX_IMAGE_LENGTH = 500
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,50}[a-z0-9])?\Z")
+VERSION = re.compile(r"(?<=[^:])(@|==)[^/@#]*(?=#|\Z)")
+IMAGE = re.compile(
+    r"(?:[a-zA-Z0-9][a-zA-Z0-9.-]*(?::[0-9]+)?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?\Z"
+)
+
+
+@record
+class Workload:
+    """An exported server: its name, its image, its command in the image, and its policy."""
+
+    name: str
+    image: str
+    argv: tuple[str, ...]
+    pod: PodPolicy
+    server: str = ""
+    """The reference or the command, by which two servers of one name are told apart."""
+
+    @property
+    def listens(self) -> bool:
+        return bool(self.pod.policy.listen)
+
+    @property
+    def secrets(self) -> str:
+        return f"{self.name}-secrets"
+
+    @property
+    def manager(self) -> str:
+        return f"corral-{short_hash(self.server)}"
+
+    def command(self) -> list[str]:
+        policy = self.pod.policy
+        flags = [*(["--strict"] * policy.strict), *(["--best-effort"] * policy.best_effort)]
+        return ["corral", "run", "--policy", POLICY_FILE, *flags, "--", *self.argv]
+
+
+def check_name(name: str) -> str:
+    if not LABEL.match(name):
+        raise SandboxError(
+            f"{name!r} cannot name an object of Kubernetes",
+            hint="--name takes lower-case letters, digits and hyphens, at most 52",
+        )
+    return name
+
+
+def check_image(image: str) -> str:
+    if len(image) > MAX_IMAGE_LENGTH or not IMAGE.match(image):
+        raise SandboxError(
+            f"{image!r} is not the name of an image",
+            hint="--image takes registry/name:tag or registry/name@sha256:DIGEST",
+        )
+    return image
+
+
+def make_name(words: Sequence[str]) -> str:
+    """Return a name for the reference or the command: `npm:@scope/notes@1.2` is `notes-HASH`.
+
+    Two servers have two names, and so has a server beside a chart of the same name. All versions
+    of a package have the same name.
+    """
+    word = next((word for word in words if not word.startswith("-")), "")
+    word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]
+    short = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:45].strip("-") or "server"
+    return f"{short}-{short_hash(describe_server(words))}"
+
+
+def describe_server(words: Sequence[str]) -> str:
+    """Return the reference without its version, or the command."""
+    return " ".join(VERSION.sub("", word) if word in words[:1] else word for word in words)
+
+
+def short_hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:6]
+
+
+def parse_volumes(texts: Iterable[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        path, volume = parse_volume(text)
+        if path in found:
+            raise SandboxError(
+                f"--volume {path} is named twice: {found[path]} and {volume}",
+                hint="leave one of them out",
+            )
+        found[path] = volume
+    return found
+
+
+def parse_volume(text: str) -> tuple[str, str]:
+    """Split `PATH=claim:NAME`, `PATH=configmap:NAME` or `PATH=emptydir`."""
+    path, equals, volume = text.rpartition("=")
+    kind, _, name = volume.partition(":")
+    named = kind in {"claim", "configmap"} and LABEL.match(name)
+    path = path.rstrip("/")
+    plain = path == os.path.normpath(path) and path.isprintable() and ":" not in path
+    if not equals or not path.startswith("/") or not plain or not (named or volume == "emptydir"):
+        raise SandboxError(
+            f"--volume {text!r} is not a volume of a pod",
+            hint="write PATH=claim:NAME, PATH=configmap:NAME or PATH=emptydir, with an absolute"
+            " path without colons",
+        )
+    for own in OWN_PLACES:
+        if is_inside(path, own) or is_inside(own, path):
+            raise SandboxError(
+                f"--volume {path}: the pod has {own} for corral itself", hint="use another path"
+            )
+    return path, volume
