@@ -229,7 +229,7 @@ def _preload() -> None:
     """Import modules for the end of the run now, because the package may be replaced meanwhile."""
     from corral.denials import discarded  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
-    from corral.supervisor import kept_report  # noqa: F401
+    from corral.supervisor import kept_report, secret_values  # noqa: F401
 
 
 class _KeptDenials:

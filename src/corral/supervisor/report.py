@@ -7,7 +7,7 @@ import os
 from corral.abi.signal_numbers import SIGKILL, SIGXCPU
 from corral.errors import EXIT_TIMEOUT
 from corral.policy.variables import masked
-from corral.record import fields, record
+from corral.record import fields, record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,6 +84,14 @@ class Report:
 
 
 def build_report(plan: Plan, ending: Ending) -> Report:
+    """Return the report of a run, with the secrets masked in the names that its target chose."""
+    discarded, traffic = ending.reaped.discarded, ending.traffic
+    if discarded or traffic:
+        from corral.supervisor.secret_values import hide_values
+
+        hide = hide_values(plan)
+        discarded = tuple(replace(row, path=hide(row.path)[0]) for row in discarded)
+        traffic = tuple((hide(name)[0], seen) for name, seen in traffic)
     return Report(
         command=masked(plan.program.typed or plan.program.argv),
         outcome=find_outcome(plan, ending),
@@ -96,9 +104,9 @@ def build_report(plan: Plan, ending: Ending) -> Report:
         ),
         hit=_limits_hit(plan, ending),
         denials=ending.denials,
-        discarded=ending.reaped.discarded,
+        discarded=discarded,
         discarded_whole=ending.reaped.discarded_whole,
-        traffic=ending.traffic,
+        traffic=traffic,
         timeline=ending.reaped.timeline,
         created=tuple(path for path in plan.watched if os.path.lexists(path)),
         warnings=(*plan.warnings, *ending.replaced, *ending.reaped.restored),
