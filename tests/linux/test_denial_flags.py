@@ -470,6 +470,22 @@ def test_an_argument_that_names_an_ungranted_path_is_reported(user):
     assert (answer, denied(done)) == (True, [])
 
 
+@pytest.mark.parametrize("how", ["flag", "policy"])
+def test_a_variable_passed_by_name_that_names_an_ungranted_path_is_reported(user, how):
+    notes = user.home / "named"
+    notes.mkdir(exist_ok=True)
+    os.chown(notes, user.owner, user.owner)
+    code = "answer = os.path.isdir(os.environ['NOTES'])"
+    policy = json.dumps({"version": 1, "environment": {"pass": ["NOTES", "NOT_SET"]}})
+    flags = ("--env", "NOTES") if how == "flag" else ("--policy", policy)
+    env = user.environment(NOTES=str(notes), OTHER=str(notes.parent / "other"))
+    answer, done = try_code(user, code, flags=flags, env=env)
+    assert not answer
+    assert denied(done) == [f"access to {notes}; --read {notes}"]
+    answer, done = try_code(user, code, flags=(*flags, "--read", str(notes)), env=env)
+    assert (answer, denied(done)) == (True, [])
+
+
 def test_a_relative_argument_is_taken_from_the_directory_of_the_start(user):
     notes = user.home / "near" / "notes"
     notes.mkdir(parents=True, exist_ok=True)

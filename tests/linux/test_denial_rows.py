@@ -158,7 +158,7 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
     assert run(inhabitant, server, "address", flags=flag).stdout == b"from far\n"
 
 
-@pytest.mark.parametrize("where", ["argument", "variable", "allowlist"])
+@pytest.mark.parametrize("where", ["argument", "variable", "passed", "allowlist"])
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
@@ -168,12 +168,15 @@ def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     before = {
         "argument": (),
         "variable": ("--env", f"SERVER_ADDRESS={ADDRESS}"),
+        "passed": ("--env", "SERVER_ADDRESS"),
         "allowlist": ("--allow-net", "example.com:8080"),
     }[where]
-    done = run(inhabitant, server, *words, flags=before)
+    env = {"SERVER_ADDRESS": ADDRESS} if where == "passed" else None
+    done = run(inhabitant, server, *words, flags=before, env=env)
     assert b"from far" not in done.stdout
     flag = named(done, f"denied: connection to {ADDRESS}")
-    assert run(inhabitant, server, *words, flags=(*before, *flag)).stdout == b"from far\n"
+    done = run(inhabitant, server, *words, flags=(*before, *flag), env=env)
+    assert done.stdout == b"from far\n"
 
 
 def test_a_denied_process_start_is_reported(user, server):
