@@ -25,6 +25,7 @@ from corral.abi import linux_sockets as sockets
 from corral.network.addresses import unmap
 from corral.network.budgets import RateLimit
 from corral.platforms.linux import calling_thread
+from corral.platforms.linux.denied_sockets import UNKNOWN
 from corral.platforms.linux.mechanisms import published_ports
 from corral.platforms.linux.notified_calls import Decision, Given
 from corral.record import replace
@@ -61,7 +62,7 @@ DNS_PORT = 53
 LOOPBACK, LOOPBACK6 = bytes((127, 0, 0, 1)), bytes(15) + b"\1"
 ANY, ANY6 = bytes(4), bytes(16)
 RESOLVER = sockets.inet_address(LOOPBACK, DNS_PORT)
-UNKNOWN, HIDDEN = "an unknown address", "the process hides its memory: PR_SET_DUMPABLE"
+HIDDEN = "the process hides its memory: PR_SET_DUMPABLE"
 UNSPECIFIED = bytes(16)
 """The address of family AF_UNSPEC, which ends a connection."""
 UNIX_KINDS = {"UNIX-STREAM": _socket.SOCK_STREAM, "UNIX": _socket.SOCK_SEQPACKET}
