@@ -118,6 +118,7 @@ RIGS = {
     ),
     "dbus": Rig("a real D-Bus daemon", {"dbus-daemon": "dbus"}),
     "packaging": Rig("the built package, installed by uv and pipx", modules=("build", "uv")),
+    "chromium": Rig("the page of a report in a real browser", {"/usr/bin/chromium": "chromium"}),
     "postgres": Rig("a real database", {"/usr/lib/postgresql/*/bin/initdb": "postgresql"}),
     "runc": Rig("exported bundles in a real OCI runtime", {"runc": "runc"}),
     "containers": Rig(
@@ -171,6 +172,7 @@ GROUPS = {
         "strace",
         "shells",
         "dbus",
+        "chromium",
         "postgres",
     ),
     "all": tuple(RIGS),
