@@ -11,7 +11,7 @@ import sys
 import time
 
 from corral.network.budgets import RateLimit
-from corral.platforms.linux.notified_calls import Decision
+from corral.platforms.linux.notified_calls import UNKNOWN, Decision
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from corral.abi.linux_notifications import Notification
     from corral.denials.records import Denials
 
-UNKNOWN = "an unknown address"
 WHY = "without namespaces its name is not seen; `corral learn` shows it"
 BURST, RATE = 64, 64
 """The number of calls that are answered at once, and then per second. Waiting costs no time."""

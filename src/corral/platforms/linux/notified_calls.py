@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     Verdict = Literal["deny", "continue", "answer"]
 
 EPERM = 1
+UNKNOWN = "an unknown address"
+"""The destination of a denied connection whose address is not seen."""
 
 
 @record

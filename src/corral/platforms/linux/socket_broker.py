@@ -25,9 +25,8 @@ from corral.abi import linux_sockets as sockets
 from corral.network.addresses import unmap
 from corral.network.budgets import RateLimit
 from corral.platforms.linux import calling_thread
-from corral.platforms.linux.denied_sockets import UNKNOWN
 from corral.platforms.linux.mechanisms import published_ports
-from corral.platforms.linux.notified_calls import Decision, Given
+from corral.platforms.linux.notified_calls import UNKNOWN, Decision, Given
 from corral.record import replace
 from corral.safe_text import printable
 

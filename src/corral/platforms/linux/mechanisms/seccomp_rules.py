@@ -445,7 +445,7 @@ def target_rules(
             unix_sockets=unix_sockets,
             namespaces=namespaces,
             broker=broker,
-            notices=notices and not watch_paths,
+            notices=notices and not subprocess and not watch_paths,
         ),
         **_processes(subprocess=subprocess, cookie=cookie, notices=notices),
     }
