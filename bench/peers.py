@@ -134,6 +134,46 @@ def write_scripts(python: str, directory: str) -> dict[str, str]:
     return paths
 
 
+NOTICES = {
+    "platforms/linux/tier_namespaces.py": {
+        'notices=NOTIFICATION in mechanisms.get("subprocess", "")': "notices=False",
+        ", outbound_listeners.DeniedNetwork()]": "]",
+    }
+}
+"""By module, the lines that make a run report denials, and what a run without reports has there."""
+
+
+def write_silent_script(python: str, directory: str) -> str:
+    """Write a console script that runs a copy of corral without reports of denials.
+
+    The copy has the same start path otherwise. A patch at run time would have to import modules
+    first, which would change what is measured.
+    """
+    code = "import corral, os; print(os.path.dirname(corral.__file__))"
+    done = subprocess.run([python, "-c", code], capture_output=True, check=True, text=True)
+    copy = os.path.join(directory, "silent")
+    shutil.copytree(done.stdout.strip(), os.path.join(copy, "corral"), dirs_exist_ok=True)
+    for module, changes in NOTICES.items():
+        path = os.path.join(copy, "corral", module)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for old, new in changes.items():
+            text = replace_once(text, old, new)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    script = os.path.join(directory, "corral-silent")
+    with open(script, "w", encoding="utf-8") as file:
+        file.write(f"#!{python}\nimport sys\nsys.path.insert(0, {copy!r})\n{SCRIPTS['uv']}")
+    os.chmod(script, 0o755)
+    return script
+
+
+def replace_once(text: str, old: str, new: str) -> str:
+    if text.count(old) != 1:
+        raise ValueError(f"{old!r} occurs {text.count(old)} times")
+    return text.replace(old, new)
+
+
 def find_view(corral: str, environment: Mapping[str, str]) -> dict[str, object]:
     """Return the filesystem view of `corral run -- /bin/true` from `corral explain`."""
     command = [corral, "explain", "--json", "--", TARGET]

@@ -24,9 +24,11 @@ PARTS = ("cold", "warm", "stdio")
 PYTHON, CORRAL = "python -I -c pass", "corral run (uv's script)"
 CORRAL_BY_PIP = "corral run (pip's script)"
 CORRAL_ALLOWLIST = "corral run --allow-net (uv's script)"
+CORRAL_SILENT = "corral run without reports of denials (uv's script)"
 LAUNCH, POOL = "corral.launch + wait", "corral.Pool.launch + wait"
 COLD_BUDGETS = {PYTHON: 2.8, "srt": 0.2}
 ALLOWLIST_BUDGET = 1.15
+NOTICE_BUDGET, NOTICE_CPU_BUDGET = 1.03, 1.06
 CPU_BUDGETS = {"bubblewrap": 1.8}
 POOL_BUDGETS = {"bubblewrap": 0.8}
 SUPERVISOR_MB = 12.0
@@ -111,11 +113,13 @@ def cold(
     corral: peers.Installed, found: Commands, environment: Mapping[str, str], rounds: int
 ) -> Section:
     scripts = peers.write_scripts(corral.python, os.path.dirname(corral.corral))
+    silent = peers.write_silent_script(corral.python, os.path.dirname(corral.corral))
     lines = {
         "true": [peers.TARGET],
         PYTHON: [corral.python, "-I", "-c", "pass"],
         CORRAL: [scripts["uv"], "run", "--", peers.TARGET],
         CORRAL_BY_PIP: [scripts["pip"], "run", "--", peers.TARGET],
+        CORRAL_SILENT: [silent, "run", "--", peers.TARGET],
         CORRAL_ALLOWLIST: [scripts["uv"], "run", "--allow-net", "example.com", "--", peers.TARGET],
         **found,
     }
@@ -130,9 +134,12 @@ def cold(
             settle_seconds=SETTLE_SECONDS,
         )
     allowlist = f"{CORRAL_ALLOWLIST} / {CORRAL}"
+    notices = f"{CORRAL} / {CORRAL_SILENT}"
     ratios = (
         *compare(stats, CORRAL, COLD_BUDGETS),
         measure.ratio(allowlist, stats[CORRAL_ALLOWLIST], stats[CORRAL], ALLOWLIST_BUDGET),
+        measure.ratio(notices, stats[CORRAL], stats[CORRAL_SILENT], NOTICE_BUDGET),
+        *measure.cpu_ratio(notices, stats[CORRAL], stats[CORRAL_SILENT], NOTICE_CPU_BUDGET),
         *measure.cpu_ratio(f"{CORRAL} / {PYTHON}", stats[CORRAL], stats[PYTHON]),
         *measure.cpu_ratio(allowlist, stats[CORRAL_ALLOWLIST], stats[CORRAL]),
     )
@@ -147,7 +154,7 @@ def compare(
     return tuple(
         measure.ratio(f"{ours} / {name}", stats[ours], other, budgets.get(name))
         for name, other in stats.items()
-        if name not in {ours, "true", CORRAL_BY_PIP, CORRAL_ALLOWLIST}
+        if name not in {ours, "true", CORRAL_BY_PIP, CORRAL_ALLOWLIST, CORRAL_SILENT}
     )
 
 

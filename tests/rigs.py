@@ -134,6 +134,7 @@ RIGS = {
     ),
     "dbus": Rig("a real D-Bus daemon", {"dbus-daemon": "dbus"}),
     "packaging": Rig("the built package, installed by uv and pipx", modules=("build", "uv")),
+    "chromium": Rig("the page of a report in a real browser", {"/usr/bin/chromium": "chromium"}),
     "postgres": Rig("a real database", {"/usr/lib/postgresql/*/bin/initdb": "postgresql"}),
     "runc": Rig("exported bundles in a real OCI runtime", {"runc": "runc"}),
     "containers": Rig(
@@ -190,6 +191,7 @@ GROUPS = {
         "strace",
         "shells",
         "dbus",
+        "chromium",
         "postgres",
     ),
     "all": tuple(RIGS),

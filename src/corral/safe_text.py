@@ -1,5 +1,7 @@
 """Make text from untrusted sources safe for a message or a terminal."""
 
+MASK = "***"
+"""Replaces a secret in a text."""
 MAX_INTEGER = 2**63 - 1
 PLAIN = frozenset("@%+=:,./-_~")
 """Characters that a shell takes literally, beside letters and digits."""

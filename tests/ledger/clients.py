@@ -69,7 +69,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             ("status-inventory", "every server of every client on this machine, walled or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
-            ("kept-denials", "at most 200 lines per server, with secrets masked.", (f"{GRANT}::test_kept_denials_are_bounded_and_private", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/unit/denials/test_kept.py::test_secrets_in_a_denial_are_masked")),
+            ("kept-denials", "at most 200 lines per server, with secrets masked.", (f"{GRANT}::test_kept_denials_are_bounded_and_private", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value")),
             ("grant-exact", "`grant` changes the flags of the wrapped server in every client that has it, prints the difference, and changes no other byte.", (f"{GRANT}::test_a_denied_name_is_kept_shown_and_granted", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
             ("grant-two", "If the server has different flags in two clients, both are shown, and each client keeps its own.", (f"{GRANT}::test_grant_changes_a_server_in_both_clients",)),
             ("wrap-regrant", "`corral wrap --read ~/notes cursor notes` does the same with a server that is wrapped already, and keeps its other flags.", (f"{GRANT}::test_wrap_does_not_change_a_wrapped_servers_grants",)),

@@ -191,6 +191,25 @@ CLAIMS: tuple[Claim, ...] = (
         source=SECURITY,
     ),
     Claim(
+        id="bare-names",
+        sentence="A run reports once that the target wanted the network, and names `corral learn`, which shows the names.",
+        tests=(
+            "tests/linux/test_denial_flags.py::test_without_namespaces_a_run_reports_the_network_and_learn_its_names",
+            "tests/linux/test_denial_rows.py::test_an_ungranted_name_without_an_allowlist_is_reported",
+        ),
+        source=SECURITY,
+    ),
+    Claim(
+        id="denial-secrets",
+        sentence="like a secret, are masked on stderr, in the report, the audit and the stored denials.",
+        tests=(
+            "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value",
+            "tests/linux/test_denial_secrets.py::test_the_python_api_reports_no_secrets_value",
+            "tests/unit/supervisor/test_secret_values.py::test_values_that_look_like_secrets_are_found",
+        ),
+        source=SECURITY,
+    ),
+    Claim(
         id="learn-flood",
         sentence="A flood of paths or names does not hide that a target looked for secrets.",
         tests=(

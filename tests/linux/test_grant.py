@@ -253,9 +253,8 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     assert "memory 1" in run(desk, path)
 
 
-def test_grant_without_flags_asks_about_each_denial(desk):
-    path = configure(desk, "cursor")
-    run(desk, path)
+def answer_questions(desk, answers, act=lambda: None):
+    """Answer the questions of `corral grant notes` on a terminal. Call `act` before the last answer."""
     master, slave = pty.openpty()
     process = desk.user.popen(
         [str(desk.user.python), str(desk.corral_path), "grant", "notes"],
@@ -268,18 +267,53 @@ def test_grant_without_flags_asks_about_each_denial(desk):
         preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
     )
     os.close(slave)
-    shown, answers = b"", [b"y\n", b"n\n"]
+    shown, left = b"", list(answers)
     try:
         while chunk := os.read(master, 4096):
             shown += chunk
             if shown.rstrip().endswith(b"[y/N]"):
-                os.write(master, answers.pop(0))
+                if len(left) == 1:
+                    act()
+                os.write(master, left.pop(0))
     except OSError:
         pass  # the other end is closed
-    assert process.wait(60) == 0, shown.decode()
+    os.close(master)
+    return process.wait(60), shown.decode()
+
+
+def test_grant_without_flags_asks_about_each_denial(desk):
+    path = configure(desk, "cursor")
+    run(desk, path)
+    code, shown = answer_questions(desk, [b"y\n", b"n\n"])
+    assert code == 0, shown
     words = entries(path)["notes"]["args"]
     assert "api.x.com" in words
     assert "hunter2.y.com" not in words
+
+
+def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
+    """The client replaces its file while a question waits for the answer."""
+    path = configure(desk, "cursor")
+    run(desk, path)
+    document = json.loads(path.read_text())
+    document["mcpServers"]["notes"] = {"command": "server", "args": ["--new"]}
+    changed = json.dumps(document)
+    code, shown = answer_questions(desk, [b"y\n", b"n\n"], lambda: path.write_text(changed))
+    assert code == 125, shown
+    assert "notes was changed meanwhile, and is not wrapped now" in shown
+    assert "nothing was written" in shown
+    assert path.read_text() == changed
+
+
+def test_a_grant_keeps_what_the_client_changed_meanwhile(desk):
+    """The control: a change elsewhere in the file is kept, and the grant is added."""
+    path = configure(desk, "cursor")
+    run(desk, path)
+    changed = path.read_text().replace('"other"', '"another"')
+    code, shown = answer_questions(desk, [b"y\n", b"n\n"], lambda: path.write_text(changed))
+    assert code == 0, shown
+    assert "api.x.com" in entries(path)["notes"]["args"]
+    assert '"another"' in path.read_text()
 
 
 READER = """\

@@ -175,3 +175,42 @@ def test_names_and_addresses_are_proposed_in_both_tiers(user):
     assert b"; --allow-net api.example.test\n" in done.stderr
     assert b"; --allow-net 11.0.0.9:4433\n" in done.stderr
     assert b"learn.invalid" not in done.stderr
+
+
+def closing_lines(user, code: str, *flags: str, **variables: str) -> list[str]:
+    env = user.environment(**variables)
+    done = user.corral("learn", *flags, "--", user.python, "-c", code, env=env)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.decode().splitlines()
+    watched = next(at for at, line in enumerate(lines) if line.startswith("corral: watched "))
+    return [line.removeprefix("corral: ") for line in lines[watched + 1 :]]
+
+
+REFUSED = "import socket; socket.socket().connect_ex(('127.0.0.1', 5432))"
+
+
+def test_what_is_never_proposed_is_not_called_given(user, project):
+    code = f"import os; os.access('{project}/.ssh/a', 4) or open('{project}/.ssh/a')"
+    lines = closing_lines(user, f"try:\n    {code}\nexcept OSError:\n    pass")
+    assert lines[0].startswith(f"it asked for {project}/.ssh/a: never proposed")
+    assert lines[1:] == ["there is nothing to propose; it did not get what is listed above"]
+    assert closing_lines(user, "pass") == ["it got everything that it asked for"]
+
+
+def test_the_reason_of_a_proposal_is_a_whole_sentence(user):
+    [line] = closing_lines(user, REFUSED)
+    assert line == (
+        "connection to 127.0.0.1:5432 (nothing listens there inside; the sandbox does not share"
+        " the host's loopback); --allow-net 127.0.0.1:5432"
+    )
+
+
+def test_learn_lists_denials_that_no_flag_allows(user):
+    """The name has the value of a secret, which a flag would show."""
+    code = "import os, socket\ntry:\n    socket.getaddrinfo(os.environ['TOK'] + '.example', 80)\n"
+    code += "except OSError:\n    pass"
+    lines = closing_lines(user, code, "--secret", "TOK", TOK="s3cr3tvalue42")
+    assert any(
+        line.startswith("denied: name ***.example (with the value of TOK)") for line in lines
+    )
+    assert not any("s3cr3t" in line or "everything" in line for line in lines)

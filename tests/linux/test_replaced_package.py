@@ -6,6 +6,7 @@ the reason.
 """
 
 import itertools
+import json
 import os
 import pathlib
 import shutil
@@ -16,7 +17,8 @@ import sys
 import zipfile
 
 import pytest
-from test_faults import ATTEMPTS, BOTH_TIERS, Run, ended_well
+from test_faults import ATTEMPTS, BOTH_TIERS, TARGET, Run, ended_well
+from traces import PATIENCE
 
 FLAGS = {
     "plain": (),
@@ -173,3 +175,84 @@ def test_an_upgrade_right_after_the_start_is_reported(ordinary):
     assert ended_well(code, err), (code, err)
     assert code == 7 or "replaced while it ran" in err
     check_upgraded(run, ordinary)
+
+
+CALLER = """
+import json, os, pathlib, sys, time
+import corral
+how, target, policy, attempts = sys.argv[1], sys.argv[2], *map(json.loads, sys.argv[3:5])
+def parent(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+def is_idle(pid):
+    words = pathlib.Path(f"/proc/{pid}/syscall").read_text().split()
+    return words[0] in ("7", "73") and words[3] in ("0xffffffff", "0x0")
+def launch(code):
+    start = pool.launch if how == "pool" else corral.launch
+    given = (policy,) if how == "launch" else ()
+    return start([sys.executable, "-ISc", code], *given, stdin=corral.PIPE, stdout=corral.PIPE)
+pool = corral.Pool(policy)
+with pool:
+    if how == "pool":
+        with launch("pass") as first:
+            first.wait(60)
+    with launch(target) as box:
+        assert box.stdout.readline() == b"ready\\n"
+        supervisor = box.pid
+        while parent(parent(supervisor)) != os.getpid():
+            supervisor = parent(supervisor)
+        while not is_idle(supervisor):
+            time.sleep(0.01)
+        print("idle", flush=True)
+        sys.stdin.readline()
+        answers = []
+        for word in attempts:
+            box.stdin.write(word.encode() + b"\\n")
+            box.stdin.flush()
+            answers.append(box.stdout.readline().decode().strip())
+        box.stdin.close()
+        code = box.wait(60)
+report = box.report
+denials = {row.kind: row.destination for row in report.denials}
+print(json.dumps([code, answers, denials, [row.path for row in report.discarded]]))
+"""
+POLICIES = {
+    "plain": {"version": 1},
+    "allowlist": {"version": 1, "network": {"allow": ["example.com"]}},
+}
+
+
+class RemovedUnderCaller(Removed):
+    """A program that uses the Python API from a copy of the package."""
+
+    def __init__(self, user, how: str, policy: dict[str, object]) -> None:
+        self.package = user.home / "site"
+        self.install(user.package)
+        argv = [user.python, "-c", CALLER, how, TARGET, json.dumps(policy), json.dumps(ATTEMPTS)]
+        env = user.environment(PYTHONPATH=str(self.package))
+        pipe = subprocess.PIPE
+        self.process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env)
+        assert self.process.stdout.readline() == "idle\n", self.process.stderr.read()
+
+
+class UpgradedUnderCaller(RemovedUnderCaller, Upgraded):
+    def remove(self) -> None:
+        self.upgrade()
+
+
+@pytest.mark.parametrize("how", ["launch", "pool"])
+@pytest.mark.parametrize("change", [RemovedUnderCaller, UpgradedUnderCaller])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_run_of_the_python_api_ends_well_after_its_package_was_replaced(
+    ordinary, how, change, policy
+):
+    run = change(ordinary, how, POLICIES[policy])
+    run.remove()
+    out, err = run.process.communicate("\n", timeout=PATIENCE)
+    assert run.process.returncode == 0, err
+    code, answers, denials, discarded = json.loads(out)
+    # With an allowlist the gateway accepts a connection before it refuses the address.
+    wanted = {"plain": "denied", "allowlist": "allowed"}[policy]
+    assert (code, answers) == (7, ["denied", "denied", wanted, "denied"]), err
+    assert {"name", "start"} <= set(denials)
+    assert denials["name"] == "example.org"
+    assert discarded == ["~/written"]

@@ -2,11 +2,14 @@
 
 import html.parser
 import json
-import shutil
+import re
+import struct
 import subprocess
+import zlib
 
 import pytest
 
+import rigs
 from corral.denials.records import Denial, Discarded
 from corral.network.traffic import Traffic
 from corral.plan.model import Held
@@ -21,7 +24,11 @@ try:
 except OSError:
     pass
 """
-BROWSER = shutil.which("chromium")
+BROWSER = "/usr/bin/chromium"
+SCHEMES = {"light": 1, "dark": 0}
+"""The numbers of `preferredColorScheme` in Blink."""
+MIN_CONTRAST = 4.5
+"""The contrast of text according to WCAG 2, level AA."""
 
 
 class Elements(html.parser.HTMLParser):
@@ -64,19 +71,24 @@ def hostile_report():
 
 
 def browse(path, *flags):
-    if BROWSER is None:
-        pytest.skip("no chromium on PATH")
+    rigs.need("chromium")
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", *flags, f"file://{path}"]
     done = subprocess.run(command, capture_output=True, timeout=120, check=True)
     return done.stdout.decode()
 
 
-def test_every_text_of_the_page_is_escaped(tmp_path):
+def test_every_text_of_the_page_is_escaped():
     page = render(hostile_report())
     plain = Elements(page)
     assert not plain.names & {"script", "img"}
     assert "\x1b" not in page
     assert "\u202e" not in page
+
+
+@pytest.mark.rig("chromium")
+def test_a_browser_shows_every_text_of_the_page_as_text(tmp_path):
+    page = render(hostile_report())
+    plain = Elements(page)
     path = tmp_path / "run.html"
     path.write_text(page)
     shown = Elements(browse(path, "--dump-dom"))
@@ -85,12 +97,89 @@ def test_every_text_of_the_page_is_escaped(tmp_path):
     assert "</script><img" in shown.text
 
 
+def read_colours(page: str) -> dict[str, dict[str, str]]:
+    """Return the page's colours by scheme and name."""
+    first, second = re.findall(r":root \{(.*?)\}", page, re.DOTALL)
+    names = {
+        scheme: dict(re.findall(r"--(\w+): #(\w+);", text))
+        for scheme, text in (("light", first), ("dark", second))
+    }
+    assert set(names["light"]) == set(names["dark"]) >= {"text", "back", "card"}
+    return names
+
+
+def brightness(colour: str) -> float:
+    """Return the relative luminance of a colour, as WCAG 2 defines it."""
+    digits = colour if len(colour) == 6 else "".join(2 * one for one in colour)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_text_of_the_page_has_contrast(scheme):
+    colours = read_colours(render(hostile_report()))[scheme]
+    for text in set(colours) - {"back", "card", "line"}:
+        for back in ("back", "card"):
+            low, high = sorted(brightness(colours[one]) for one in (text, back))
+            assert (high + 0.05) / (low + 0.05) >= MIN_CONTRAST, (text, back)
+
+
+def read_pixels(path) -> list[tuple[int, int, int]]:
+    """Return the pixels of a screenshot: a PNG of 8 bits with or without transparency."""
+    raw, at, body = path.read_bytes(), 8, b""
+    width, height, _, kind = struct.unpack_from(">IIBB", raw, 16)
+    while at < len(raw):
+        (size,) = struct.unpack_from(">I", raw, at)
+        if raw[at + 4 : at + 8] == b"IDAT":
+            body += raw[at + 8 : at + 8 + size]
+        at += size + 12
+    step = {2: 3, 6: 4}[kind]
+    lines, above, pixels = zlib.decompress(body), bytearray(width * step), []
+    for row in range(height):
+        start = row * (width * step + 1)
+        line = unfilter(lines[start], bytearray(lines[start + 1 :][: width * step]), above, step)
+        pixels += [tuple(line[one : one + 3]) for one in range(0, width * step, step)]
+        above = line
+    return pixels
+
+
+def unfilter(kind: int, line: bytearray, above: bytearray, step: int) -> bytearray:
+    for at in range(len(line)):
+        left = line[at - step] if at >= step else 0
+        corner = above[at - step] if at >= step else 0
+        guess = left + above[at] - corner
+        nearest = min((left, above[at], corner), key=lambda one: abs(guess - one))
+        line[at] = (line[at] + (0, left, above[at], (left + above[at]) // 2, nearest)[kind]) % 256
+    return line
+
+
+@pytest.mark.rig("chromium")
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_browser_shows_the_page_in_light_and_dark(tmp_path, scheme):
+    page, picture = tmp_path / "run.html", tmp_path / "run.png"
+    page.write_text(render(hostile_report()))
+    browse(
+        page,
+        f"--screenshot={picture}",
+        "--window-size=480,480",
+        f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}",
+    )
+    pixels = [f"{red:02x}{green:02x}{blue:02x}" for red, green, blue in read_pixels(picture)]
+    colours = read_colours(page.read_text())[scheme]
+    back = "ffffff" if colours["back"] == "fff" else colours["back"]
+    assert pixels.count(back) > len(pixels) / 4
+    assert pixels.count(colours["text"]) > 0
+
+
+@pytest.mark.rig("chromium")
 def test_the_browser_runs_scripts_of_an_ordinary_page(tmp_path):
     path = tmp_path / "control.html"
     path.write_text("<body><script>document.body.append('r' + 'an')</script>")
     assert "ran" in Elements(browse(path, "--dump-dom")).text
 
 
+@pytest.mark.rig("chromium")
 def test_a_run_writes_a_page_that_a_browser_shows(user, tmp_path):
     page = user.home / "run.html"
     page.unlink(missing_ok=True)
@@ -124,6 +213,7 @@ while time.process_time() < end:
 """
 
 
+@pytest.mark.rig("chromium")
 def test_a_sampled_run_has_a_timeline(user, tmp_path):
     """On every host a stated limit of CPU time is sampled."""
     page, report = user.home / "run.html", user.home / "run.json"

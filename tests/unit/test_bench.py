@@ -12,6 +12,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+import corral
+
 BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 
 
@@ -288,3 +290,15 @@ def test_the_cpu_time_of_a_process_is_the_kernels_count():
     after = os.times()
     tick = 1 / os.sysconf("SC_CLK_TCK")
     assert before.user + before.system - tick <= found <= after.user + after.system + tick
+
+
+def test_the_copy_without_reports_of_denials_differs_in_these_lines_only(tmp_path):
+    """If a line changes, the benchmark must not go on comparing corral with itself."""
+    script = pathlib.Path(peers.write_silent_script(sys.executable, str(tmp_path)))
+    assert script.stat().st_mode & 0o111
+    source, copy = pathlib.Path(corral.__file__).parent, tmp_path / "silent" / "corral"
+    files = {path.relative_to(source) for path in source.rglob("*.py")}
+    changed = {str(one) for one in files if (source / one).read_text() != (copy / one).read_text()}
+    assert changed == set(peers.NOTICES)
+    with pytest.raises(ValueError, match="2 times"):
+        peers.replace_once("aa", "a", "b")

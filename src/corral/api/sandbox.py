@@ -11,6 +11,7 @@ from corral.abi.signal_numbers import SIGKILL, SIGTERM
 from corral.api import wire_format
 from corral.errors import SupervisionError
 from corral.platforms.contract import Ending
+from corral.supervisor import secret_values  # noqa: F401 - `build_report` needs it at the end
 from corral.supervisor.report import Report, build_report
 
 TYPE_CHECKING = False

@@ -68,7 +68,7 @@ def encode(item: Plan | Ending | Host) -> bytes:
 def encode_plan(plan: Plan) -> bytes:
     """Return a plan without the parts that only the caller's report needs."""
     program = replace(plan.program, notes=())
-    return encode(replace(plan, program=program, secret_names=(), watched=(), warnings=()))
+    return encode(replace(plan, program=program, watched=(), warnings=()))
 
 
 def decode(raw: bytes, kind: type[Kind]) -> Kind:

@@ -7,10 +7,11 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 from corral.cli import approve, client_output, output, run, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
-from corral.denials.records import Denials
+from corral.denials.records import Denial, Denials
 from corral.disk_hints import disk_hint
 from corral.errors import SandboxError, UnenforceableError
 from corral.learn.policy_text import policy_text
@@ -38,6 +39,8 @@ FLAGS = (
     Flag(name="--accept", help="accept every proposal without a question"),
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
+WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
+"""Kinds of denials that the watched calls show, too."""
 NOWHERE = "learn.invalid"
 """A name that never exists. Allowing it starts the gateway, which sees all other addresses."""
 
@@ -69,7 +72,7 @@ def main(options: Options, rest: list[str]) -> int:
     )
     if options.has("--json"):
         output.write_json(to_json(learned))
-    _print(learned)
+    _print(learned, ending.denials)
     accepted = _accept(options, learned)
     if accepted:
         output.note("accepted: " + " ".join(one.typed() for one in accepted))
@@ -127,12 +130,18 @@ def _name_next_command(word: str, accepted: list[Proposal]) -> None:
     output.note(f"to keep this: corral {shlex.join(command)} {flags}")
 
 
-def _print(learned: Learned) -> None:
+def _print(learned: Learned, denials: Sequence[Denial]) -> None:
+    proposed = {one.typed() for one in learned.proposed}
+    others = [row for row in denials if row.allow not in proposed and row.kind not in WATCHED]
+    for row in others:
+        output.note(row.describe())
     for path, reason in learned.never:
         output.note(f"it asked for {path}: never proposed, {reason}")
     for one in learned.proposed:
         output.note(f"{one.why}; {one.typed()}")
-    if not learned.proposed:
+    if not learned.proposed and (learned.never or others):
+        output.note("there is nothing to propose; it did not get what is listed above")
+    elif not learned.proposed:
         output.note("it got everything that it asked for")
 
 

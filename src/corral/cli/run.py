@@ -230,7 +230,7 @@ def _preload() -> None:
     from corral.denials import discarded  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
     from corral.policy import secret_files  # noqa: F401
-    from corral.supervisor import kept_report  # noqa: F401
+    from corral.supervisor import kept_report, secret_values  # noqa: F401
 
 
 class _KeptDenials:

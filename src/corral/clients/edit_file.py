@@ -20,8 +20,9 @@ from corral.clients.unwrap import unwrap
 from corral.clients.wrap import Proposal, wrap
 from corral.errors import SandboxError
 from corral.formats.positions import BrokenFileError, Splice, splice
-from corral.policy.variables import MASK, is_secret, is_secret_name
+from corral.policy.variables import is_secret, is_secret_name
 from corral.record import record
+from corral.safe_text import MASK
 
 MIN_SECRET_LENGTH = 4
 """A shorter secret may be part of any word, so it is masked only as the value of its own key."""

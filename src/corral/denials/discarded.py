@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from corral.denials.records import MAX_TEXT_LENGTH, Discarded
-from corral.safe_text import shell_word
+from corral.safe_text import MASK, shell_word
 
 MAX_FLAGS = 3
 
@@ -25,10 +25,13 @@ def describe_discarded(
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
     # The target chose the names. A grant for a very long name is not suggested.
+    # A path with a masked secret names no file.
     short = [
         row
         for row in rows
-        if len(row.path) <= MAX_TEXT_LENGTH and not is_sensitive(home + row.path[1:], home)
+        if len(row.path) <= MAX_TEXT_LENGTH
+        and MASK not in row.path
+        and not is_sensitive(home + row.path[1:], home)
     ]
     return f"{text}; {_keep(short, home)}" if short else text
 

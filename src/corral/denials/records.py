@@ -14,7 +14,7 @@ import os
 from corral.abi.private_directory import checksum
 from corral.directories import directories
 from corral.record import record, replace
-from corral.safe_text import shell_word
+from corral.safe_text import MASK, shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from corral.denials.audit import Audit
 
+    Hide = Callable[[str], tuple[str, str]]
     Kind = Literal[
         "name", "port", "address", "guard", "sni", "limit", "udp", "loopback", "listen", "start",
         "own_files", "path", "unix_socket", "variable", "unreachable", "tool", "prompt",
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 MAX_DENIALS = 256
 MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
+MAX_SEARCHED_LENGTH = 4 * MAX_TEXT_LENGTH
+"""The length of a text that is searched for secrets. No more than a part of it is kept."""
 WORDS: dict[Kind, str] = {
     "name": "name",
     "port": "connection to",
@@ -102,7 +105,8 @@ def allow_net(entry: str) -> str:
 class Denials:
     """Counts denials; threads may share it. `lost` counts the denials beyond the limit.
 
-    `announce` is called with the line of each new denial, `keep` with the denial itself.
+    `announce` is called with the line of each new denial, `keep` with the denial itself. Every text
+    passes `hide`, so no value of a secret reaches any of them.
     """
 
     def __init__(
@@ -122,6 +126,23 @@ class Denials:
         self._lock = _thread.allocate_lock()
         self._closed = False
         self._noted: set[str] = set()
+        self._load_hide: Callable[[], Hide] = lambda: _hide_nothing
+        self._hide: Hide | None = None
+
+    def hide_secrets(self, load: Callable[[], Hide]) -> None:
+        """Mask secrets with the function that `load` returns. It is called at the first denial, so
+        that a run without denials does not search its variables for secrets.
+        """
+        self._load_hide = load
+
+    def load_hide(self) -> Hide:
+        """Load the function that masks secrets. Mask everything if its module was removed."""
+        if self._hide is None:
+            try:
+                self._hide = self._load_hide()
+            except (OSError, ImportError):
+                self._hide = _hide_everything
+        return self._hide
 
     def add(
         self,
@@ -133,7 +154,11 @@ class Denials:
         guessed: bool = False,
     ) -> None:
         cut = slice(MAX_TEXT_LENGTH)
-        if len(allow) > MAX_TEXT_LENGTH:
+        destination, secret = self._hidden(destination)
+        why, _ = self._hidden(why)
+        if secret:
+            why = ", ".join(filter(None, (why, f"with the value of {secret}")))
+        if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1]:
             allow = ""  # a part of it would allow something else
         denial = Denial(
             kind=kind, destination=destination[cut], allow=allow, why=why[cut], guessed=guessed
@@ -144,12 +169,18 @@ class Denials:
 
     def log(self, kind: str, **values: str | int) -> None:
         """Write a line about an event that is not a denial to the audit."""
+        hide = self.load_hide()
+        hidden = {
+            name: hide(value)[0] if isinstance(value, str) else value
+            for name, value in values.items()
+        }
         with self._lock:
             if self._audit is not None:
-                self._audit.write_line(kind=kind, **values)
+                self._audit.write_line(kind=kind, **hidden)
 
     def note(self, text: str) -> None:
         """Print a text beside the denials, once and up to MAX_ANNOUNCED texts."""
+        text, _ = self.load_hide()(text)
         with self._lock:
             if self._announce is None or text in self._noted or len(self._noted) >= MAX_ANNOUNCED:
                 return
@@ -173,6 +204,9 @@ class Denials:
             self._audit.end(len(self._counts), self.lost)
             self._audit = None
 
+    def _hidden(self, text: str) -> tuple[str, str]:
+        return self.load_hide()(text[:MAX_SEARCHED_LENGTH]) if text else ("", "")
+
     def _count(self, denial: Denial) -> None:
         count = self._counts.get(denial, 0) + 1
         if count == 1 and len(self._counts) >= self._max_denials:
@@ -190,6 +224,14 @@ class Denials:
 
     def _row(self, denial: Denial) -> Denial:
         return replace(denial, count=self._counts[denial])
+
+
+def _hide_nothing(text: str) -> tuple[str, str]:
+    return text, ""
+
+
+def _hide_everything(_text: str) -> tuple[str, str]:
+    return MASK, "a secret"
 
 
 def is_power_of_ten(number: int) -> bool:

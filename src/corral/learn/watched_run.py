@@ -17,10 +17,11 @@ from corral.platforms.linux import own_files
 from corral.platforms.linux.mechanisms import landlock, root_filesystem, seccomp
 from corral.record import replace
 from corral.supervisor import findings
+from corral.supervisor.secret_values import hide_values
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from corral.denials.records import Kind
+    from corral.denials.records import Hide, Kind
     from corral.platforms.contract import Watcher
 
     Never = tuple[tuple[str, str], ...]
@@ -99,7 +100,7 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
     sockets = [_socket_proposal(found.bound)] if found.bound else []
     memory = _judge_memory(found.memory)
     own, never = _judge_own_files(plan, learned.never)
-    return replace(
+    learned = replace(
         learned,
         proposed=(
             *learned.proposed,
@@ -112,6 +113,21 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
         never=(*never, *variables.never, *memory.never),
         calls=found.calls,
         waited_seconds=round(found.seconds, 3),
+    )
+    return _hide_secrets(learned, hide_values(plan))
+
+
+def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
+    """Mask the run's secrets. What is named after one is not proposed, because its flag has it."""
+    secret = [one for one in learned.proposed if hide(one.path)[1]]
+    never = (*learned.never, *((one.path, "its name has the value of a secret") for one in secret))
+    return replace(
+        learned,
+        asked_for=tuple(replace(one, path=hide(one.path)[0]) for one in learned.asked_for),
+        proposed=tuple(
+            replace(one, why=hide(one.why)[0]) for one in learned.proposed if one not in secret
+        ),
+        never=tuple((hide(what)[0], hide(why)[0]) for what, why in never),
     )
 
 
@@ -160,7 +176,7 @@ def _from_denials(denials: tuple[Denial, ...]) -> list[Proposal]:
         Proposal(
             flag=allow.partition(" ")[0],
             path=allow.partition(" ")[2].strip("'"),
-            why=row.describe().removeprefix("denied: ").partition(";")[0],
+            why=replace(row, allow="").describe().removeprefix("denied: "),
         )
         for allow, row in found.items()
     ]

@@ -6,12 +6,13 @@ Masked arguments are still visible in lists of processes.
 
 from __future__ import annotations
 
+from corral.safe_text import MASK
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-MASK = "***"
 SECRET_PARTS = (
     "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "COOKIE", "SESSION",
     "PRIVATE", "AUTH", "BEARER", "DSN", "CONNECTION_STRING", "CONNECTIONSTRING", "CONN_STR",

@@ -20,13 +20,15 @@ from corral.messages.guard import Call, Guard, Routed
 from corral.messages.rules import Rules
 from corral.plan.model import Held
 from corral.policy.model import format_amount
-from corral.policy.variables import is_secret_name, masked
+from corral.policy.variables import is_secret_name
+from corral.safe_text import MASK
+from corral.supervisor.secret_values import hide_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from corral.denials.records import Denials, Kind
+    from corral.denials.records import Denials, Hide, Kind
     from corral.messages.definitions import Pin
     from corral.messages.frames import TooLong
     from corral.messages.rules import Refusal
@@ -45,7 +47,6 @@ MAX_LATE_ANSWERS = 64
 STALLED_SECONDS = 1.0
 """After the target's end: how long the client may stop reading before its messages are dropped."""
 MAX_ARGUMENTS_LENGTH = 2000
-MASK = "***"
 TABLES = ("tools", "prompts", "resources")
 
 
@@ -254,24 +255,19 @@ def describe_guard(mcp: Mcp) -> Held:
 
 def _describe_arguments(plan: Plan) -> Callable[[object], str]:
     """Return a function that makes a short text of a call's arguments and masks secrets."""
-    values = dict(plan.environment)
-    secrets = [values[name] for name in plan.secret_names if values.get(name)]
-
-    def describe(arguments: object) -> str:
-        text = json.dumps(_mask(arguments))
-        for secret in secrets:
-            text = text.replace(json.dumps(secret)[1:-1], MASK)
-        return text[:MAX_ARGUMENTS_LENGTH]
-
-    return describe
+    hide = hide_values(plan)
+    return lambda arguments: json.dumps(_mask(arguments, hide))[:MAX_ARGUMENTS_LENGTH]
 
 
-def _mask(value: object) -> object:
+def _mask(value: object, hide: Hide) -> object:
     if isinstance(value, dict):
-        return {key: MASK if is_secret_name(key) else _mask(inner) for key, inner in value.items()}
+        return {
+            hide(key)[0]: MASK if is_secret_name(key) else _mask(inner, hide)
+            for key, inner in value.items()
+        }
     if isinstance(value, list):
-        return [_mask(inner) for inner in value]
-    return masked((value,))[0] if isinstance(value, str) else value
+        return [_mask(inner, hide) for inner in value]
+    return hide(value)[0] if isinstance(value, str) else value
 
 
 def _read(fd: int) -> bytes:

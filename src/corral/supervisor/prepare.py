@@ -134,7 +134,7 @@ def prepare(
         pins=_load_pins(policy.mcp, pinned_as),
         pinned_as=pinned_as,
         ungranted=(
-            *_find_ungranted(policy, program, home=subject.home, cwd=program.cwd or cwd),
+            *_find_ungranted(subject, environment, cwd=program.cwd or cwd),
             *_find_ungranted_names(policy, program, environment),
         ),
         warnings=(
@@ -170,24 +170,34 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
     return load_pins(server, required=mcp.pins == "refuse")
 
 
+def _find_words(policy: Policy, program: Program, environment: Mapping[str, str]) -> list[str]:
+    """Return the arguments and the values of variables, in which paths and addresses are typed.
+
+    Values of secrets are left out, because no hint may contain them.
+    """
+    passed = [environment[name] for name in policy.pass_names if name in environment]
+    return [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
+
+
 def _find_ungranted(
-    policy: Policy, program: Program, *, home: str, cwd: str
+    subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    words = [*program.typed[1:], *(value for _, value in policy.set_values)]
+    policy, program = subject.policy, subject.program
+    words = _find_words(policy, program, environment)
     if not any("/" in word for word in words):
         return ()
     from corral.supervisor.ungranted_paths import find_ungranted
 
     granted = [grant.path for grant in policy.grants]
     granted += [grant.written for grant in policy.grants if grant.written]
-    return find_ungranted(words, (*program.reads, *granted), home=home, cwd=cwd)
+    return find_ungranted(words, (*program.reads, *granted), home=subject.home, cwd=cwd)
 
 
 def _find_ungranted_names(
     policy: Policy, program: Program, environment: Mapping[str, str]
 ) -> tuple[Ungranted, ...]:
     """Return literal addresses and names of variables among the arguments. Most runs have none."""
-    words = [*program.typed[1:], *(value for _, value in policy.set_values)]
+    words = _find_words(policy, program, environment)
     numbers = [word for word in words if word.count(".") >= DOTS]
     names = [word for word in program.typed[1:] if word.isupper() and word in environment]
     if not numbers and not names:

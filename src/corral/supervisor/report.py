@@ -7,7 +7,7 @@ import os
 from corral.abi.signal_numbers import SIGKILL, SIGXCPU
 from corral.errors import EXIT_TIMEOUT
 from corral.policy.variables import masked
-from corral.record import fields, record
+from corral.record import fields, record, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +85,14 @@ class Report:
 
 
 def build_report(plan: Plan, ending: Ending) -> Report:
+    """Return the report of a run, with the secrets masked in the names that its target chose."""
+    discarded, traffic = ending.reaped.discarded, ending.traffic
+    if discarded or traffic:
+        from corral.supervisor.secret_values import hide_values
+
+        hide = hide_values(plan)
+        discarded = tuple(replace(row, path=hide(row.path)[0]) for row in discarded)
+        traffic = tuple((hide(name)[0], seen) for name, seen in traffic)
     created, closed = _find_created(plan.watched)
     return Report(
         command=masked(plan.program.typed or plan.program.argv),
@@ -98,9 +106,9 @@ def build_report(plan: Plan, ending: Ending) -> Report:
         ),
         hit=_limits_hit(plan, ending),
         denials=ending.denials,
-        discarded=ending.reaped.discarded,
+        discarded=discarded,
         discarded_whole=ending.reaped.discarded_whole,
-        traffic=ending.traffic,
+        traffic=traffic,
         timeline=ending.reaped.timeline,
         created=created,
         warnings=(*plan.warnings, *ending.replaced, *ending.reaped.restored, *closed),

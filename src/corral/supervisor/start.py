@@ -22,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from corral.denials.records import Hide
     from corral.plan.model import Plan
     from corral.platforms.contract import Child, Signals, Watcher
     from corral.policy.model import Mcp
@@ -85,6 +86,7 @@ def run(
             relay.close_target_ends()
     entry.started(child.pid)
     denials = denials or Denials()
+    denials.hide_secrets(lambda: _load_hide(plan))
     child.report_to(denials, plan)
     timeout = None if plan.timeout is None else plan.timeout / 1000
     watch = system.watch(
@@ -98,6 +100,12 @@ def run(
     if not failed_later:
         _open_services(plan, child, watch, denials, relay)
     return watch
+
+
+def _load_hide(plan: Plan) -> Hide:
+    from corral.supervisor.secret_values import hide_values
+
+    return hide_values(plan)
 
 
 def _lock_installed_files(plan: Plan) -> None:

@@ -147,6 +147,7 @@ def guess_name(memory: Memory, pid: int) -> str:
     """Return the name in the first list of arguments that the thread's stack points to.
 
     A library's lists of words look like arguments. So a list with a path or an option is preferred.
+    Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -159,7 +160,8 @@ def guess_name(memory: Memory, pid: int) -> str:
             continue
         tried.add(vector)
         words = _words(memory, vector)
-        if words and words != own[: len(words)] and (name := _common_name(words)):
+        name = _common_name(words) if words and words != own[: len(words)] else ""
+        if name and name.isascii():
             if b"/" in words[0] or any(mark in word for word in words[1:] for mark in MARKS):
                 return name
             weak = weak or name

@@ -14,10 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal
 
-    Decider = Literal["denied_starts", "path_watch", "socket_broker", "socket_watch", "task_count"]
+    Decider = Literal[
+        "denied_sockets",
+        "denied_starts",
+        "path_watch",
+        "socket_broker",
+        "socket_watch",
+        "task_count",
+    ]
     Verdict = Literal["deny", "continue", "answer"]
 
 EPERM = 1
+UNKNOWN = "an unknown address"
+"""The destination of a denied connection whose address is not seen."""
 
 
 @record
@@ -65,6 +74,7 @@ SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
 # For `corral learn`: Unix sockets that cannot be connected, and the paths of connect and bind.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
+SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
 CLONE_THREAD = 0x10000
 THREAD = "clone of a thread"
@@ -121,7 +131,7 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     **dict.fromkeys(TASKS, (START, TASK)),
     THREAD: (TASK,),
     **dict.fromkeys(SOCKETS, (SOCKET,)),
-    "socket": (SOCKET, SOCKET_WATCH),
+    "socket": (SOCKET, SOCKET_WATCH, SOCKET_DENIED),
     **dict.fromkeys(("connect", "bind"), (SOCKET, CONNECT_WATCH)),
     **dict.fromkeys(SOCKET_NAMES, (SOCKET_NAME,)),
 }

@@ -26,7 +26,7 @@ from corral.network.addresses import unmap
 from corral.network.budgets import RateLimit
 from corral.platforms.linux import calling_thread
 from corral.platforms.linux.mechanisms import published_ports
-from corral.platforms.linux.notified_calls import Decision, Given
+from corral.platforms.linux.notified_calls import UNKNOWN, Decision, Given
 from corral.record import replace
 from corral.safe_text import printable
 
@@ -64,7 +64,7 @@ LOOPBACK, LOOPBACK6 = bytes((127, 0, 0, 1)), bytes(15) + b"\1"
 MAPPED = bytes(10) + b"\xff\xff"
 ANY, ANY6 = bytes(4), bytes(16)
 RESOLVER = sockets.inet_address(LOOPBACK, DNS_PORT)
-UNKNOWN, HIDDEN = "an unknown address", "the process hides its memory: PR_SET_DUMPABLE"
+HIDDEN = "the process hides its memory: PR_SET_DUMPABLE"
 UNSPECIFIED = bytes(16)
 """The address of family AF_UNSPEC, which ends a connection."""
 UNIX_KINDS = {"UNIX-STREAM": _socket.SOCK_STREAM, "UNIX": _socket.SOCK_SEQPACKET}

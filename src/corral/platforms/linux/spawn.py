@@ -155,6 +155,7 @@ class Child:
         """Import modules that a run may need later, because the package on disk can be replaced."""
         from corral.network.gateway import denied_network  # noqa: F401
         from corral.platforms.linux import (
+            denied_sockets,  # noqa: F401
             discarded_writes,  # noqa: F401
             network_services,
             own_files,  # noqa: F401
@@ -321,7 +322,15 @@ def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notificatio
     from corral.platforms.linux.own_files import OwnFiles
     from corral.platforms.linux.path_watch import CreationWatch
 
-    return {"denied_starts": starts, "path_watch": CreationWatch(OwnFiles(plan, denials).report)}
+    deciders: dict[str, notifications.Decider] = {
+        "denied_starts": starts,
+        "path_watch": CreationWatch(OwnFiles(plan, denials).report),
+    }
+    if not _has_filter(plan, "namespaces"):
+        from corral.platforms.linux.denied_sockets import DeniedSockets
+
+        deciders["denied_sockets"] = DeniedSockets(denials)
+    return deciders
 
 
 def _clone(

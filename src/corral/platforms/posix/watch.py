@@ -124,6 +124,8 @@ class Watch:
         if self._preload_at is not None and time.monotonic() >= self._preload_at:
             self._preload_at = None
             self.child.preload()
+            if self._denials is not None:
+                self._denials.load_hide()
             if self._preload is not None:
                 self._preload()
         for service in self.services:

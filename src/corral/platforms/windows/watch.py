@@ -76,6 +76,8 @@ class Watch:
     def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
         if preload is not None:
             preload()
+        if self._denials is not None:
+            self._denials.load_hide()
         while not self._step():
             pass
         reaped = self.child.reap()

@@ -80,6 +80,14 @@ def test_a_decider_that_reports_starts_cannot_continue_them():
         assert [row.may for row in CALLS[name] if row.decider == "denied_starts"] == [("deny",)]
 
 
+def test_a_decider_that_reports_sockets_cannot_continue_or_give_them():
+    assert [row.may for row in CALLS["socket"] if row.decider == "denied_sockets"] == [("deny",)]
+    listed = {
+        name for name, rows in CALLS.items() for row in rows if row.decider == "denied_sockets"
+    }
+    assert listed == {"socket"}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.mark.parametrize("call", ["fork", "vfork", "clone", "execve"])
 def test_with_threads_only_a_process_start_is_denied_before_counting(call):
@@ -100,10 +108,10 @@ def notified(rules) -> set[str]:
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_the_filter_notifies_only_starts_and_new_files(namespaces):
+def test_the_filter_notifies_only_starts_new_files_and_sockets_that_it_denies(namespaces):
     common = {"unix_sockets": False, "namespaces": namespaces, "cookie": (1, 2, 3)}
     rules = seccomp_rules.target_rules(subprocess=False, notices=True, **common)
-    assert notified(rules) == {*STARTS, *CREATES}
+    assert notified(rules) == {*STARTS, *CREATES, *(() if namespaces else ("socket",))}
     rules = seccomp_rules.target_rules(subprocess=False, **common)
     assert notified(rules) == set()
     rules = seccomp_rules.target_rules(subprocess=True, notices=True, **common)

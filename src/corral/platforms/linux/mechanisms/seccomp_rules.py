@@ -171,7 +171,9 @@ PRIO_PROCESS, IOPRIO_WHO_PROCESS = 0, 1
 PRIO_USER, IOPRIO_WHO_USER = 2, 3
 
 
-def _sockets(*, unix_sockets: bool, namespaces: bool, broker: bool) -> dict[str, Rule]:
+def _sockets(
+    *, unix_sockets: bool, namespaces: bool, broker: bool, notices: bool
+) -> dict[str, Rule]:
     """Allow TCP and UDP, by number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
     An unknown family fails as on a kernel without it, so clients continue without it. AF_INET with
@@ -194,7 +196,9 @@ def _sockets(*, unix_sockets: bool, namespaces: bool, broker: bool) -> dict[str,
                 typed = (low(0, family), low(1, kind, SOCK_TYPE_MASK))
                 choices.append(((*typed, low(2, 0)), action))
                 choices.append(((*typed, low(2, protocol)), action))
-        choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else DENY))
+        # Libraries try AF_INET6 just to see whether the host has it, so that is not reported.
+        denied = NOTIFY if notices and family == AF_INET else DENY
+        choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else denied))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
     # Pairs of datagram sockets are denied, because either end can connect or send to another
@@ -437,7 +441,12 @@ def target_rules(
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
         **dict.fromkeys(DENIED, DENY),
         **_calls(namespaces=namespaces),
-        **_sockets(unix_sockets=unix_sockets, namespaces=namespaces, broker=broker),
+        **_sockets(
+            unix_sockets=unix_sockets,
+            namespaces=namespaces,
+            broker=broker,
+            notices=notices and not subprocess and not watch_paths,
+        ),
         **_processes(subprocess=subprocess, cookie=cookie, notices=notices),
     }
     if namespaces:

