@@ -101,7 +101,9 @@ def test_the_action_installs_corral_and_fails_for_a_bare_server(tmp_path):
 
     def run(step):
         words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
-        return subprocess.run(words, env=env, cwd=place, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            words, env=env, cwd=place, capture_output=True, text=True, check=False
+        )
 
     installed = run(steps[0])
     assert installed.returncode == 0, installed.stderr

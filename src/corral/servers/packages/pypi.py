@@ -37,6 +37,7 @@ from corral.servers.packages.sandboxed_install import (
 )
 from corral.servers.packages.sources import InstallOptions, plain_index, without_credentials
 from corral.servers.reference import Reference, is_version, normalize_name
+from corral.servers.store.store import make_downloads
 
 LOCK = "requirements.lock"
 REQUIREMENTS = "requirements.in"
@@ -230,7 +231,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
         staging=environment.staging,
         registry=environment.registry,
         label=environment.label,
-        settings={"PIP_CONFIG_FILE": os.devnull},
+        # In this directory corral sees whether anything was downloaded.
+        settings={"PIP_CONFIG_FILE": os.devnull, "TMPDIR": make_downloads(environment.staging)},
         subprocess=scripts,
         reads=reads,
         links=LINKS,
