@@ -56,6 +56,7 @@ NAMESPACES = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util
 GCC = {"gcc": "gcc", "/usr/include/asm-generic/unistd.h": "libc6-dev"}
 LIBSECCOMP = "/usr/lib/*/libseccomp.so.2"
 NODE = {"/usr/bin/node": "nodejs", "npm": "npm"}
+BESIDE_PYTHON = os.path.dirname(sys.executable)
 UML = {
     "linux.uml": "user-mode-linux",
     "mke2fs": "e2fsprogs",
@@ -118,6 +119,12 @@ RIGS = {
     ),
     "dbus": Rig("a real D-Bus daemon", {"dbus-daemon": "dbus"}),
     "packaging": Rig("the built package, installed by uv and pipx", modules=("build", "uv")),
+    "workflows": Rig(
+        "the workflows, checked by zizmor, check-jsonschema and actionlint",
+        {os.path.join(BESIDE_PYTHON, "zizmor"): "pip's zizmor"},
+        ("check_jsonschema",),
+    ),
+    "mounts": Rig("mounts below a grant", {"mount": "mount", **NAMESPACES}, root=True),
     "postgres": Rig("a real database", {"/usr/lib/postgresql/*/bin/initdb": "postgresql"}),
     "runc": Rig("exported bundles in a real OCI runtime", {"runc": "runc"}),
     "containers": Rig(
