@@ -106,6 +106,9 @@ RIGS = {
     "node": Rig("node and npm", NODE),
     "curl": Rig("curl", {"/usr/bin/curl": "curl"}),
     "pip": Rig("packages that pip installs", {"/usr/bin/pip3": "python3-pip"}),
+    "debian_python": Rig(
+        "a Python of an old Debian release", {"mmdebstrap": "mmdebstrap"}, root=True
+    ),
     "pyenv": Rig(
         "pyenv's own choice of a Python", {"~/.pyenv/shims/python3": "pyenv by its installer"}
     ),

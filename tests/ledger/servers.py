@@ -80,6 +80,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{PACKAGES}::test_the_chosen_node_installs_and_starts_a_package",
+                    f"{PACKAGES}::test_the_chosen_python_installs_and_starts_a_package",
                     f"{PACKAGES}::test_pyenvs_python_installs_and_starts_a_package",
                     "tests/unit/programs/test_installed_runtimes.py::test_runtimes_of_version_managers_are_found",
                 ),
