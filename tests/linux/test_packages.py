@@ -604,6 +604,20 @@ def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools
     assert user.corral("run", "pypi:my-server==1.0.0", env=env).stdout == b"old\n"
 
 
+@ONE_USER
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_a_package_with_pre_releases_only_is_installed(user, env, registry, tools, installer):
+    if installer == "uv":
+        env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    else:
+        rigs.need("pip")
+        env = {**env, "PATH": "/usr/bin:/bin"}
+    body = {"my_server.py": "def main(): print('alpha')"}
+    registry.publish_wheel("my-server", "0.0.1a8", body, {"my-server": "my_server:main"})
+    done = user.corral("run", "pypi:my-server", env=env)
+    assert done.stdout == b"alpha\n", done.stderr.decode()
+
+
 BUILDS = """
 import os, zipfile
 def build_wheel(place, settings=None, metadata=None):

@@ -149,7 +149,12 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
     No installer mentions such a version, because it was asked for wheels only.
     """
     if not find_uv():
-        output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
+        try:
+            output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
+        except SandboxError as error:
+            if "No matching distribution found" in "\n".join(error.lines):
+                return ""  # all of its versions are pre-releases, which pip lists only with --pre
+            raise
         newest = re.search(r"(?m)^\S+ \((\S+)\)$", "\n".join(output))
         return newest[1] if newest and newest[1] != version else ""
     public = version.partition("+")[0]  # a comparison accepts no local version
