@@ -6,6 +6,7 @@ import base64
 import hashlib
 import io
 import json
+import ssl
 import tarfile
 import threading
 import urllib.parse
@@ -16,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Registries:
     """Serve everything that was published. `asked` has the requested paths in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> None:
         self.asked: list[str] = []
         self.files: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
@@ -40,10 +41,15 @@ class Registries:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer((address, 0), Handler)
         self.server.daemon_threads = True
+        self.server.handle_error = lambda *_: None  # a client that refuses the certificate
         self.port = self.server.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://{address}:{self.port}"
+        if tls:  # the handshake is made by the thread of the connection, which may wait for it
+            self.server.socket = tls.wrap_socket(
+                self.server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
         self.thread.start()
 

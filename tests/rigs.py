@@ -72,6 +72,7 @@ NAMESPACES = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util
 GCC = {"gcc": "gcc", "/usr/include/asm-generic/unistd.h": "libc6-dev"}
 LIBSECCOMP = "/usr/lib/*/libseccomp.so.2"
 NODE = {"/usr/bin/node": "nodejs", "npm": "npm"}
+BESIDE_PYTHON = os.path.dirname(sys.executable)
 UML = {
     "linux.uml": "user-mode-linux",
     "mke2fs": "e2fsprogs",
@@ -121,6 +122,9 @@ RIGS = {
     "node": Rig("node and npm", NODE),
     "curl": Rig("curl", {"/usr/bin/curl": "curl"}),
     "pip": Rig("packages that pip installs", {"/usr/bin/pip3": "python3-pip"}),
+    "debian_python": Rig(
+        "a Python of an old Debian release", {"mmdebstrap": "mmdebstrap"}, root=True
+    ),
     "pyenv": Rig(
         "pyenv's own choice of a Python", {"~/.pyenv/shims/python3": "pyenv by its installer"}
     ),
@@ -135,6 +139,12 @@ RIGS = {
     "dbus": Rig("a real D-Bus daemon", {"dbus-daemon": "dbus"}),
     "packaging": Rig("the built package, installed by uv and pipx", modules=("build", "uv")),
     "chromium": Rig("the page of a report in a real browser", {"/usr/bin/chromium": "chromium"}),
+    "workflows": Rig(
+        "the workflows, checked by zizmor, check-jsonschema and actionlint",
+        {os.path.join(BESIDE_PYTHON, "zizmor"): "pip's zizmor"},
+        ("check_jsonschema",),
+    ),
+    "mounts": Rig("mounts below a grant", {"mount": "mount", **NAMESPACES}, root=True),
     "postgres": Rig("a real database", {"/usr/lib/postgresql/*/bin/initdb": "postgresql"}),
     "runc": Rig("exported bundles in a real OCI runtime", {"runc": "runc"}),
     "containers": Rig(

@@ -10,6 +10,7 @@ ARCHIVE = "tests/unit/servers/test_archive.py"
 BUNDLES = "tests/linux/test_bundles.py"
 DOWNLOAD = "tests/unit/servers/test_download.py"
 PACKAGES = "tests/linux/test_packages.py"
+REGISTRIES = "tests/linux/test_registry_failures.py"
 INSTALLER = "tests/linux/test_installer_process.py"
 SERVERS_PAGE = "docs/servers.md"
 STORE = "tests/unit/servers/test_store.py"
@@ -45,9 +46,27 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-silent",
-                "is reported after 12 seconds.",
+                "npm, uv and pip wait 30 seconds for an answer, try once more, and give up.",
                 LINUX,
-                ("tests/unit/servers/test_package_settings.py::test_a_silent_registry_is_reported_once",),
+                (
+                    f"{REGISTRIES}::test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up",
+                    "tests/unit/servers/test_package_settings.py::test_a_silent_registry_is_reported_once",
+                ),
+            ),
+            (
+                "npm-other-node",
+                "corral starts it, too, and says in one line which node the package needs.",
+                LINUX,
+                (f"{REGISTRIES}::test_a_package_for_another_node_is_named",),
+            ),
+            (
+                "install-certificates",
+                "SSL_CERT_FILE for uv and PIP_CERT for pip are used by the installer.",
+                LINUX,
+                (
+                    f"{REGISTRIES}::test_npms_cafile_is_read_as_npm_reads_it",
+                    f"{REGISTRIES}::test_a_registrys_own_authority_is_named_by_a_variable",
+                ),
             ),
             (
                 "package-profile",
@@ -61,6 +80,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{PACKAGES}::test_the_chosen_node_installs_and_starts_a_package",
+                    f"{PACKAGES}::test_the_chosen_python_installs_and_starts_a_package",
                     f"{PACKAGES}::test_pyenvs_python_installs_and_starts_a_package",
                     "tests/unit/programs/test_installed_runtimes.py::test_runtimes_of_version_managers_are_found",
                 ),
@@ -289,10 +309,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "install-causes",
-                "no wheel, another Python needed, certificate, no space, unknown name or version, registry out of reach.",
+                "a dependency whose version does not exist, a registry that is out of reach or does not answer.",
                 ANY,
                 (
                     "tests/unit/servers/test_install_errors.py::test_the_cause_is_named_with_a_hint",
+                    "tests/unit/servers/test_install_errors.py::test_a_missing_version_of_a_dependency_has_its_own_hint",
+                    f"{REGISTRIES}::test_a_missing_version_of_a_dependency_is_named_with_its_own_hint",
+                    f"{REGISTRIES}::test_a_certificate_for_another_host_is_named",
                 ),
             ),
             (

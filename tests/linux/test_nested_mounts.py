@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+import rigs
 from corral.paths import mounts
 from corral.platforms.linux.mechanisms import user_ids
 from corral.policy import grant_checks
@@ -48,8 +49,7 @@ class MountingUser(User):
 
 @pytest.fixture
 def mounting(user):
-    if os.geteuid() or not all(map(shutil.which, ("unshare", "setpriv"))):
-        pytest.skip("mounting needs root, unshare and setpriv")
+    rigs.need("mounts")
     yield MountingUser(user.name, user.uid, user.home, user.package, user.tier)
     shutil.rmtree(RUN, ignore_errors=True)
 

@@ -13,6 +13,7 @@ import threading
 
 import pytest
 
+import debian_python
 import rigs
 from registries import Registries, tarball, wheel
 
@@ -126,6 +127,36 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     refused = user.corral("run", "pypi:newer", env=env)
     assert refused.returncode == REFUSED
     assert f"is installed here: --python {minor.partition('.')[0]}.".encode() in refused.stderr
+
+
+@pytest.mark.rig("debian_python")
+@pytest.mark.parametrize("user", ["root"], indirect=True)
+@pytest.mark.parametrize("form", ["path", "version", "uv"])
+def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, tools, scratch, form):
+    """The Python is named by its path, by its version on PATH, or by its version in uv's directory."""
+    python = debian_python.find()
+    body = "import sys\n\ndef main():\n    print(list(sys.version_info[:2]))\n"
+    registry.publish_wheel("needs", "1.0.0", {"needs.py": body}, {"needs": "needs:main"})
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    if form == "version":
+        env["PATH"] += f":{python.parent}"
+    if form == "uv":
+        place = scratch / "pythons" / "cpython-3.9.2-linux-x86_64-gnu"
+        place.parent.mkdir()
+        shutil.copytree(python.parents[1], place, symlinks=True)
+        (place / "bin" / "python3").unlink(missing_ok=True)
+        (place / "bin" / "python3").symlink_to("python3.9")
+        env["UV_PYTHON_INSTALL_DIR"] = str(place.parent)
+    words = ["--python", str(python) if form == "path" else "3.9"]
+    if form == "path":  # it is in no known place, so the user grants its directory
+        refused = user.corral("run", *words, "pypi:needs", env=env)
+        words += refused.stderr.decode().split()[-2:]
+        assert words[2:] == ["--read", str(python.parents[1])]
+    done = user.corral("run", *words, "pypi:needs", env=env)
+    assert done.stdout == b"[3, 9]\n", done.stderr.decode()
+    own = user.corral("run", "pypi:needs", env=env)  # the control
+    assert own.stdout != b"[3, 9]\n"
+    assert own.returncode == 0, own.stderr.decode()
 
 
 @ONE_USER
@@ -375,24 +406,27 @@ def test_the_users_ceilings_apply_to_installers(user, env, registry, npm):
     assert user.corral("run", "npm:server@1.0.0", env=env).returncode == REFUSED
 
 
-@ONE_USER
-def test_progress_is_shown_on_terminals_only(user, env, registry, npm):
-    publish(registry)
+def on_terminal(user, argv, env) -> bytes:
+    """Run a command whose stderr is a terminal, and return what it shows there."""
     terminal, own = os.openpty()
-    argv = user.corral_argv("run", "npm:server@1.0.0")
-    with user.popen(
-        argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=own
-    ) as process:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": own}
+    with user.popen(argv, env=env, **streams) as process:
         os.close(own)
         shown = b""
         while True:
             try:
-                part = os.read(terminal, 4096)
+                shown += os.read(terminal, 4096)
             except OSError:  # EIO: the other end of the terminal is closed
                 break
-            shown += part
-        assert json.loads(process.stdout.read())["version"] == "1.0.0"
+        assert process.wait(60) == 0, shown
     os.close(terminal)
+    return shown
+
+
+@ONE_USER
+def test_progress_is_shown_on_terminals_only(user, env, registry, npm):
+    publish(registry)
+    shown = on_terminal(user, user.corral_argv("run", "npm:server@1.0.0"), env)
     assert b"\rcorral: installing npm:server@1.0.0 ..." in shown.replace(b"\033[K", b"")
     # corral has erased the progress line.
     assert shown.rindex(b"installing npm") < shown.rindex(b"\r\033[K")
@@ -517,9 +551,9 @@ def test_a_runner_that_cannot_be_replaced_is_refused(user, env, scratch, words, 
 @ONE_USER
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
-    user, env, registry, tools, installer
+    user, env, registry, tools, scratch, installer
 ):
-    """The control is the same server once its dependency has a wheel."""
+    """The flag of the hint builds it inside the sandbox. The control is the server once its dependency has a wheel."""
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     else:
@@ -531,12 +565,18 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     made = wheel("my-server", "2.0.0", new, {"my-server": "my_server:main"})
     made = with_dependency(made, "2.0.0")
     registry.publish_file("my-server", "my_server-2.0.0-py3-none-any.whl", made)
-    registry.publish_file("dep", "dep-1.0.tar.gz", b"not looked at")
+    private = scratch / "private"
+    private.touch()
+    os.chown(private, user.uid, user.uid)
+    registry.publish_file("dep", "dep-1.0.tar.gz", source_archive("dep", "1.0", private))
     done = user.corral("run", "pypi:my-server", env=env)
     assert done.returncode == REFUSED
     assert b"dep has no wheel" in done.stderr
-    assert b"hint: --allow-install-scripts" in done.stderr
+    hint = done.stderr.decode().rpartition("hint: ")[2].split()
+    assert hint[0] == "--allow-install-scripts"
     assert entries(user, env) == []
+    built = user.corral("run", hint[0], "pypi:my-server", env=env)
+    assert built.stdout == b"new built\n", built.stderr.decode()
     registry.publish_wheel("dep", "2.0.0", {"dep.py": "name = 'dep 2'"}, {})
     assert user.corral("run", "pypi:my-server", env=env).stdout == b"new dep 2\n"
 
@@ -562,6 +602,60 @@ def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools
     assert b"my-server==1.0.0 is the newest with a wheel" in done.stderr
     assert entries(user, env) == []
     assert user.corral("run", "pypi:my-server==1.0.0", env=env).stdout == b"old\n"
+
+
+@ONE_USER
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_a_package_with_pre_releases_only_is_installed(user, env, registry, tools, installer):
+    if installer == "uv":
+        env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    else:
+        rigs.need("pip")
+        env = {**env, "PATH": "/usr/bin:/bin"}
+    body = {"my_server.py": "def main(): print('alpha')"}
+    registry.publish_wheel("my-server", "0.0.1a8", body, {"my-server": "my_server:main"})
+    done = user.corral("run", "pypi:my-server", env=env)
+    assert done.stdout == b"alpha\n", done.stderr.decode()
+
+
+BUILDS = """
+import os, zipfile
+def build_wheel(place, settings=None, metadata=None):
+    if os.path.exists("{private}"):
+        raise SystemExit("the build sees the user's file")
+    name = "{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(place, name), "w") as wheel:
+        wheel.writestr("{name}.py", "name = 'built'")
+        info = "{name}-{version}.dist-info/"
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+"""
+
+
+def source_archive(name: str, version: str, private: pathlib.Path) -> bytes:
+    """Return a source archive that builds a wheel without further packages, if it cannot see the file `private`."""
+    import io
+    import tarfile
+
+    values = {"private": str(private), "name": name, "version": version}
+    backend = BUILDS
+    for key, value in values.items():
+        backend = backend.replace(f"{{{key}}}", value)
+    build = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    files = {
+        "pyproject.toml": f'{build}[project]\nname = "{name}"\nversion = "{version}"\n',
+        "backend.py": backend,
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for file, text in files.items():
+            info = tarfile.TarInfo(f"{name}-{version}/{file}")
+            info.size = len(text.encode())
+            archive.addfile(info, io.BytesIO(text.encode()))
+    return held.getvalue()
 
 
 def base_python(user) -> str:

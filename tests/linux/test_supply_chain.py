@@ -11,7 +11,7 @@ import tarfile
 
 import pytest
 from test_bundles import manifest, packed, put, start
-from test_packages import ONE_USER, REFUSED, entries, publish, said
+from test_packages import ONE_USER, REFUSED, entries, on_terminal, publish, said
 
 from corral.cli import what_to_run
 from corral.cli.option_parser import Options
@@ -425,6 +425,21 @@ def test_wrapping_installs_packages(user, env, registry, tools, scratch):
     assert said(started) == "ran"
     assert b"installing" not in started.stderr
     assert len(registry.asked) == asked > 0
+
+
+@ONE_USER
+def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch):
+    """The control is `--no-install`."""
+    publish(registry)
+    place = own(user, scratch / "desk" / "mcp.json", "")
+    servers = {"one": {"command": "npx", "args": ["-y", "server"]}}
+    shown = {}
+    for flags in (["--no-install"], []):
+        place.write_text(json.dumps({"mcpServers": servers}))
+        argv = user.corral_argv("wrap", *flags, "--corral", "/bin/true", str(place))
+        shown[bool(flags)] = on_terminal(user, argv, env)
+    assert b"\rcorral: installing npm:server ..." in shown[False].replace(b"\033[K", b"")
+    assert b"installing" not in shown[True]
 
 
 @ONE_USER

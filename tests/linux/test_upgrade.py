@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 
@@ -59,6 +60,26 @@ def test_the_previous_version_returns_without_the_registry(user, env, registry, 
     assert version(user, env) == "1.0.0"
     assert len(registry.asked) == asked
     assert upgrade(user, env, "--yes", "--to", "1.1.0", "server").returncode == 0
+    assert version(user, env) == "1.1.0"
+
+
+@pytest.mark.parametrize("name", ["every", "cursor:every"])
+def test_a_server_is_named_as_in_its_client(user, env, installed, scratch, name):
+    """The control is a name that no client has."""
+    place = scratch / ".cursor" / "mcp.json"
+    place.parent.mkdir()
+    servers = {"every": {"command": "npx", "args": ["-y", "server"]}}
+    place.write_text(json.dumps({"mcpServers": servers}))
+    launcher = scratch / "corral"
+    launcher.write_text("#!/bin/sh\n")
+    launcher.chmod(0o755)
+    for path in (place.parent, place, launcher):
+        os.chown(path, user.uid, user.uid)
+    env = {**env, "HOME": str(scratch)}
+    assert user.corral("wrap", "--corral", str(launcher), "cursor", env=env).returncode == 0
+    assert upgrade(user, env, "--yes", "other").returncode != 0
+    done = upgrade(user, env, "--yes", name)
+    assert b"npm:server: 1.0.0 -> 1.1.0\n" in done.stdout, done.stderr.decode()
     assert version(user, env) == "1.1.0"
 
 

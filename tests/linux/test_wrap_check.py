@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import yaml
 
+from corral.policy.secret_files import CLIENTS
 from users import SOURCE
 
 ROOT = SOURCE.parent
@@ -63,9 +64,14 @@ def test_the_hook_runs_the_check_on_clients_files():
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert hook["entry"] == "corral wrap --check"
     files = re.compile(hook["files"])
-    assert files.search(".cursor/mcp.json")
-    assert files.search(".mcp.json")
-    assert not files.search("package.json")
+    known = {path for client in CLIENTS for path in client.project}
+    assert len(known) > 20
+    for path in known:
+        assert files.search(path), path
+        assert files.search(f"packages/one/{path}"), path
+        assert not files.search(f"{path}.bak"), path
+    for other in ("package.json", "settings.json", ".vscode/settings.json", "xmcp.json"):
+        assert not files.search(other), other
 
 
 def test_the_action_runs_the_check(tmp_path):
@@ -82,6 +88,34 @@ def test_the_action_runs_the_check(tmp_path):
             ["bash", "-euc", steps[-1]["run"]], env=env, capture_output=True, text=True, check=True
         )
         assert done.stdout.splitlines() == ["wrap", "--check", "--", *words]
+
+
+@pytest.mark.rig("packaging")
+def test_the_action_installs_corral_and_fails_for_a_bare_server(tmp_path):
+    """Run every step of the action with bash, as a runner does. The control is a wrapped server."""
+    steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    assert len(steps) == 2
+    env = {**os.environ, "RUNNER_TEMP": str(tmp_path), "SOURCE": str(ROOT), "FILES": ""}
+    place = tmp_path / "repository"
+    place.mkdir()
+
+    def run(step):
+        words = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        return subprocess.run(
+            words, env=env, cwd=place, capture_output=True, text=True, check=False
+        )
+
+    installed = run(steps[0])
+    assert installed.returncode == 0, installed.stderr
+    for server, code in ((PLAIN, 1), (WRAPPED, 0)):
+        (place / ".mcp.json").write_text(json.dumps({"mcpServers": {"one": server}}))
+        done = run(steps[1])
+        assert done.returncode == code, done.stdout + done.stderr
+    (place / ".continue").mkdir()
+    (place / ".continue" / "config.yaml").write_text(
+        "mcpServers:\n  - name: one\n    command: node\n    args: [server.js]\n"
+    )
+    assert run(steps[1]).returncode == 1  # YAML is read, too
 
 
 def test_the_workflows_have_minimal_permissions():

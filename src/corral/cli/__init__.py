@@ -29,6 +29,7 @@ GROUPS = (
     ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
+FORMER_NAMES = {"sweep": "clean"}
 # The other words of these commands are another program's command line with its own options.
 COMMAND_LINES = ("run", "learn", "inspect", "explain", "export")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
@@ -146,7 +147,7 @@ def _unknown_command(name: str) -> option_parser.UsageError:
     if name.startswith("-"):
         hint = f"options come after the command: corral COMMAND {name}"
         return option_parser.UsageError(f"corral itself has no option {name}", hint=hint)
-    near = option_parser.find_nearest(name, COMMANDS)
+    near = FORMER_NAMES.get(name) or option_parser.find_nearest(name, COMMANDS)
     hint = f"did you mean `corral {near}`?" if near else "`corral --help` lists the commands"
     return option_parser.UsageError(f"there is no command {name!r}", hint=hint)
 

@@ -86,6 +86,20 @@ def find_fitting_python(requirement: str) -> str:
     return format_version(max(fitting)) if fitting else ""
 
 
+def find_fitting_node(requirement: str) -> str:
+    """Return the newest installed node that fits npm's `engines`, as `^20.19.0 || >=22`, or ''."""
+    ranges = [_npm_range_to_requirement(one) for one in requirement.split("||")]
+    versions = {one.version for one in list_runtimes("node")}
+    fitting = [one for one in versions if any(_fits(one, each) for each in ranges)]
+    return format_version(max(fitting)) if fitting else ""
+
+
+def _npm_range_to_requirement(text: str) -> str:
+    """Return `>=18, <21` for npm's `>= 18 <21.x`, and `~=20.19` for `^20.19`."""
+    joined = re.sub(r"([<>=^~])\s+", r"\1", text.strip()).replace("^", "~=")
+    return ",".join(re.sub(r"(?:\.[xX*])+$", "", word) for word in joined.split())
+
+
 def format_version(version: Version) -> str:
     return ".".join(map(str, version))
 

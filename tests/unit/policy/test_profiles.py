@@ -18,6 +18,8 @@ from corral.policy.requests import describe_requests
 from corral.policy.secret_files import MAKES_GIT_RUN
 from corral.policy.variables import is_secret_name
 from corral.servers.reference import parse_reference
+from servers.profile_starts import NOT_STARTED, STARTED
+from servers.published import SERVERS
 
 NAMES = profiles.names()
 GRANTS = {
@@ -28,6 +30,14 @@ GRANTS = {
     "set_values": "environment.set",
     "secret_names": "environment.secrets",
 }
+
+
+def test_each_profile_has_a_started_server_or_a_reason():
+    """The rig `servers` starts them. The reason says why one cannot be started without an account."""
+    called = {one.profile for one in SERVERS}
+    assert set(NAMES) == {*called, *STARTED, *NOT_STARTED}
+    assert not set(NOT_STARTED) & {*called, *STARTED}
+    assert all(len(reason.split()) > 3 for reason in NOT_STARTED.values())
 
 
 def test_there_are_at_least_some_profiles():

@@ -11,6 +11,7 @@ import pytest
 from corral.errors import CommandError
 from corral.programs import installed_runtimes
 from corral.programs.installed_runtimes import (
+    find_fitting_node,
     find_fitting_python,
     find_runtime,
     list_runtimes,
@@ -121,6 +122,22 @@ def test_the_newest_python_that_fits_is_chosen(monkeypatch, requirement, fitting
     ]
     monkeypatch.setattr(installed_runtimes, "list_runtimes", lambda kind: have)
     assert find_fitting_python(requirement) == fitting
+
+
+@pytest.mark.parametrize(
+    ("engines", "fitting"),
+    [
+        (">=22", "24.1.0"), (">= 18.0.0 <21", "20.19.2"), ("^20.19.0 || >=22.12.0", "24.1.0"),
+        ("^18.0.0 || ^20.19.0", "20.19.2"), ("22.x", "22.11.0"), (">=999", ""), ("latest", ""),
+    ],
+)  # fmt: skip
+def test_the_newest_node_that_fits_engines_is_chosen(monkeypatch, engines, fitting):
+    have = [
+        installed_runtimes.Runtime(path=str(version), version=version)
+        for version in ((20, 19, 2), (22, 11, 0), (24, 1, 0))
+    ]
+    monkeypatch.setattr(installed_runtimes, "list_runtimes", lambda kind: have)
+    assert find_fitting_node(engines) == fitting
 
 
 def test_versions_are_compared_as_numbers():

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from corral.servers.packages.install_errors import UNKNOWN, explain_failure
+from corral.servers.reference import parse_reference
 
 # Printed by npm 11.19, uv 0.9 and pip 23.2.
 NPM_GIT = """\
@@ -47,11 +48,57 @@ UV_VERSION = "cause: Because there is no version of server==9.9.9 and you requir
 PIP_VERSION = """\
 ERROR: Could not find a version that satisfies the requirement server==9.9.9 (from versions: 0.1.3, 1.0.0)
 ERROR: No matching distribution found for server==9.9.9"""
+NPM_TIMEOUT = """\
+npm error code FETCH_ERROR
+npm error errno FETCH_ERROR
+npm error network timeout at: http://registry.example/server"""
+UV_TIMEOUT = """\
+error: Request failed after 1 retry in 61.4s
+  cause: Failed to fetch: http://registry.example/simple/server/
+  cause: operation timed out"""
+PIP_TIMEOUT = """\
+WARNING: Retrying (Retry(total=0)) after connection broken by 'ReadTimeoutError("HTTPConnectionPool(host='registry.example', port=80): Read timed out. (read timeout=30.0)")': /simple/server/
+ERROR: Could not find a version that satisfies the requirement server (from versions: none)
+ERROR: No matching distribution found for server"""
+NPM_ENGINE = """\
+npm error code EBADENGINE
+npm error engine Unsupported engine
+npm error engine Not compatible with your version of node/npm: server@1.0.0
+npm error notsup Not compatible with your version of node/npm: server@1.0.0
+npm error notsup Required: {"node":">=999"}
+npm error notsup Actual:   {"npm":"11.19.1","node":"v20.20.2"}"""
+NPM_ALTNAME = """\
+npm error code ERR_TLS_CERT_ALTNAME_INVALID
+npm error Hostname/IP does not match certificate's altnames: Host: registry.example. is not in the cert's altnames: DNS:other.example"""
+UV_ALTNAME = 'cause: invalid peer certificate: certificate not valid for name "registry.example"; certificate is only valid for DnsName("other.example")'
+PIP_ALTNAME = "SSLCertVerificationError(1, \"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch, certificate is not valid for 'registry.example'. (_ssl.c:1002)\")"
+PIP_23_ALTNAME = "WARNING: Could not fetch URL https://registry.example/simple/server/: connection error: hostname 'registry.example' doesn't match either of 'other.example', '10.0.0.1' - skipping"
+NPM_TRANSITIVE = """\
+npm error code ETARGET
+npm error notarget No matching version found for dep@^5.
+npm error notarget In most cases you or one of your dependencies are requesting a package version that doesn't exist."""
+UV_TRANSITIVE = """\
+error: No solution found when resolving dependencies
+  cause: Because only dep==2.0.0 is available and all versions of server depend on dep>=5, we can conclude that all versions of server cannot be used.
+         And because you require server==1.0.0, we can conclude that your requirements are unsatisfiable."""
+PIP_TRANSITIVE = """\
+ERROR: Could not find a version that satisfies the requirement dep>=5 (from server) (from versions: 2.0.0)
+ERROR: No matching distribution found for dep>=5"""
 
 
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
+        (NPM_TIMEOUT, "does not answer", "try again later"),
+        (UV_TIMEOUT, "does not answer", "try again later"),
+        (PIP_TIMEOUT, "does not answer", "try again later"),
+        ("npm error code FETCH_ERROR", "cannot be reached", "HTTPS_PROXY"),
+        (NPM_ENGINE, "it needs another node (>=999)", "--node"),
+        (NPM_ALTNAME, "for another host name", "address right"),
+        (UV_ALTNAME, "for another host name", "address right"),
+        (PIP_ALTNAME, "for another host name", "address right"),
+        (PIP_23_ALTNAME, "for another host name", "address right"),
+        ("npm error code CERT_HAS_EXPIRED", "has expired", "clock"),
         (UV_NO_WHEEL, "proxy-tools has no wheel", "--allow-install-scripts"),
         (NPM_GIT, "in a git repository", "checksum"),
         (PIP_NO_WHEEL, "proxy_tools has no wheel", "--allow-install-scripts"),
@@ -76,6 +123,20 @@ def test_the_cause_is_named_with_a_hint(text, what, hint):
     found, help_ = explain_failure(text.split("\n"))
     assert what in found
     assert hint in help_
+
+
+@pytest.mark.parametrize("text", [NPM_TRANSITIVE, UV_TRANSITIVE, PIP_TRANSITIVE])
+def test_a_missing_version_of_a_dependency_has_its_own_hint(text):
+    """The user typed no version of the dependency, so there is none to leave out."""
+    what, hint = explain_failure(text.split("\n"), parse_reference("npm:server"))
+    assert what == "there is no such version of dep"
+    assert "leave the version out" not in hint
+    assert "another version of the server" in hint
+    # The control: the user typed that version.
+    assert (
+        "leave the version out"
+        in explain_failure(text.split("\n"), parse_reference("npm:dep@5.0.0"))[1]
+    )
 
 
 def test_a_suitable_installed_python_is_named():

@@ -180,15 +180,17 @@ def test_another_runtime_makes_another_installation():
 def test_a_silent_registry_is_reported_once(tmp_path):
     lines: list[str] = []
     registry = Registry(urls=("https://registry.example/",))
-    (tmp_path / ".lock").write_text("a cache's own mark")
     silence = sandboxed_install._Silence(str(tmp_path), registry, lines.append)
+    for own in (".lock", "_logs/debug-0.log", "interpreter-v5/ab/python.msgpack"):
+        (tmp_path / own).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / own).write_text("written without an answer")
     silence.look(sandboxed_install.SILENT_SECONDS - 1)
     assert lines == []
     for seconds in (sandboxed_install.SILENT_SECONDS, 100):
         silence.look(seconds)
     (line,) = lines
     assert line.startswith(
-        "registry.example has not answered for 12 s; the installer gives up after 30 s"
+        "registry.example has not answered for 12 s; the installer gives up after two tries of 30 s"
     )
     answered = sandboxed_install._Silence(str(tmp_path), registry, lines.append)
     (tmp_path / "index").write_text("what the registry answered")
@@ -202,7 +204,7 @@ def test_the_output_of_an_installer_is_shown_without_secrets_or_escapes(tmp_path
         lines = sandboxed_install.read_log_end(log, ["s3cret"])
     assert "s3cret" not in "".join(lines)
     assert "\x1b" not in "".join(lines)
-    assert len(lines) == sandboxed_install.MAX_LOG_LINES
+    assert lines[0] == "line 0"
 
 
 @pytest.mark.parametrize("key", ["system-certs", "native-tls"])

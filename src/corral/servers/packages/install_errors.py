@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from corral.record import record
+from corral.servers.reference import Reference, normalize_name
 
 
 @record
@@ -22,7 +23,12 @@ PACKAGE = r"(?P<package>[\w@/.\-]+)"
 NO_WHEEL = "{package} has no wheel for this Python: it would have to be built"
 BUILD = "--allow-install-scripts builds it, inside the sandbox of the installation"
 UNREACHABLE = "the registry cannot be reached"
+SILENT = "the registry does not answer"
 NO_VERSION = "leave the version out to take the newest, or look at the package's page"
+NO_DEPENDENCY = (
+    "another package asks for it, so that one is broken: try another version of the server, or"
+    " tell its authors"
+)
 PYTHON = Cause(
     pattern=r"(?i)does not satisfy Python ?(?P<wanted>[<>=!~\d.,]+)"
     r"|requires (?:a different )?Python ?:? ?(?P<other>[<>=!~\d.,]+)"
@@ -30,6 +36,26 @@ PYTHON = Cause(
     what="it needs another Python{wanted}",
     hint="install such a Python (`uv python install 3.13`) and name it (--python 3.13), or name"
     " an older version of the package",
+)
+NODE = Cause(
+    pattern=r"npm error code EBADENGINE(?:.|\n)*?Required: .*?\"node\":\"(?P<wanted>[^\"]+)"
+    r"|npm v?[\d.]+ (?:is known not to run on|does not support) Node\.js",
+    what="it needs another node{wanted}",
+    hint="install a newer Node.js and name it (--node 24), or name an older version of the package",
+)
+VERSION = Cause(
+    pattern=rf"(?i)No matching version found for {PACKAGE}@(?P<version>[^\s.]\S*?)\.?\s"
+    rf"|there is no version of {PACKAGE.replace('package', 'other')}==(?P<third>[\w.\-+]+)"
+    rf"|only {PACKAGE.replace('package', 'fourth')}[<>=!~]\S* (?:is|are) available and"
+    r" [^\n]*depends? on (?P=fourth)",
+    what="there is no such version of {package}",
+    hint=NO_VERSION,
+)
+PIP_VERSION = Cause(
+    pattern=rf"satisfies the requirement {PACKAGE}[<>=!~]\S*"
+    r" (?:\(from (?!versions)[^\n]*?\) )?\(from versions: \d",
+    what=VERSION.what,
+    hint=NO_VERSION,
 )
 CAUSES = (
     Cause(
@@ -39,11 +65,22 @@ CAUSES = (
         hint="make room on the disk of corral's cache, or set XDG_CACHE_HOME to another one",
     ),
     Cause(
+        pattern=r"(?i)ALTNAME_INVALID|NotValidForName|certificate not valid for name"
+        r"|(?:hostname|ip address) mismatch|hostname '[^']*' doesn't match",
+        what="the registry's certificate is for another host name",
+        hint="is the registry's address right? Its certificate has to contain this host name",
+    ),
+    Cause(
+        pattern=r"(?i)CERT_HAS_EXPIRED|certificate has expired|peer certificate: Expired",
+        what="the registry's certificate has expired",
+        hint="is the clock of this machine right? If it is, the registry needs a new certificate",
+    ),
+    Cause(
         pattern=r"(?i)invalid peer certificate|certificate verify failed|SELF_SIGNED_CERT"
         r"|UNABLE_TO_(GET|VERIFY)\w*|self.signed certificate",
         what="the registry's certificate is not trusted",
-        hint="name the file of your organisation's certificates in SSL_CERT_FILE (uv, pip) or"
-        " in `cafile` of ~/.npmrc; `system-certs = true` in uv.toml is read as well",
+        hint="name the file of your organisation's certificates in SSL_CERT_FILE (uv), PIP_CERT"
+        " (pip) or `cafile` of ~/.npmrc; `system-certs = true` in uv.toml is read as well",
     ),
     Cause(  # before EPERM, because git cannot be started
         pattern=r"/@npmcli/git/|Git operation failed|Git executable not found",
@@ -51,11 +88,7 @@ CAUSES = (
         hint="corral installs only packages with a checksum in the registry; try another version"
         " of the server, or install it yourself and name its own command",
     ),
-    Cause(
-        pattern=rf"satisfies the requirement {PACKAGE}==\S+ \(from versions: \d",
-        what="there is no such version of {package}",
-        hint=NO_VERSION,
-    ),
+    PIP_VERSION,
     Cause(  # pip gives no reason, but a dependency of a published package usually exists
         pattern=rf"satisfies the requirement {PACKAGE}\S* \(from (?!versions)[^\n]*versions: none",
         what=NO_WHEEL,
@@ -69,15 +102,17 @@ CAUSES = (
         hint=BUILD,
     ),
     PYTHON,
+    NODE,
+    VERSION,
     Cause(
-        pattern=rf"(?i)No matching version found for {PACKAGE}@(?P<version>[^\s.]\S*?)\.?\s"
-        rf"|there is no version of {PACKAGE.replace('package', 'other')}==(?P<third>[\w.\-+]+)",
-        what="there is no such version of {package}",
-        hint=NO_VERSION,
+        pattern=r"(?i)network timeout|ETIMEDOUT|ERR_SOCKET_TIMEOUT|timed out",
+        what=SILENT,
+        hint="try again later, and check HTTPS_PROXY and the registry's address; what was"
+        " downloaded is kept for the next attempt",
     ),
     Cause(
-        pattern=r"(?i)EAI_AGAIN|ENOTFOUND|ECONNREFUSED|ETIMEDOUT|dns error|connection refused"
-        r"|tcp connect error|timed out|Temporary failure in name resolution|NewConnectionError",
+        pattern=r"(?i)EAI_AGAIN|ENOTFOUND|ECONNREFUSED|ECONNRESET|dns error|connection refused"
+        r"|tcp connect error|Temporary failure in name resolution|NewConnectionError|FETCH_ERROR",
         what=UNREACHABLE,
         hint="is this machine online, and are HTTPS_PROXY and the registry's address right?",
     ),
@@ -96,8 +131,8 @@ UNKNOWN = Cause(
 )
 
 
-def explain_failure(lines: Sequence[str]) -> tuple[str, str]:
-    """Return (description, hint) of the failure."""
+def explain_failure(lines: Sequence[str], asked: Reference | None = None) -> tuple[str, str]:
+    """Return (description, hint) of the failure. `asked` is the package that the user named."""
     text = "\n".join(lines)
     for cause in CAUSES:
         if found := re.search(cause.pattern, text):
@@ -105,9 +140,27 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str]:
             package = named[0].strip("'`\",") if named else "a package"
             requirement = named[0].rstrip(".,") if named else ""
             wanted = f" ({requirement})" if named else ""
-            hint = _name_python(requirement) if cause is PYTHON else ""
+            hint = _find_better_hint(cause, package, requirement, asked)
             return cause.what.format(package=package, wanted=wanted), hint or cause.hint
     return UNKNOWN.what, UNKNOWN.hint
+
+
+def _find_better_hint(cause: Cause, package: str, requirement: str, asked: Reference | None) -> str:
+    if cause is PYTHON:
+        return _name_python(requirement)
+    if cause is NODE:
+        return name_node(requirement)
+    if asked is None or cause not in {VERSION, PIP_VERSION}:
+        return ""
+    return "" if normalize_name(package) == normalize_name(asked.name) else NO_DEPENDENCY
+
+
+def name_node(requirement: str) -> str:
+    """Return a hint with the flag for an installed node that fits; "" if there is none."""
+    from corral.programs.installed_runtimes import find_fitting_node
+
+    found = find_fitting_node(requirement)
+    return f"node {found} is installed here: --node {found}" if found else ""
 
 
 def _name_python(requirement: str) -> str:

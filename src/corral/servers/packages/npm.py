@@ -6,6 +6,7 @@ each archive against the registry's checksum. The lock file with all checksums i
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.programs.installed_runtimes import find_runtime
 from corral.programs.needed_files import find_on_path
 from corral.safe_text import shown
+from corral.servers.packages.install_errors import name_node
 from corral.servers.packages.npm_settings import (
     SETTINGS_FILE,
     find_index,
@@ -44,8 +46,10 @@ def install(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
     """Install into `staging`; return values for the store's entry."""
-    node, origin = _run_npm(reference, staging, how, notify)
+    node, origin, output = _run_npm(reference, staging, how, notify)
     version, integrity = read_lock(staging, reference.name)
+    if wanted := find_unmet_engine(output, f"{reference.name}@{version}"):
+        notify(_describe_engine(reference, version, *wanted))
     return {
         "version": version,
         "integrity": integrity,
@@ -70,8 +74,10 @@ def _run_npm(
     how: InstallOptions,
     notify: Notify,
     words: Sequence[str] = (),
-) -> tuple[str, str]:
-    """Run `npm install` in `staging`; return the path of a chosen node, and the registry."""
+) -> tuple[str, str, list[str]]:
+    """Run `npm install` in `staging`; return the path of a chosen node, the registry and npm's
+    output.
+    """
     if how.extra:
         raise SandboxError(
             "--with is for pypi: packages", hint="leave it out: npm: packages do not support it"
@@ -86,7 +92,7 @@ def _run_npm(
     lines = settings_lines(registry, os.environ)
     write_text(staging, SETTINGS_FILE, "".join(f"{key}={value}\n" for key, value in lines))
     try:
-        run_installer(
+        output = run_installer(
             [*npm, *FLAGS, *words, *([] if how.scripts else ["--ignore-scripts"])],
             staging=staging,
             registry=registry,
@@ -101,7 +107,26 @@ def _run_npm(
         )
     finally:
         os.unlink(os.path.join(staging, SETTINGS_FILE))
-    return node, registry.urls[0]
+    return node, registry.urls[0], output
+
+
+def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | None:
+    """Return (wanted, current) versions of node, if npm warned that this package needs another."""
+    text = "\n".join(output)
+    found = re.search(
+        rf"EBADENGINE +package: '{re.escape(package)}',\n.*?required: .*?node: '([^']+)'"
+        r"(?:.|\n)*?current: .*?node: 'v?([^']+)'",
+        text,
+    )
+    return (found[1], found[2]) if found else None
+
+
+def _describe_engine(reference: Reference, version: str, wanted: str, current: str) -> str:
+    """Say that the package needs another node. npx warns, too, and starts the package."""
+    hint = name_node(wanted) or "--node chooses another node"
+    if reference.version:
+        hint += f"; without a version corral takes the newest {reference.name} that fits"
+    return f"{reference.name} {version} needs node {wanted}, and this is node {current}; {hint}"
 
 
 def find_npm(node: str) -> list[str]:

@@ -123,7 +123,18 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
     for name, value in environment.items():
         if name.lower() in {"npm_config_registry", "npm_config_cafile"} and value:
             found[name.lower().removeprefix("npm_config_")] = value
+    if authority := found.get("cafile"):
+        found["cafile"] = _resolve_path(authority, home_directory(environment))
     return found
+
+
+def _resolve_path(path: str, home: str) -> str:
+    """Return the absolute path, as npm does: `~/` is the home, and the rest is relative to the
+    working directory.
+    """
+    if path.startswith(("~/", "~\\") if sys.platform == "win32" else "~/"):
+        return os.path.join(home, path[2:])
+    return os.path.abspath(path)
 
 
 def _read_file(file: str, environment: Mapping[str, str]) -> dict[str, str]:

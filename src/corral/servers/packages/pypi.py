@@ -37,6 +37,7 @@ from corral.servers.packages.sandboxed_install import (
 )
 from corral.servers.packages.sources import InstallOptions, plain_index, without_credentials
 from corral.servers.reference import Reference, is_version, normalize_name
+from corral.servers.store.store import make_downloads
 
 LOCK = "requirements.lock"
 REQUIREMENTS = "requirements.in"
@@ -148,7 +149,12 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
     No installer mentions such a version, because it was asked for wheels only.
     """
     if not find_uv():
-        output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
+        try:
+            output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
+        except SandboxError as error:
+            if "No matching distribution found" in "\n".join(error.lines):
+                return ""  # all of its versions are pre-releases, which pip lists only with --pre
+            raise
         newest = re.search(r"(?m)^\S+ \((\S+)\)$", "\n".join(output))
         return newest[1] if newest and newest[1] != version else ""
     public = version.partition("+")[0]  # a comparison accepts no local version
@@ -230,7 +236,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
         staging=environment.staging,
         registry=environment.registry,
         label=environment.label,
-        settings={"PIP_CONFIG_FILE": os.devnull},
+        # In this directory corral sees whether anything was downloaded.
+        settings={"PIP_CONFIG_FILE": os.devnull, "TMPDIR": make_downloads(environment.staging)},
         subprocess=scripts,
         reads=reads,
         links=LINKS,

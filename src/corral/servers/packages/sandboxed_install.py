@@ -23,9 +23,9 @@ from corral.errors import SandboxError
 from corral.network.guard import find_refusal
 from corral.policy.user_config import load
 from corral.safe_text import printable, shown
-from corral.servers.packages.install_errors import UNREACHABLE, explain_failure
+from corral.servers.packages.install_errors import SILENT, UNREACHABLE, explain_failure
 from corral.servers.packages.sources import Registry
-from corral.servers.reference import Reference
+from corral.servers.reference import Reference, parse_reference
 from corral.servers.registry.download import is_progress_shown, show_progress
 from corral.servers.store.store import UnfinishedError, make_downloads
 from corral.servers.store.tree import check_tree
@@ -45,7 +45,9 @@ SILENT_SECONDS = 12
 FETCH_SECONDS = 30
 """How long the package managers wait for an answer of the registry."""
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
-CACHE_MARKS = frozenset({".lock", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
+CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
+LOCAL_CACHES = ("_logs", "interpreter-")
+"""Directories that npm (its own log) and uv (facts about a Python) fill without a registry."""
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
     "packages are installed in a sandbox with network access to their registry only;"
@@ -75,7 +77,7 @@ def run_installer(
     links: tuple[str, ...] = (),
     notify: Notify = lambda _: None,
 ) -> list[str]:
-    """Run the command, and return the last lines of its output for errors.
+    """Run the command, and return the end of its output.
 
     `links` may lead out of the staging directory. `notify` is called with a line if the registry
     does not answer.
@@ -97,13 +99,7 @@ def run_installer(
             end_zygote()  # this process itself starts the server later
         details = read_log_end(log, registry.hidden)
         if code:
-            why, hint = NO_MODES if _is_without_namespaces(sandbox) else explain_failure(details)
-            kind = UnfinishedError if why == UNREACHABLE else SandboxError
-            raise kind(
-                f"cannot install {label}: {why}:",
-                hint=_find_denied_hosts(sandbox) or hint,
-                details=[one[:MAX_SHOWN_COLUMNS] for one in details],  # pip lists every file
-            )
+            raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
     # This comes before opening any file, because opening a fifo would block forever.
     check_tree(staging, allowed=links)
     return details
@@ -131,6 +127,20 @@ def ask_program(argv: Sequence[str]) -> str:
             end_zygote()
         answer.seek(0)
         return "" if code else answer.read(MAX_ANSWER_BYTES).decode(errors="replace")
+
+
+def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> SandboxError:
+    if _is_without_namespaces(sandbox):
+        why, hint = NO_MODES
+    else:
+        asked = parse_reference(label) if label.startswith(("npm:", "pypi:")) else None
+        why, hint = explain_failure(details, asked)
+    kind = UnfinishedError if why in {UNREACHABLE, SILENT} else SandboxError
+    return kind(
+        f"cannot install {label}: {why}:",
+        hint=_find_denied_hosts(sandbox) or hint,
+        details=[one[:MAX_SHOWN_COLUMNS] for one in details],  # pip lists every file
+    )
 
 
 def _remove_repository_marks(downloads: str) -> None:
@@ -200,15 +210,18 @@ class _Silence:
         if _measure(self.downloads) == self.before:
             self.notify(
                 f"{self.host} has not answered for {seconds:.0f} s; the installer gives up after"
-                f" {FETCH_SECONDS} s without an answer, and one more try"
+                f" two tries of {FETCH_SECONDS} s"
             )
         self.host = ""
 
 
 def _measure(downloads: str) -> int:
-    """Return the size of the downloaded files. The caches' own marker files do not count."""
+    """Return the size of the downloaded files. Files that a package manager writes without an
+    answer of the registry do not count.
+    """
     sizes = 0
-    for directory, _, names in os.walk(downloads):
+    for directory, below, names in os.walk(downloads):
+        below[:] = [name for name in below if not name.startswith(LOCAL_CACHES)]
         for name in names:
             if name not in CACHE_MARKS:
                 with suppress(OSError):
@@ -235,7 +248,7 @@ def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
 
 
 def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
-    """Return the last lines of the installer's output, without secrets and control characters."""
+    """Return the end of the installer's output, without secrets and control characters."""
     log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG_BYTES))
     text = log.read().decode(errors="replace")
     for secret in hidden:
@@ -243,7 +256,6 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
     # npm's note, of one line or two, names a log file in the sandbox, which no longer exists.
     lines = [one.rstrip() for one in text.splitlines() if one.strip()]
     lines = [one for one in lines if not any(note in one for note in NPM_LOG_NOTES)]
-    lines = lines[-MAX_LOG_LINES:]
     return ["".join(c if c.isprintable() else " " for c in line) for line in lines]
 
 
