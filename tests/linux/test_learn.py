@@ -74,6 +74,21 @@ def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     assert (project / "results" / "new").read_text() == "x"
 
 
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+@pytest.mark.parametrize(
+    ("address", "proposed"),
+    [("169.254.169.254", False), ("::ffff:169.254.169.254", False), ("192.0.2.7", True)],
+)
+def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
+    """The target chooses the addresses that it tries. The last one is the control."""
+    code = (
+        f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"
+    )
+    said = user.corral("learn", "--", user.python, "-c", code, timeout=120).stderr.decode()
+    assert ("--allow-net" in said) == proposed, said
+    assert ("a metadata service, which gives out credentials" in said) != proposed, said
+
+
 def test_no_policy_is_written_without_approval(user, project, scratch):
     policy = scratch / "policy.toml"
     done = learn(user, "--output", str(policy), asked=[[f"{project}/notes/a", "r"]])
@@ -198,7 +213,8 @@ def test_what_is_never_proposed_is_not_called_given(user, project):
 
 
 def test_the_reason_of_a_proposal_is_a_whole_sentence(user):
-    [line] = closing_lines(user, REFUSED)
+    line, accepted = closing_lines(user, REFUSED)
+    assert accepted.startswith("nothing is accepted")
     assert line == (
         "connection to 127.0.0.1:5432 (nothing listens there inside; the sandbox does not share"
         " the host's loopback); --allow-net 127.0.0.1:5432"

@@ -131,8 +131,9 @@ def _name_next_command(word: str, accepted: list[Proposal]) -> None:
 
 
 def _print(learned: Learned, denials: Sequence[Denial]) -> None:
-    proposed = {one.typed() for one in learned.proposed}
-    others = [row for row in denials if row.allow not in proposed and row.kind not in WATCHED]
+    judged = {one.typed() for one in learned.proposed} | {what for what, _ in learned.never}
+    rows = [row for row in denials if row.kind not in WATCHED]
+    others = [row for row in rows if not judged & {row.allow, row.destination}]
     for row in others:
         output.note(row.describe())
     for path, reason in learned.never:

@@ -11,6 +11,8 @@ from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.learn.proposals import OWN_FILE, Learned, Proposal, Seen, find_denied, propose
 from corral.learn.variables import find_variables
+from corral.network.addresses import address_or_none
+from corral.network.guard import find_refusal
 from corral.paths.posix import is_inside
 from corral.plan.model import Plan
 from corral.platforms.linux import own_files
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     Never = tuple[tuple[str, str], ...]
 
 GIB = 1 << 30
+METADATA_SERVICE = "a metadata service, which gives out credentials of the machine"
 
 
 def watched_plan(plan: Plan) -> Plan:
@@ -100,6 +103,7 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
     sockets = [_socket_proposal(found.bound)] if found.bound else []
     memory = _judge_memory(found.memory)
     own, never = _judge_own_files(plan, learned.never)
+    network = _judge_denials(denials)
     learned = replace(
         learned,
         proposed=(
@@ -108,9 +112,9 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
             *own,
             *variables.proposed,
             *memory.proposed,
-            *_from_denials(denials),
+            *network.proposed,
         ),
-        never=(*never, *variables.never, *memory.never),
+        never=(*never, *variables.never, *memory.never, *network.never),
         calls=found.calls,
         waited_seconds=round(found.seconds, 3),
     )
@@ -168,18 +172,30 @@ def _judge_memory(wanted: int) -> Learned:
     return Learned(proposed=(proposal,))
 
 
-def _from_denials(denials: tuple[Denial, ...]) -> list[Proposal]:
+def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
+    """Propose the flags of denials, except for services that give out a machine's credentials."""
     rows = [row for row in denials if row.allow and row.kind in {"name", "address", "start"}]
     rows += [row for row in denials if row.allow and row.kind in {"port", "sni", "loopback"}]
     found = {row.allow: row for row in rows}
-    return [
-        Proposal(
-            flag=allow.partition(" ")[0],
-            path=allow.partition(" ")[2].strip("'"),
-            why=replace(row, allow="").describe().removeprefix("denied: "),
-        )
-        for allow, row in found.items()
-    ]
+    never = {allow: row for allow, row in found.items() if _is_metadata_service(row)}
+    return Learned(
+        proposed=tuple(
+            Proposal(
+                flag=allow.partition(" ")[0],
+                path=allow.partition(" ")[2].strip("'"),
+                why=replace(row, allow="").describe().removeprefix("denied: "),
+            )
+            for allow, row in found.items()
+            if allow not in never
+        ),
+        never=tuple((row.destination, METADATA_SERVICE) for row in never.values()),
+    )
+
+
+def _is_metadata_service(row: Denial) -> bool:
+    address = address_or_none(row.destination.rpartition(":")[0].strip("[]"))
+    refusal = None if address is None else find_refusal(address)
+    return refusal is not None and refusal.why.endswith("metadata")
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
