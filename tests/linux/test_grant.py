@@ -251,6 +251,7 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")
     assert not os.path.lexists(kept["path"])
     assert "memory 1" in run(desk, path)
+    desk.does("cache", "rm-home", "notes")  # the user of the tests cannot remove a closed home
 
 
 def answer_questions(desk, answers, act=lambda: None):

@@ -250,9 +250,11 @@ def test_a_run_of_the_python_api_ends_well_after_its_package_was_replaced(
     out, err = run.process.communicate("\n", timeout=PATIENCE)
     assert run.process.returncode == 0, err
     code, answers, denials, discarded = json.loads(out)
-    # With an allowlist the gateway accepts a connection before it refuses the address.
-    wanted = {"plain": "denied", "allowlist": "allowed"}[policy]
-    assert (code, answers) == (7, ["denied", "denied", wanted, "denied"]), err
+    # With an allowlist the gateway accepts a connection before it refuses the address, so the target
+    # may or may not see the connection.
+    connection = {"plain": {"denied"}, "allowlist": {"denied", "allowed"}}[policy]
+    assert answers.pop(2) in connection
+    assert (code, answers) == (7, ["denied"] * 3), err
     assert {"name", "start"} <= set(denials)
     assert denials["name"] == "example.org"
     assert discarded == ["~/written"]

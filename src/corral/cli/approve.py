@@ -29,7 +29,7 @@ FLAGS = (
     Flag(name="--list", help="show every valid approval; so does `approve` alone"),
     Flag(name="--revoke", value="WHAT", help="remove the approvals of a server, or one digest"),
     Flag(name="--path", value="PATH", help="approve the current destination of a granted path"),
-    Flag(name="--pin-tools", help="start the server once, and pin its tools for `--pins refuse`"),
+    Flag(name="--pin-tools", help="start the server once, and pin the tools that it has now"),
     Flag(name="--yes", help="approve without a question; needed without a terminal"),
     Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
 )
