@@ -126,7 +126,7 @@ def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
     assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
     for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):
-        assert b"after the command" not in desk.corral("run", *words).stderr  # the control
+        assert b"is passed to the command" not in desk.corral("run", *words).stderr  # the control
 
 
 def learn(desk):
