@@ -138,7 +138,7 @@ def give_directory(user, path, mode=0o755):
     ):
         place.mkdir()
         os.chown(place, user.owner, user.owner)
-    if path != user.home:  # root's target must be able to pass through the home
+    if path != user.home:  # the home keeps its mode, so that root's target can reach files below it
         path.chmod(mode)
     return str(path)
 

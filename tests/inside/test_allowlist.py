@@ -96,7 +96,7 @@ def audited(file):
 
 
 def refused(who):
-    """Return the error of a refused connection. The gateway resets it. Without namespaces connect itself fails."""
+    """Return the error of a refused connection: the gateway resets it, or without namespaces connect itself fails."""
     return by_tier(who, "ECONNRESET", "ECONNREFUSED")
 
 
@@ -238,7 +238,7 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
     assert {row["kind"] for row in denials} == {"guard"}
     assert len(denials) == len(names)
     assert all(row["why"] for row in denials)
-    # An allowed address is admitted. If an address contains another address, both must be allowed.
+    # With rules for them the addresses are reached. An address that contains another address needs rules for both.
     rules = [entry(row["allow"]) for row in denials]
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
     assert held == dict.fromkeys(names, "welcome")
@@ -282,7 +282,7 @@ def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, co
     configured('[network]\nadmit = ["10.99.0.0/16", "100.64.0.0/10", "fd00:99::/32"]\n')
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=flags)
     reached = {names[name] for name, said in held.items() if said == "welcome"}
-    # The last two addresses contain the first one.
+    # The last two addresses contain the first one, so they are admitted with it.
     assert reached == {"private", "shared", "private6", "nat64", "6to4"}
     assert (held[literal], held["other.test"]) == (refused(who), "no such name")
     kinds = {row["destination"]: row["kind"] for row in denials}
@@ -487,7 +487,7 @@ def test_ipv6_addresses_are_matched_like_others(who, world, scratch):
 
 
 def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch):
-    """A rule for a private network opens it. A rule for the whole internet opens no guarded address."""
+    """A rule for a private network allows its addresses. A rule for the whole internet allows no guarded address."""
     tried = [PUBLIC, OTHER, GUARDED["private"], GUARDED["metadata"], "127.0.0.1"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow("0.0.0.0/0", "10.99.0.0/24"))
     welcome = dict.fromkeys(tried[:3], "welcome")
@@ -524,7 +524,7 @@ answer = families + ([] if "outside" in sys.argv else [tried(down), tried(routed
 
 
 def test_the_target_cannot_bind_the_gateways_ports(who, world):
-    """With namespaces, the target can bind every port that the gateway does not use."""
+    """The control: with namespaces, the target can bind another port."""
     code = """
 def bound(address, port, *options):
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as end:
@@ -549,7 +549,7 @@ answer += [tried(bound, "127.0.0.1", 53), tried(bound, "127.0.0.1", 8081), talke
 
 
 def test_the_target_cannot_reach_the_supervisor(who, world, scratch):
-    """The target cannot reach the supervisor's loopback or descriptors. Nothing listens at the gateway's address."""
+    """The target gets none of the supervisor's descriptors, and cannot connect to the host's loopback."""
     code = """
 answer = {
     "fds": sorted(os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in (0, 1, 2)),

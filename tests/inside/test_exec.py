@@ -1,4 +1,4 @@
-"""Attack subprocess = false: try to start another program by every name, copy, descriptor and service."""
+"""Attack `subprocess = false`: try to start another program by path, from a copy, by descriptor and through a service."""
 
 from __future__ import annotations
 

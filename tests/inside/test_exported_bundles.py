@@ -25,14 +25,14 @@ from test_resources import FILL, FORKS
 
 pytestmark = pytest.mark.rig("runc")
 
-# The attack by exec is left out. The runtime itself executes the target under the filter, so a bundle cannot deny
+# The attack with exec is left out. The runtime itself executes the target under the filter, so a bundle cannot deny
 # exec, as its list says. Attacks on PID 1 are left out, because the target itself is PID 1 of a bundle.
 CODES = {"DENIED": DENIED, "NESTED": NESTED, "FAMILIES": FAMILIES, "CHILDREN": CHILDREN}
 
 
 @pytest.fixture
 def scratch(user):
-    """Create a directory that a bundle's target can reach. That target is never root."""
+    """Create a directory that a bundle's target can reach, although this target is never root."""
     path = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="corral-export-"))
     path.chmod(0o755)
     os.chown(path, user.owner, user.owner)
@@ -89,7 +89,7 @@ def test_shared_quotas_of_the_kernel_are_out_of_reach(user, scratch):
 
 
 def test_sockets_of_the_host_are_not_reached(user, scratch):
-    """The target tries abstract sockets, one in /tmp like an ssh-agent's, and one in a grant."""
+    """The target tries to connect to abstract sockets, to one in /tmp like an ssh-agent's, and to one in a grant."""
     name = f"corral-{os.getpid()}-{user.name}"
     granted, agent = give_directory(user, scratch / "granted"), f"/tmp/{name}-agent"
     addresses = {
@@ -176,7 +176,7 @@ def test_quotas_that_a_bundle_does_not_limit_are_on_its_list(user, scratch):
 
 
 def test_secrets_and_hooks_in_a_write_grant_are_out_of_reach(user, scratch):
-    """The control: in the same grant, the target writes another file and reads another one."""
+    """The control: in the same grant, the target can write and read other files."""
     if user.uid == 0:
         pytest.skip("root's target is not root, so root exports no write grant of its own files")
     project = scratch / "project"

@@ -170,7 +170,7 @@ def test_granting_the_home_is_refused_with_flags_for_its_parts(user, home):
 
 @BOTH_TIERS
 def test_granting_the_home_of_the_user_database_is_refused(user, scratch):
-    """A caller can set HOME to anything, and containers set it to the root directory."""
+    """HOME may be wrong, as in containers that set it to the root directory. So corral also asks the user database."""
     if user.uid:
         pytest.skip("the ordinary user of these tests is not in the user database")
     for home in (str(scratch), "/", None):
@@ -209,7 +209,7 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
         else:
             held = inside(user, SIZES, *paths, flags=("--read", str(home / ".config")))
             assert held == {secret: "ENOENT", str(config): 5}
-        # A secret that the user names is granted.
+        # A secret is granted if the user names its path.
         assert inside(user, SIZES, secret, flags=("--read", secret)) == {secret: 2}
     finally:
         os.unlink(config)
@@ -460,7 +460,7 @@ answer = {
     assert sorted(os.listdir(scratch)) == ["below", "file"]
     written = inside(user, code, str(scratch), flags=("--write", str(scratch)))
     failed = {name: said for name, said in written.items() if said != "done"}
-    # The acts after `unlink` find no file.
+    # The acts after `unlink` find no file, so they fail with other errors than a denial.
     allowed = {"ENOENT", "EEXIST", "EOPNOTSUPP"}
     assert set(failed.values()) <= by_tier(user, allowed, allowed | {"EPERM"})
     assert written["write"] == written["create"] == written["unlink"] == "done"
@@ -577,7 +577,7 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
-    """The target cannot link invisible files. Visible files are on another mount, or Landlock denies the link."""
+    """The target cannot link a file that it cannot see. A visible file is on another mount, or Landlock denies the link."""
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")
     give(user, scratch / "read/file", "before")

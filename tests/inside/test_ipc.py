@@ -1,4 +1,4 @@
-"""Try to reach the host's processes by sockets, terminals, shared memory and descriptors."""
+"""Try to reach the host's processes through sockets, terminals, shared memory and descriptors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ BY_LANDLOCK = {
 
 @BOTH_TIERS
 def test_unix_sockets_of_the_host_are_not_reached(user, scratch, host):
-    """The target tries abstract sockets, a socket in /tmp like an ssh-agent's, and sockets in grants."""
+    """The target tries to connect to abstract sockets, to one in /tmp like an ssh-agent's, and to sockets in grants."""
     read, write = give_directory(user, scratch / "read"), give_directory(user, scratch / "write")
     name = f"corral-{os.getpid()}-{user.name}"
     agent = f"/tmp/{name}-agent"
@@ -215,7 +215,7 @@ def ask(user, argv, stdin, stderr=subprocess.PIPE):
 
 @BOTH_TIERS
 def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
-    """The target first makes it its controlling terminal, so the kernel alone would allow the typing."""
+    """The target first makes the terminal its controlling terminal, so the kernel alone would allow the typing."""
     with open("/proc/sys/dev/tty/legacy_tiocsti", encoding="ascii") as switch:
         possible = switch.read().strip() == "1" or user.uid == 0
     code = terminal_code()
@@ -241,7 +241,7 @@ def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
 
 @BOTH_TIERS
 def test_a_terminal_cannot_be_opened_again(user, terminal):
-    """Opening a terminal again by /proc/self/fd would give other flags."""
+    """If the target opened the terminal again through /proc/self/fd, it could choose other flags for the descriptor."""
     code = f"import json, os, sys\n{PRELUDE}\nprint(json.dumps([os.isatty(0), tried(os.open, '/proc/self/fd/0', os.O_RDWR | os.O_NOCTTY)]))"
     assert ask(user, [user.python, "-c", code], terminal) == [True, "done"]
     inside_argv = user.corral_argv("run", "--", user.python, "-c", code)

@@ -192,7 +192,7 @@ answer = [first, tried(pivoted if first == "done" else lambda: call("pivot_root"
 
 @BOTH_TIERS
 def test_mounts_cannot_be_changed_or_removed(user):
-    """The owner of the mount namespace could do this. Inside, each call fails before the kernel looks at the mount."""
+    """The owner of the mount namespace could change mounts. Inside, each call fails before the kernel looks at the mount."""
     code = """
 answer = {path: [
     tried(lambda: call("mount", None, path.encode(), None, 0x1020, None)),

@@ -1,4 +1,4 @@
-"""Attack the time before the target starts: environment, PATH, links, manifests, corral's own files."""
+"""Attack what corral reads before the target starts: environment, PATH, links, manifests and its own files."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ MOUNTED = (
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
 def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
-    """The path is different. Only the inode shows that it is corral's directory."""
+    """The path is different. Only the inode shows that the directory is corral's."""
     assert user.run("/bin/true").returncode == 0
     alias = scratch / "alias"
     give_directory(user, alias)
@@ -297,7 +297,7 @@ def test_grants_of_corrals_own_directories_are_refused(user):
 
 @BOTH_TIERS
 def test_corrals_own_files_are_not_visible(user):
-    """The next run relies on these findings about the host."""
+    """The next run relies on corral's cached findings about the host, so the target must not read or forge them."""
     user.run("/bin/true")
     cache = user.home / ".cache/corral"
     before = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}

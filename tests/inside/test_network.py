@@ -13,7 +13,7 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 
 @pytest.fixture
 def listeners():
-    """Listen on the host's loopback by TCP and UDP, v4 and v6, and record whether anything came.
+    """Listen on the host's loopback with TCP and UDP, over IPv4 and IPv6, and record whether anything arrived.
 
     A kernel without IPv6 has no IPv6 listeners.
     """
@@ -88,7 +88,7 @@ if six:
 
 @BOTH_TIERS
 def test_no_address_has_a_route(user):
-    """Connecting a datagram socket looks up a route: to test networks, a resolver and the metadata address."""
+    """Connecting a datagram socket only looks up a route. The addresses include a resolver and the metadata service."""
     code = """
 import socket
 def routed(family, address):
@@ -103,9 +103,9 @@ answer["loopback"] = tried(routed, 2, "127.0.0.1")
             assert held == dict.fromkeys(held, "EPERM")
             continue
         assert held.pop("loopback") == "done"
-        # A link-local address needs an interface.
+        # A link-local address also needs an interface, so the error may be another one.
         assert held.pop("fe80::1") in {"EINVAL", "ENETUNREACH"}
-        # A broadcast address needs a socket option.
+        # A broadcast address also needs a socket option.
         assert held.pop("255.255.255.255") in {"EACCES", "ENETUNREACH"}
         assert set(held.values()) == {"ENETUNREACH"}
 
@@ -196,7 +196,7 @@ answer = [resolved("exfiltrated.example.com"), sorted(resolved("localhost"))]
 
 
 def test_the_loopback_inside_is_private(user):
-    """Two threads use TCP, and the host does not see the listener inside."""
+    """The target can connect to its own listener."""
     code = """
 import socket, threading
 server = socket.create_server(("127.0.0.1", 0))

@@ -68,7 +68,7 @@ def test_a_manager_of_pythons_multiprocessing_works(user):
 
 
 def test_sockets_of_the_host_stay_out_of_reach(user, host, scratch):
-    """Try abstract names, a path in /tmp and a path in the user's directory, by stream and by datagram."""
+    """Try abstract names, a path in /tmp and a path in the user's directory, with stream and datagram sockets."""
     name = f"corral-own-{os.getpid()}-{user.name}"
     place = give_directory(user, scratch / "place")
     addresses = {
@@ -103,7 +103,7 @@ def test_a_grant_that_may_contain_a_socket_is_refused(user, scratch, grant):
     file.write_text("text")
     os.chown(file, user.owner, user.owner)
     flags = (*FLAG, grant, str(file))
-    # A granted file cannot contain a socket.
+    # The control: a regular file cannot contain a socket, so it can be granted.
     assert inside(user, f"answer = got({str(file)!r})", *flags) == "text"
 
 
@@ -118,7 +118,7 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, scra
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """This is why such grants are refused: if unix sockets are allowed, this kernel cannot tell them apart."""
+    """This is why such grants are refused: if unix sockets are allowed, only newer kernels can deny single ones."""
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/other")
@@ -133,7 +133,7 @@ def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratc
 
 
 def test_no_socket_is_made_in_a_write_grant(user, host, scratch):
-    """A program of the host could mistake the socket for another program's. A target can make one in its own home."""
+    """A program of the host could mistake such a socket for another program's. In its own home a target can make sockets."""
     place = give_directory(user, scratch / "place")
     (scratch / "sockets").mkdir()
     os.chown(scratch / "sockets", user.owner, user.owner)

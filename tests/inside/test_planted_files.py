@@ -1,6 +1,7 @@
-"""Attack with a server's own files: links, `.pth` and `#!` lines that lead to the user's other files.
+"""Attack with a server's own files: links, `.pth` files and `#!` lines that name the user's other files.
 
-Each attack comes as a fresh checkout. corral must refuse it and name flags. The control is that these flags work.
+Each attack is a newly downloaded server. corral must refuse to start it, and name flags. The control is that these
+flags work.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def python_environment(user, path, *, base="/usr/bin", python=SYSTEM_PYTHON):
 
 @pytest.fixture
 def private(user, scratch):
-    """Create a user's project next to the server. corral would show it to the target if the user granted it."""
+    """Create a user's project next to the server. The target may read it only if the user grants it."""
     place = scratch / "work/private"
     put(user, place / "package.json", '{"name": "private"}')
     put(user, place / "pyproject.toml", "[project]\n")
@@ -104,7 +105,7 @@ def script(user, project, private):
 
 
 def directory(user, project, private):
-    """Plant a link to another repository, and start its server by that link."""
+    """Plant a link to another repository, and start its server through that link."""
     give_directory(user, private / ".git")
     link(user, project / "lib", "../private")
     return (NODE, str(project / "lib/server.js"))
@@ -300,7 +301,7 @@ def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, priva
 
 
 def test_a_granted_file_cannot_choose_its_interpreter(user, private):
-    """The server may rewrite its own program, which is in a directory of several servers."""
+    """The server may rewrite its own program, which is in a directory with several servers."""
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -385,7 +386,7 @@ def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, pri
 
 @BOTH_TIERS
 def test_a_users_own_link_is_followed(user, project):
-    """The control: the same program is started by a link outside every server's directory."""
+    """The control: the same program is started through a link outside every server's directory."""
     give_directory(user, user.home / "bin")
     path = user.home / "bin/own-server"
     path.unlink(missing_ok=True)

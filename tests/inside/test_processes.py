@@ -14,7 +14,7 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 def victim(user):
     """Start a process of the same user with a secret in its environment.
 
-    It lets every process trace it, because with yama only its parent could read its memory outside.
+    The process allows all others to trace it. Otherwise Yama would deny this to the control outside.
     """
     anyone = "import ctypes, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
     process = user.popen(
@@ -161,7 +161,7 @@ answer = os.waitpid(pid, 0)[1]
 
 @BOTH_TIERS
 def test_a_descriptors_owner_outside_gets_no_signal(user, victim):
-    """The kernel sends SIGIO to a descriptor's owner. It looks up the owner's pid inside the sandbox."""
+    """The kernel sends SIGIO to a descriptor's owner. A pid outside the sandbox cannot become the owner."""
     code = """
 import fcntl
 reading, writing = os.pipe()

@@ -101,7 +101,10 @@ answer = made
 
 
 def test_system_v_objects_are_bounded_under_a_memory_limit(user):
-    """Each sample reads the lists of objects, so too many would keep the supervisor busy. Root's own maxima are low."""
+    """Each sample reads the lists of objects, so too many objects would keep the supervisor busy.
+
+    Root's target has low maxima. An ordinary user's target is ended when it has too many objects.
+    """
     flags = ("--max-memory", "800M")
     assert inside(user, SYSTEM_V, "1000", flags=flags) == [1000] * 3  # the control
     if user.uid == 0:

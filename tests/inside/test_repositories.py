@@ -143,7 +143,7 @@ answer = tried(swap, sys.argv[2])
 @needs_git
 @pytest.mark.parametrize("how", ["a link", "a link above", "a quoted path with a comment"])
 def test_settings_are_protected_behind_links_and_comments(user, repository, how):
-    """Both the path in a setting and the directory that it leads to are protected."""
+    """Both the path in a setting and the directory to which it resolves are protected."""
     give(user, repository / "real/hooks/pre-commit", "#!/bin/sh\n")
     link, value = {
         "a link": ("named", "named"),
@@ -587,7 +587,7 @@ answer = "made"
 
 
 def test_paths_that_are_too_long_do_not_stop_a_later_start(user, scratch):
-    """One run makes the paths. The next run reports that it did not search them, and refuses with --strict."""
+    """One run makes the paths. The next run reports that it did not search them, also with --strict."""
     give(user, scratch / ".env", "TOKEN=1")
     flags = ("--write", str(scratch))
     assert inside(user, DEEP, str(scratch), flags=flags) == "made"
@@ -627,7 +627,10 @@ answer = started(plan)
 def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
     user, scratch, repository, group, how
 ):
-    """Another run with the same grant may close the directory. Init has only the first of the user's groups."""
+    """Another run with the same grant may take away the directory's permissions.
+
+    If the directory has another group, init may lack it, because init has only the first of the user's groups.
+    """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")
     give(user, scratch / "sub/.env", "TOKEN=1")

@@ -154,7 +154,7 @@ answer = [second, end.recv(64).decode()]
 
 
 def test_a_second_connect_of_a_socket_changes_nothing(who, world):
-    """A second connect does not end the connection, and the supervisor does not wait for it."""
+    """A second connect does not end the connection, and does not keep the supervisor waiting."""
     assert inside(who, TALK + SAME_AGAIN, flags=ALLOW) == ["EISCONN", "welcome"]
     assert outside(who, TALK + SAME_AGAIN) == ["EISCONN", "welcome"]
 
@@ -280,7 +280,7 @@ KNOWN = {
 
 
 def test_options_that_lead_a_socket_elsewhere_look_absent(who, world):
-    """Outside root can set them. An ordinary user can set some, and lacks the capability for others."""
+    """Outside the sandbox, root can set them. An ordinary user can set some, and lacks the capability for others."""
     after = 'answer["good"] = tried(talked, good)'
     held = inside(who, TALK + OPTIONS + after, OTHER, flags=ALLOW)
     assert held.pop("good") == "done"
@@ -351,7 +351,7 @@ answer = [reached[0] > 0, tried(talked, good)]
 
 
 def test_a_descriptor_that_changes_during_its_check_opens_nothing(who, world):
-    """Threads replace the descriptor. The supervisor can take only the target's own sockets, and goes on.
+    """Threads replace the descriptor. The supervisor connects only to the allowed address, and continues to answer.
 
     Outside, both addresses are reached.
     """
@@ -467,7 +467,7 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_a_socket_keeps_its_copies_and_epoll_entries_if_it_was_taken(who, world):
-    """If the supervisor takes a socket, it stays the same file. Its copies are connected and can be polled.
+    """A socket that the supervisor takes stays the same file, so its copies are connected and can be polled.
 
     A replaced socket is another file, as `explain` says.
     """
@@ -507,7 +507,7 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 
 
 def test_hidden_memory_closes_the_network_except_for_root(who, world, scratch):
-    """An ordinary user's supervisor cannot read such a target, so the network is closed with a reason. Root's supervisor can."""
+    """An ordinary user's supervisor cannot read hidden memory, so it denies each connection with a reason. Root's can."""
     report = scratch / "report.json"
     code = """
 good = resolved("good.test")
@@ -561,7 +561,7 @@ def started(who):
 
 
 def find_supervisor(process):
-    """Return the supervisor's pid. The test's wrappers execute corral in their own process."""
+    """Return the supervisor's pid, which is that of the started process: wrappers around corral exec it."""
     with open(f"/proc/{process.pid}/cmdline", "rb") as file:
         assert b"corral.cli" in file.read()
     return process.pid
@@ -786,7 +786,7 @@ os.waitpid(pid, 0)
 
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
-    """The test's broker lets every connect pass. Landlock refuses them. Without Landlock they succeed."""
+    """The test's broker allows every connect, and Landlock refuses it. Without Landlock it succeeds."""
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (
         user.outside(

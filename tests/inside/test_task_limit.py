@@ -53,7 +53,7 @@ for _ in range(3):
 
 @pytest.mark.parametrize("limit", [5, 30])
 def test_ended_processes_make_room_for_new_ones(user, limit):
-    """The target itself counts. Two limits are tried, so that the count must follow the limit."""
+    """The target itself counts as a process. Two limits are tried, to show that the count depends on the limit."""
     assert inside(user, REPEATED, flags=(*MANY, "--max-pids", str(limit))) == [limit - 1] * 3
     assert outside(user, REPEATED) == [70] * 3
 

@@ -1,6 +1,6 @@
-"""Attack from a target in the host's namespaces. It can see names of other processes and files, but not use them.
+"""Attack from a target in the host's namespaces.
 
-The tests also state what stays visible, so that no page promises otherwise.
+The target can see the names of other processes and files, but cannot use them. The tests also state what stays visible, so that no page promises otherwise.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def inside_with_pids(user, code, *arguments, flags=()):
 
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
-    """Try another process of the same user, the guardian and the supervisor."""
+    """Try to reach another process of the same user, the guardian and the supervisor."""
     code = "answer = {name: attempts(pid) for name, pid in (('victim', int(sys.argv[1])), ('guardian', guardian), ('supervisor', supervisor))}"
     for name, held in inside_with_pids(user, code, str(victim.pid), flags=flags).items():
         assert held == dict.fromkeys(held, "EPERM"), (name, held)
@@ -280,7 +280,7 @@ def look_of(path):
 
 
 def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
-    """Try an ungranted file and a file in a read grant, by path, by descriptor and by other means."""
+    """Try to change an ungranted file and a file in a read grant, by path, by descriptor and through /proc."""
     give_directory(user, scratch / "read")
     kept = [
         give(user, scratch / "secret", "kept", 0o600),
@@ -302,7 +302,7 @@ def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
 
 
 def test_files_move_only_between_write_grants(user, scratch):
-    """Moving between write grants works. Moving out of a read grant, or out of all grants, does not."""
+    """A file can be moved between write grants, but not out of a read grant or out of all grants."""
     for name in ("one", "two", "read", "none"):
         give_directory(user, scratch / name)
         give(user, scratch / name / "file", name)
@@ -426,7 +426,7 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """glibc compares the addresses by connecting one IPv6 datagram socket to both. It aborted the program."""
+    """glibc connects an IPv6 socket to both addresses, and aborts if the socket then has an unmapped IPv4 address."""
     code = """
 import socket
 answer = sorted(one[4][0] for one in socket.getaddrinfo(None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE))

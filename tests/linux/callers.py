@@ -36,7 +36,7 @@ class Caller:
         return self.user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
     def run(self, code: str) -> str:
-        """Return the program's stdout. Check that it printed no error or warning of a leak, and left nothing."""
+        """Return the program's stdout. Check that it printed no error and no warning of a leak, and left nothing."""
         with self.start(code) as process:
             try:
                 out, err = process.communicate(timeout=60)

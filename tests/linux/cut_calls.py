@@ -1,8 +1,8 @@
 """Run corral's commands for test_power_cut.py, and stop them at each call that changes a file.
 
 This file is the program of a child process, which runs as the user of a test. A command runs in a fork, under a
-filter that reports every changing call before it is made. The call then passes, fails, or writes only half of its data,
-or the process is killed instead. `Disk` records the calls that passed, and returns every state that a power cut could
+filter that reports every changing call before it is made. The call is then made, fails, or writes only half of its data,
+or the process is killed instead. `Disk` records the calls that were made, and returns every state that a power cut could
 leave.
 """
 
@@ -402,7 +402,7 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Give `answer` to the call with this number. With the number -1 all calls pass."""
+    """Give `answer` to the call with this number. With the number -1 all calls are made."""
 
     def __init__(self, number: int, answer: str, disk: Disk | None = None) -> None:
         self.number, self.answer, self.disk = number, answer, disk

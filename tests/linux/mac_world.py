@@ -66,7 +66,7 @@ class Procfs:
         return 0
 
     def count_own(self):
-        """Count the user's processes. Linux counts threads as well."""
+        """Count the user's threads instead of processes, because Linux applies RLIMIT_NPROC to threads."""
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         found = [self.stat(pid) for pid in pids if owner(pid) == os.getuid()]
         return sum(int(stat[17]) for stat in found if stat)

@@ -200,7 +200,7 @@ def test_a_directory_without_a_command_names_the_missing_part(user, server, env,
 
 
 def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scratch, env):
-    """A script outside, a link to it, and a `#!` line would each open another directory to the target."""
+    """A script outside, a link to it, and a `#!` line would each make another directory readable for the target."""
     private = scratch / "private"
     private.mkdir()
     put(user, private / "package.json", "{}")
@@ -229,7 +229,7 @@ def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scr
 
 
 def plant(user, scratch) -> tuple[pathlib.Path, pathlib.Path]:
-    """Create a server's directory, a part of which another server may read, and a private file."""
+    """Create a project with a directory that a server may read, and a private file elsewhere. Return both directories."""
     part, private = scratch / "project/part", scratch / "private"
     for made in (part.parent, part, private):
         made.mkdir()

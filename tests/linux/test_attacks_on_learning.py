@@ -1,4 +1,4 @@
-"""Attack `corral learn` and `wrap --learn` by a server that wants more than its user notices."""
+"""Attack `corral learn` and `wrap --learn` with a server that wants more than its user notices."""
 
 import json
 import os
@@ -177,4 +177,4 @@ def test_a_flood_of_names_does_not_hide_secrets_from_why(user):
     assert b"it was watched" in done.stderr, done.stderr
     told = user.corral("why").stdout.decode()
     assert f"access to {key} (may contain secrets" in told
-    assert "n0.example.test" in told  # the control: names are there, too
+    assert "n0.example.test" in told  # the control: `why` lists names, too

@@ -1,4 +1,4 @@
-"""Test runs without namespaces: working programs, refusals, reports, and that nothing is left."""
+"""Test runs without namespaces: programs work, or are refused with a reason. Reports are right, and nothing is left."""
 
 from __future__ import annotations
 
@@ -544,7 +544,7 @@ def test_the_next_run_removes_a_killed_runs_private_directory(user):
 
 
 def test_proc_stays_readable_when_memory_gets_short(user):
-    """Landlock's rules for /proc are attached to inodes. The kernel may drop unused inodes."""
+    """Landlock's rules for /proc are attached to inodes. They must stay when the kernel drops unused inodes."""
     if os.geteuid():
         pytest.skip("only root can empty the kernel's caches")
     code = """

@@ -1,4 +1,4 @@
-"""Test the command line: help, mistakes, reports, and that `run` executes the steps of `explain`."""
+"""Test the command line: its help, errors and reports, and that `run` executes the steps that `explain` lists."""
 
 import json
 import os

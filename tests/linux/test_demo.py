@@ -86,7 +86,7 @@ def test_the_demo_names_each_wall_as_the_plan_does(user):
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_every_act_is_stopped_without_namespaces(user):
-    """Each act is stopped by its own mechanism. A daemon that lives on would report by its pipe."""
+    """Each act is stopped by its own mechanism. A daemon that lives on would report through its pipe."""
     done, data = demo(user)
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
     acts = {row["act"]: row for row in data["acts"]}

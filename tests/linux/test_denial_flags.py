@@ -172,7 +172,7 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """A signal ends the call. Then the thread runs again, and the kernel does not report its stack pointer."""
+    """After a signal the thread is no longer in its call, so the kernel does not report its stack pointer."""
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
     assert answer == [-1]
     assert denied(done)
@@ -371,7 +371,7 @@ def test_without_namespaces_a_run_reports_the_network_and_learn_its_names(user, 
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_an_unused_ipv6_socket_is_not_reported(user):
-    """Libraries make one to see whether the host has IPv6."""
+    """Libraries make such a socket only to see whether the host has IPv6."""
     code = "import socket\ntry:\n    socket.socket(socket.AF_INET6)\nexcept OSError as error:\n"
     answer, done = try_code(user, code + "    answer = error.errno")
     assert (answer, denied(done)) == (1, [])
@@ -447,7 +447,7 @@ def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path
     ],
 )
 def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
-    """The target chooses what it tries to write, and `corral grant` would ask for it."""
+    """The target chooses which files it tries to write, and `corral grant` would offer the user every suggested flag."""
     place = user.home / "place"
     for path in (place, place / ".git", place / ".vscode"):
         path.mkdir()
@@ -525,7 +525,7 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 
 
 def test_under_an_outer_listener_starts_are_denied_but_not_reported(user):
-    """A container runtime with its own notification listener has the same effect."""
+    """The test's outer listener has the same effect as that of a container runtime."""
     inner = f"import json, os, sys\n{START}\nprint(answer)"
     argv = user.corral_argv("run", "--", user.python, "-c", inner)
     command = [user.python, "-c", OUTER, str(user.package), *argv]

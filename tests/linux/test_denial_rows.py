@@ -288,7 +288,7 @@ def answer(listener):
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
     """Under `learn` the target gets a socket that cannot be connected.
 
-    Without namespaces `learn` sees names and addresses instead, because one decider answers `socket`.
+    Without namespaces another part of corral answers `socket`, so `learn` sees names and addresses instead.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

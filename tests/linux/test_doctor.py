@@ -134,7 +134,7 @@ def test_every_line_has_the_same_form(host):
     assert "[✓] Network namespaces: available" in out
     assert "[✓] Seccomp: available" in out
     assert "[✓] Rlimits: supported" in out
-    # There are two process limits, and each line names its mechanism.
+    # There are two process limits, so each line names its mechanism instead.
     assert "Process limit: " not in out
     verdict = "[✓] Verdict: `corral run` works here, and every wall is enforced"
     assert out.splitlines()[-1].startswith(verdict)
@@ -222,7 +222,7 @@ def test_doctor_takes_no_further_words(host):
 
 
 def check_no_namespaces(place: Place) -> None:
-    """Check that doctor has evidence and a hint, and that `run` uses Landlock, or refuses if there is none."""
+    """Check that doctor has evidence and a hint, and that `run` uses Landlock, or refuses to start without Landlock."""
     found = place.findings()
     for name in ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace"):
         assert found[name]["status"] == "absent", found[name]

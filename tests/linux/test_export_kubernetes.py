@@ -171,7 +171,7 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
 
 
 def test_one_directory_has_the_export_of_one_server(ordinary, folder):
-    """Not even `--force` replaces another server's export, also if both have one name."""
+    """Not even `--force` replaces another server's export, even if both servers have the same name."""
     first = ("--name", "notes")
     assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0
     before = (folder / "kubernetes.yaml").read_bytes()
@@ -238,7 +238,7 @@ def played():
 
 @pytest.fixture(scope="module")
 def built(played, package, tmp_path_factory):
-    """Build the image by its Containerfile. The base is an imported root, because the test has no registry."""
+    """Build the image with its Containerfile. Its base is an imported root directory, because the test has no registry."""
     folder = tmp_path_factory.mktemp("build")
     exported, files = folder / "server", folder / "files"
     root = make_user("root", package)

@@ -1,4 +1,4 @@
-"""Fail each step of the set-up. The target never runs, the error names the step, and nothing is left.
+"""Let each step of the set-up fail. The target never runs, the error names the step, and nothing is left.
 
 The tests run in both tiers. `init` is PID 1 with namespaces, and the subreaper without them.
 """
@@ -106,7 +106,7 @@ class Trial:
         return [step["step"] for step in json.loads(done.stdout)["steps"]]
 
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
-        """Run the command line once for each injected failure. The argument in their command lines marks all its processes."""
+        """Run corral once for each injected failure. All processes have `traces.argument` in their command lines."""
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
         argv = [*self.user.host, *argv]
         env = self.user.environment(TMPDIR=str(self.temporary))

@@ -42,7 +42,7 @@ def test_corral_works_or_refuses_on_every_file_system(name):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("name", NO_IDMAPS)
 def test_root_gets_a_working_hint_where_mounts_cannot_be_idmapped(user, name):
-    """The target can use files that are open to its id. For other files the hint is a command that works."""
+    """The target can use files that its user id may use. For other files the hint is a command that works."""
     with mounted(FILE_SYSTEMS[name]) as there:
         root = there.resident(user)
         there.shell("mkdir it && echo data >it/file && chmod 755 it . && chmod 644 it/file")
@@ -184,7 +184,7 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
-    """A link could replace the granted path before the next run, and that run would not notice."""
+    """corral reports this, because a link could replace the granted path, and the next run would not notice."""
     with mounted(SMALL) as there:
         person = home_on(there, user)
         there.shell(

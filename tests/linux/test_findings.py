@@ -199,7 +199,7 @@ def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
 
 
 def test_two_outer_filters_are_told_apart(cache):
-    # No program runs without `clone` and `prctl`.
+    # `clone` and `prctl` cannot be denied, because no program runs without them.
     denied = sorted({name for name, _ in CALLS} - {"clone", "prctl"})
     keys = {name: cache.under_filter("key", name, "1") for name in denied}
     keys["another answer"] = cache.under_filter("key", "mount", "38")

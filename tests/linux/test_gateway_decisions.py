@@ -54,7 +54,7 @@ def test_an_address_without_a_name_is_refused(gateway, server):
 
 
 def test_only_addresses_of_the_policy_are_reached(gateway, server, proxy):
-    """The test uses a proxy, because such an address would lead back to the gateway without a namespace."""
+    """The test uses a proxy. Without a namespace a direct connection to such an address would reach the gateway again."""
     proxy_port, requests = proxy
     port = server(echo)
     running = gateway(
@@ -228,7 +228,7 @@ def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
 
 
 def test_without_descriptors_an_address_counts_as_the_hosts_own():
-    """A target can make the gateway run out of descriptors. This must not open the guard."""
+    """A target can make the gateway run out of descriptors. The guard must then still refuse."""
     from corral.network.guard import HostAddresses
 
     elsewhere = socket.inet_aton("198.51.100.1")

@@ -16,7 +16,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("home", INSIDE)
 def test_the_home_inside_is_never_the_hosts(user, home):
-    """Container engines set HOME=/ for unknown users."""
+    """HOME may be a system directory. For example, container engines set HOME=/ for unknown users."""
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}
     environment = user.environment(HOME=home, **elsewhere)

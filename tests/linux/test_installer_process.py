@@ -81,7 +81,7 @@ def client(user, scratch, registry, env, npm):
 
 
 def end_by_signal(process: subprocess.Popen) -> None:
-    """End the client's process group by SIGTERM, as the Python SDK does."""
+    """End the client's process group with SIGTERM, as the Python SDK does."""
     os.killpg(process.pid, signal.SIGTERM)
     assert process.wait(90) == -signal.SIGTERM
     for stream in (process.stdin, process.stdout, process.stderr):

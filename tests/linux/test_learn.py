@@ -222,7 +222,7 @@ def test_the_reason_of_a_proposal_is_a_whole_sentence(user):
 
 
 def test_learn_lists_denials_that_no_flag_allows(user):
-    """The name has the value of a secret, which a flag would show."""
+    """The name contains the value of a secret, so no flag is named, because it would show the value."""
     code = "import os, socket\ntry:\n    socket.getaddrinfo(os.environ['TOK'] + '.example', 80)\n"
     code += "except OSError:\n    pass"
     lines = closing_lines(user, code, "--secret", "TOK", TOK="s3cr3tvalue42")

@@ -203,7 +203,10 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """At the end corral removes the private directory, with rights that the target may not have."""
+    """A target must not move a directory from a grant into its private directory.
+
+    corral removes that directory at the end, with rights that the target may not have.
+    """
     # The grant must be on the same file system as private directories.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
     for path in (grant, grant / "theirs", grant / "other"):
@@ -286,7 +289,7 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
 
 
 def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
-    """A record names a path with a link, with dots, or elsewhere. corral makes no such path."""
+    """A record names a path that corral never makes: with a link, with dots, or outside the temporary directory."""
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name
     inner.mkdir()

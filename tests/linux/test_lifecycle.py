@@ -1,4 +1,4 @@
-"""Test a run from its first to its last instruction: streams, signals, deadlines, sudden deaths."""
+"""Test a run from start to end: its streams, signals and deadlines, and the sudden end of each process."""
 
 import json
 import os
@@ -123,7 +123,7 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     while not ended(process.pid, 0.2):
-        # The kernel merges two pending signals with the same number.
+        # The kernel merges two pending signals with the same number, so the second may be lost.
         process.send_signal(signal.SIGINT)
     assert finish(process)[0] == 128 + signal.SIGKILL
     assert traces.left() == {}
@@ -266,7 +266,7 @@ print(json.dumps(held))
 
 
 def run_forks(user, traces, code: str, request: object) -> object:
-    """Run `code`, which forks command lines and ends them. The argument in their command lines marks all its processes."""
+    """Run `code`, which starts corral in forks and ends them. All processes have `traces.argument` in their command lines."""
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         try:
@@ -299,8 +299,8 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_nothing(user, traces, nu
     delays = [*DELAYS[::4], 0.15, 0.2, 0.25]
     statuses = run_forks(user, traces, AT_DELAYS, [number, delays, arguments])
     codes = {os.waitstatus_to_exitcode(status) for status in statuses}
-    # Before corral has installed its handlers the signal itself ends it (SIGINT by an exception). Later corral ends as
-    # its target did.
+    # Before corral has installed its handlers, the signal itself ends corral (SIGINT raises an exception). Later corral
+    # ends as its target did.
     assert codes <= {-number, 128 + number, *([99] if number == signal.SIGINT else [])}, codes
     assert left_after_a_kill(user, traces) == {}
 

@@ -80,7 +80,7 @@ def run(user, scratch):
 
 
 def run_until_said(run, word, code, *arguments, flags):
-    """Run a target that says `word` and stays, until its timeout. A slow machine gets a longer one."""
+    """Run a target that prints `word` and then waits for its timeout. If it was too slow, try a longer timeout."""
     for seconds in (4, 16, 64):
         done = run(code, *arguments, flags=(*flags, "--timeout", f"{seconds}s"))
         if word in done.out:
@@ -129,7 +129,7 @@ def test_memory_of_many_small_processes_is_added_up(run):
 
 
 def test_memory_that_processes_share_counts_once(run):
-    """Sixty forks share 100 MiB. If each counted fully, they would have more than three gigabytes."""
+    """Sixty forks share 100 MiB. If the memory of each fork counted fully, the sum would be more than three gigabytes."""
     code = """
 kept.append(bytearray(b'x' * (100 * MIB)))
 kept.append(mmap.mmap(-1, 50 * MIB))
@@ -440,7 +440,7 @@ def mechanisms(user, flags) -> set[str]:
 
 
 def traced_polls(user, *flags) -> int:
-    """Return the number of the supervisor's poll calls while its target is idle, by strace."""
+    """Count the supervisor's poll calls with strace while its target is idle."""
     with Held(user, *flags) as pids:
         argv = ["strace", "-f", "-e", "trace=poll,ppoll", "-p", str(pids["supervisor"])]
         tracer = subprocess.Popen(argv, stderr=subprocess.PIPE)
@@ -489,7 +489,7 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
-    """Without a private root the target shares /dev/shm with the host. It is idle for a few samples."""
+    """Without a private root the target shares /dev/shm with the host. The target waits for a few samples."""
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
     try:
@@ -631,7 +631,7 @@ ONES = bytes([1]) * PIECE
 
 @pytest.mark.parametrize("act", HIDDEN)
 def test_hidden_memory_counts(request, user, run, act):
-    """Sampling cannot see some kinds, which the control's reason names."""
+    """Sampling cannot see some kinds of memory. For these kinds the test is expected to fail without a cgroup."""
     blind = act == "a memfd in flight" or (user.uid and act in ROOT_SEES)
     if blind and "sampling" in mechanisms(user, LIMIT):
         request.applymarker(pytest.mark.xfail(reason="only a cgroup can count it", strict=True))

@@ -374,7 +374,7 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
 def test_a_watcher_without_a_reader_still_ends_the_tree(mac, closed):
-    """The model's process ends only after the target."""
+    """The model's process ends only after the target, so its end shows that the target has ended."""
     code = f"""
 import os
 from corral.platforms.current import load
@@ -448,7 +448,7 @@ def test_ps_shows_a_living_run(mac):
 
 
 def test_processes_are_sampled_only_under_a_limit(mac):
-    """The test waits until a run with a limit has been sampled. A run without a limit could have been sampled by then."""
+    """When the run with a limit has been sampled five times, the run without a limit has not been sampled."""
     counts = {}
     runs = {}
     for name, flags in {"without": (), "with": ("--max-memory", "1G")}.items():

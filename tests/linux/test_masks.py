@@ -152,7 +152,7 @@ def test_a_secret_behind_a_link_is_hidden_at_its_real_path(user, home, env):
     key = write(user, home / "dotfiles/ssh/id_rsa", "key")
     near = write(user, home / "dotfiles/readme", "hello")
     (home / ".ssh").symlink_to("dotfiles/ssh")
-    # The link leads into a grant that does not contain the link.
+    # The link is outside the grant, and resolves to a directory in it.
     flags = ("--read", str(home / "dotfiles"))
     assert user.inside(READ, str(key), str(near), flags=flags, env=env) == [
         "FileNotFoundError",
@@ -435,7 +435,7 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Each name contains the previous one, so ten thousand names may have megabytes each. To build them would take minutes."""
+    """Each name contains the previous one, so ten thousand names may have megabytes each. Building them would take minutes."""
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
     top = str(tmp_path)

@@ -329,7 +329,7 @@ def musl():
 
 
 def test_musls_resolver_works(who, world, scratch, musl):
-    """musl's resolver asks for both address families at once, and an unusable answer must not hide the other.
+    """musl's resolver asks for both address families at once, and an unusable answer must not hide the other answer.
 
     A denied name is asked for once. An answer such as REFUSED would make musl repeat the question for five
     seconds.

@@ -70,7 +70,7 @@ def test_a_listener_is_used_although_another_kind_was_taken_first():
 
 
 def test_the_total_size_of_watched_paths_is_bounded():
-    """A target may ask for any number of long paths."""
+    """A target may ask for any number of long paths, so the watch remembers only some of them."""
     channel = DescriptorChannel()
     watch = PathWatch(channel)
     text = ctypes.create_string_buffer(1000)

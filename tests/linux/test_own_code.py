@@ -52,7 +52,7 @@ def test_modules_of_a_project_are_not_loaded(user, scratch, where):
 
 @BOTH_TIERS
 def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
-    """uv makes hard links from its cache to every environment."""
+    """With uv, corral's files may be hard links to files in uv's cache, which a user may grant."""
     package = scratch / "site"
     shutil.copytree(user.package / "corral", package / "corral")
     cache = own(user, scratch / "cache/one", "").parent

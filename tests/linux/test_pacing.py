@@ -1,6 +1,6 @@
 """Flood the gateway with denied requests and count how many it handles, with a clock that does not move.
 
-The test runs the gateway step by step on loopback. The addresses 127.77.0.0/16 lead to it.
+The test runs the gateway step by step on loopback, where it listens on addresses of 127.77.0.0/16.
 """
 
 from __future__ import annotations

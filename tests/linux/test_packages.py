@@ -553,7 +553,7 @@ def test_a_runner_that_cannot_be_replaced_is_refused(user, env, scratch, words, 
 def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     user, env, registry, tools, scratch, installer
 ):
-    """The flag of the hint builds it inside the sandbox. The control is the server once its dependency has a wheel."""
+    """The flag in the hint builds the dependency inside the sandbox. The control is the server once its dependency has a wheel."""
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     else:

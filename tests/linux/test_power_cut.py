@@ -193,7 +193,7 @@ for line in sys.stdin:
 
 @pytest.mark.rig("long")
 def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
-    """The old pins are there, or the new ones: a server never counts as one that was not pinned."""
+    """The file has the old pins or the new ones, so a pinned server never counts as not pinned."""
     script = home.put("srv.py", OFFER.replace("WORDS", "adds"))
     pin = ["inspect", "--pin", "--yes", "--", "/usr/bin/python3", str(script)]
     home.does(*pin)

@@ -1,4 +1,7 @@
-"""Connect to several addresses and keep the first that answers. On Linux all of 127.0.0.0/8 is loopback."""
+"""Test connecting to several addresses, of which the first that answers is kept.
+
+The tests need several loopback addresses, and on Linux all of 127.0.0.0/8 is loopback.
+"""
 
 import contextlib
 import os

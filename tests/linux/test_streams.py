@@ -122,7 +122,7 @@ def state(fd):
         found.append({name: os.getxattr(fd, name) for name in os.listxattr(fd)})
         found.append(fcntl.ioctl(fd, 0x80086601, bytes(8)))
     except OSError:
-        pass  # a terminal has none
+        pass  # a terminal has no extended attributes
     return found
 
 

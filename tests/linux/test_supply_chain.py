@@ -1,4 +1,4 @@
-"""Attack as a server's author by other means than the server: packages, registries, bundles, configurations."""
+"""Attack as a server's author, with packages, registries, bundles and configurations instead of the server itself."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_package_cannot_start_the_users_program(user, env, registry, npm, proj
 
 @ONE_USER
 def test_settings_without_effect_share_an_installation(user, env, registry, npm, scratch):
-    """The terminal's settings name a registry for a scope, which the client's settings do not have."""
+    """If a setting had no effect on an installation, a later start without the setting uses that installation."""
     archive = publish(registry)
     settings = scratch / ".npmrc"
     # The last setting is the control, because it could have changed the installation.
@@ -265,7 +265,7 @@ def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch, project):
-    """A virtual environment's Python would open the projects that are installed in it."""
+    """A virtual environment's Python would make the projects that are installed in it readable."""
     venv = scratch / "venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
     with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:

@@ -86,7 +86,7 @@ def test_files_that_a_run_created_are_printed_as_text(user, place):
 
 @pytest.mark.parametrize("closed", ["", ".", ".github"])
 def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
-    """Root can look into a closed directory, so only an ordinary user needs the warning."""
+    """Root can list a directory without permissions, so only an ordinary user needs the warning."""
     place, report = ordinary.home / NAME, ordinary.home / "report.json"
     place.mkdir()
     os.chown(place, ordinary.uid, ordinary.uid)
@@ -165,7 +165,7 @@ def test_check_prints_hostile_names_as_text(user, place):
 
 
 def offer(registry, path: str) -> None:
-    """Publish a server in a bundle with this path."""
+    """Publish a server whose bundle has this path in the registry's address."""
     content = packed(manifest())
     registry.files[unquote(path)] = content
     package = {

@@ -65,7 +65,7 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Put the attacker's file, pipe or link at `path`. Return the user's file that a link leads to."""
+    """Put the attacker's file, pipe or link at `path`. Return the user's file that a link names."""
     own = user.home / "own"
     own.touch(mode=0o600)
     os.chown(own, user.uid, user.uid)
@@ -127,7 +127,7 @@ LONG = pytest.mark.rig("long")
     ],
 )
 def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, commands):
-    """A planted link in the home could lead anywhere. Also, the user could not remove root's files."""
+    """Through a planted link root could write to any directory. Also, the user could not remove root's files."""
     sticky.chmod(0o755)
     home, valuable = sticky / "home", sticky / "valuable"
     places = [home / ".cache", home / ".config", home / ".local", home / ".local/state"]

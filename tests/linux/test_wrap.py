@@ -540,7 +540,7 @@ def test_a_missing_corral_is_reported(desk):
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """A path is missing or leads elsewhere, or an earlier corral wrote a grant or a flag that no longer works."""
+    """A path is missing or was replaced by a link, or an earlier corral wrote a grant or a flag that no longer works."""
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
     flags |= {"flag": ("--max-pids", "20"), "fine": (), "script": ()}
