@@ -65,7 +65,7 @@ def in_listed_bundle(user, scratch, code, *arguments, flags=()):
 def check_blocked(free, walled, seen):
     """Check that a bundle denies every attack that succeeds outside and fails in a run of corral."""
     blocked = {name for name, said in free.items() if said == "done" != walled[name]}
-    assert blocked  # the control
+    assert blocked  # the control: there are such attacks
     assert seen.keys() == walled.keys()
     assert not [name for name in blocked if seen[name] == "done"]
     assert not [name for name, said in seen.items() if said == "done" and walled[name] != "done"]
@@ -85,7 +85,7 @@ def test_shared_quotas_of_the_kernel_are_out_of_reach(user, scratch):
     free, walled = outside(user, quotas(), path), inside(user, quotas(), path, flags=flags)
     seen = in_bundle(user, scratch, quotas(), path, flags=flags)
     check_blocked(free, walled, seen)
-    assert seen["exchange"] == "done"  # the control
+    assert seen["exchange"] == "done"  # the control: an allowed act succeeds
 
 
 def test_sockets_of_the_host_are_not_reached(user, scratch):
@@ -104,7 +104,7 @@ def test_sockets_of_the_host_are_not_reached(user, scratch):
         for kind, address in addresses.values():
             host.add(socket.AF_UNIX, socket.SocketKind(kind), address)
         assert outside(user, code) == dict.fromkeys(addresses, "done")
-        assert host.arrived() == len(addresses)  # the control
+        assert host.arrived() == len(addresses)  # the control: outside, every listener is reached
         seen = in_bundle(user, scratch, code, flags=("--read", granted))
         assert "done" not in seen.values()
         assert host.arrived() == 0
@@ -122,7 +122,7 @@ def test_processes_of_the_host_are_not_visible(user, scratch):
         victim.stdout.readline()
         free = outside(user, code, str(victim.pid))
         seen = in_bundle(user, scratch, code, str(victim.pid))
-    assert free["status"] == free["cmdline"] == "done"  # the control
+    assert free["status"] == free["cmdline"] == "done"  # the control: outside, both can be read
     assert seen == dict.fromkeys(free, "ENOENT")
 
 
@@ -131,7 +131,7 @@ def test_a_fork_bomb_reaches_the_limit(user, scratch):
     limited = ("--allow-subprocess", "--max-pids", "32")
     assert in_bundle(user, scratch, code, flags=limited) == [31, "EAGAIN"]
     free = in_bundle(user, scratch, code, flags=("--allow-subprocess", "--max-pids", "200"))
-    assert free == [100, "done"]  # the control
+    assert free == [100, "done"]  # the control: a higher limit is not reached
 
 
 def test_descriptors_have_the_limit(user, scratch):
@@ -149,7 +149,8 @@ except ValueError:
 answer.append(tried(opened))
 """
     assert in_bundle(user, scratch, code, flags=("--max-fds", "64")) == ["held", "EMFILE"]
-    assert in_bundle(user, scratch, code, flags=("--max-fds", "2000"))[1] == "done"  # the control
+    # The control: a higher limit is not reached.
+    assert in_bundle(user, scratch, code, flags=("--max-fds", "2000"))[1] == "done"
 
 
 def test_each_private_directory_has_the_disk_limit(user, scratch):

@@ -40,7 +40,7 @@ def stolen():
 
 def joined():
     fd = os.open("/proc/self/ns/uts", os.O_RDONLY)
-    call("setns", fd, 0x40000000)  # the wrong kind of namespace: EINVAL if the filter lets it pass
+    call("setns", fd, 0x40000000)  # the wrong kind of namespace: EINVAL if the filter allows the call
 
 def counted():
     attr = bytearray(112)

@@ -56,7 +56,7 @@ def test_a_servers_processes_reach_each_other(user):
     assert inside(user, OWN + EACH, *FLAG) == dict.fromkeys(
         ("stream", "datagram", "packets", "abstract", "descriptor"), "done"
     )
-    without = inside(user, OWN + EACH)  # the control
+    without = inside(user, OWN + EACH)  # the control: without the flag, sockets are denied
     assert {without[name] for name in ("stream", "datagram", "packets", "abstract")} == {"EPERM"}
 
 
@@ -114,7 +114,8 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, scra
     refused = user.run(SYSTEM_PYTHON, str(script), flags=FLAG)
     assert refused.returncode == REFUSED
     assert f"could have a socket in {scratch}".encode() in refused.stderr
-    assert user.run(SYSTEM_PYTHON, str(script)).returncode == 0  # the control
+    # The control: without the flag, the server runs.
+    assert user.run(SYSTEM_PYTHON, str(script)).returncode == 0
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
@@ -133,7 +134,7 @@ def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratc
 
 
 def test_no_socket_is_made_in_a_write_grant(user, host, scratch):
-    """A program of the host could mistake such a socket for another program's. In its own home a target can make sockets."""
+    """A program of the host could mistake such a socket for another program's. In its own home the target can."""
     place = give_directory(user, scratch / "place")
     (scratch / "sockets").mkdir()
     os.chown(scratch / "sockets", user.owner, user.owner)
@@ -164,4 +165,5 @@ def test_own_unix_sockets_are_refused_without_namespaces(user):
     refused = user.run(SYSTEM_PYTHON, "-c", "pass", flags=FLAG)
     assert refused.returncode == REFUSED
     assert b"own_unix_sockets needs a private root" in refused.stderr
-    assert user.run(SYSTEM_PYTHON, "-c", "pass").returncode == 0  # the control
+    # The control: without the flag, the target runs.
+    assert user.run(SYSTEM_PYTHON, "-c", "pass").returncode == 0

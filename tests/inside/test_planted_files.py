@@ -310,7 +310,8 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
+    # The control: with a grant the file is readable.
+    assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 
 def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
@@ -323,7 +324,8 @@ def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
     path.unlink()
     assert (refused.returncode, refused.stdout) == (125, b""), refused.stderr
     assert b"leads to" in refused.stderr
-    assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr  # the control
+    # The control: with a grant the file is readable.
+    assert (trusted.returncode, trusted.stdout) == (0, b"mine\n"), trusted.stderr
 
 
 @pytest.mark.parametrize(

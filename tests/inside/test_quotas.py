@@ -68,7 +68,7 @@ def test_inotify_instances_are_left_for_the_user(user):
     code = INOTIFY.replace("N.update(EXTRA)", "")
     taken, why = inside(user, code)
     assert (taken, why) == by_tier(user, (most // 4, "EMFILE"), (0, "EPERM"))
-    assert outside(user, code)[0] > most // 4  # the control
+    assert outside(user, code)[0] > most // 4  # the control: outside, more instances can be made
 
 
 MAXIMA = """
@@ -84,7 +84,7 @@ def test_system_v_maxima_cannot_be_lowered(user):
     if user.uid:
         pytest.skip("docs/SECURITY.md says that this cannot be prevented here")
     assert inside(user, MAXIMA) == [1024, 1024, 1024]
-    assert min(outside(user, MAXIMA)) > 1024  # the control
+    assert min(outside(user, MAXIMA)) > 1024  # the control: outside, the maxima are higher
 
 
 SYSTEM_V = """
@@ -106,7 +106,8 @@ def test_system_v_objects_are_bounded_under_a_memory_limit(user):
     Root's target has low maxima. An ordinary user's target is ended when it has too many objects.
     """
     flags = ("--max-memory", "800M")
-    assert inside(user, SYSTEM_V, "1000", flags=flags) == [1000] * 3  # the control
+    # The control: a thousand objects are allowed.
+    assert inside(user, SYSTEM_V, "1000", flags=flags) == [1000] * 3
     if user.uid == 0:
         assert inside(user, SYSTEM_V, "40000", flags=flags) == [1024] * 3
         return
@@ -140,7 +141,7 @@ def test_the_target_cannot_adjust_pid_1(user):
     init, users, io_users, caller, own = inside(user, INIT.replace("N.update(EXTRA)", ""))
     assert set(init.values()) == {"EPERM"}
     assert users == io_users == "EPERM"
-    assert set(caller.values()) == {"done"}  # the control
+    assert set(caller.values()) == {"done"}  # the control: the target may adjust itself
     own.pop("group")  # the target leads its own group, so this act may succeed
     assert set(own.values()) == {"done"}
 
@@ -173,5 +174,5 @@ def test_timers_do_not_undo_a_cpu_share(user):
         "PDEATHSIG": "EPERM",
         "other signal": "done",
     }
-    free = inside(user, code)  # the control
+    free = inside(user, code)  # the control: without the limit these calls succeed
     assert (free["timer"], free["F_SETSIG"]) == ("done", "done")

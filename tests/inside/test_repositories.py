@@ -163,7 +163,7 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
         "os.mkdir(link)", "os.makedirs(link + '/hooks')"
     )
     assert outside(user, code if how == "a link above" else LEAD, str(repository), link) == "done"
-    assert ran(user, repository)  # the control
+    assert ran(user, repository)  # the control: outside, the planted program runs
 
 
 @needs_git
@@ -174,7 +174,8 @@ def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository,
     give(user, repository / ".git", "gitdir: link\n")
     code = "os.chdir(sys.argv[1]); answer = tried(os.rename, 'link', 'other')"
     assert inside(user, code, str(repository), flags=("--write", str(repository))) == "EBUSY"
-    assert outside(user, code, str(repository)) == "done"  # the control
+    # The control: outside, the link can be renamed.
+    assert outside(user, code, str(repository)) == "done"
 
 
 @needs_git
@@ -202,7 +203,7 @@ def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, re
         said = user.run("/bin/true", flags=("--write", str(value))).stderr.decode()
         assert NOTE in said  # the run reports that the user granted the hooks themselves
         assert outside(user, plant, str(shared), name) == {name: "done"}
-        assert runs()  # the control
+        assert runs()  # the control: outside, the planted hook runs
     finally:
         settings.unlink()
 
@@ -274,7 +275,8 @@ def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
     assert not (outer / "ran").exists()
     named = (*flags, "--write", str(outer / "libs/sub"))
     assert NOTE in user.run("/bin/true", flags=named).stderr.decode()
-    assert inside(user, SUBMODULE, str(outer), flags=named) == "done"  # the control
+    # The control: with a grant for the submodule this succeeds.
+    assert inside(user, SUBMODULE, str(outer), flags=named) == "done"
     git(user, "status", cwd=outer)
     assert (outer / "ran").exists()
 
@@ -380,7 +382,8 @@ for name in ("commondir", "sharedpath", "repo"):
     assert inside(user, plant, str(scratch), flags=flags) is None
     code = "answer = got(sys.argv[1])"
     assert inside(user, code, str(scratch / "a/.env"), flags=flags) == ""
-    assert outside(user, code, str(scratch / "a/.env")) == "TOKEN=1"  # the control
+    # The control: outside, the secret can be read.
+    assert outside(user, code, str(scratch / "a/.env")) == "TOKEN=1"
 
 
 def test_planted_repositories_are_refused_at_once(user, scratch):

@@ -1,6 +1,7 @@
 """Attack from a target in the host's namespaces.
 
-The target can see the names of other processes and files, but cannot use them. The tests also state what stays visible, so that no page promises otherwise.
+The target can see the names of other processes and files, but cannot use them. The tests also state what stays
+visible, so that no page promises otherwise.
 """
 
 from __future__ import annotations
@@ -227,7 +228,7 @@ path = sys.argv[1]
 def opened():
     return os.open(path, os.O_RDONLY)
 def by_path(act):
-    # O_PATH needs no rights. Its path in /proc could then bypass the check of the first open.
+    # Opening with O_PATH needs no rights, so opening the file again through /proc could bypass the check.
     fd = os.open(path, os.O_PATH)
     try:
         return act(f"/proc/self/fd/{fd}")

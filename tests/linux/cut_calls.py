@@ -31,7 +31,7 @@ TWO_PATHS = {
 }  # fmt: skip
 ON_DESCRIPTOR = ("write", "pwrite64", "fsync", "fdatasync", "ftruncate", "fchmod")
 ALSO_WRITTEN = ("copy_file_range", "sendfile")
-"""Calls that copy a file. They are denied, because Python then copies by `write`."""
+"""Calls that copy a file. They are denied, so that Python copies with `write` instead."""
 UNKNOWN_TO_THE_MODEL = (
     "writev",
     "pwritev",

@@ -116,7 +116,7 @@ def test_explain_and_approve_start_nothing(user, server, env):
     assert (explained.returncode, b"data" in explained.stdout) == (0, True), explained.stderr
     assert not (server / "data/file").exists()
     assert user.corral("run", str(server), env=env).returncode == 0
-    assert (server / "data/file").exists()  # the control
+    assert (server / "data/file").exists()  # the control: `run` does write the file
 
 
 def test_a_request_that_only_tightens_needs_no_approval(user, server, env):
@@ -262,7 +262,8 @@ def test_a_link_of_one_server_grants_nothing_to_another(user, scratch, env):
     line = done.stderr.decode().splitlines()[-1].partition("corral ")[2].split()
     done = user.corral(*line, env=env)
     assert done.returncode == 0, done.stderr
-    assert user.inside(read, str(private), flags=flags, env=env) == ["file"]  # the control
+    # The control: after the approval the file is listed.
+    assert user.inside(read, str(private), flags=flags, env=env) == ["file"]
 
 
 def test_approve_distinguishes_a_missing_directory_from_one_without_a_request(user, scratch, env):
@@ -319,7 +320,8 @@ def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, 
     assert b"pinned 1 definitions" in done.stderr
     put(user, server / "tools", "add steal")
     assert offered(user, server, env, "--pins", "refuse") == ["add"]
-    assert offered(user, server, env, "--pins", "off") == ["add", "steal"]  # the control
+    # The control: without pins both tools are offered.
+    assert offered(user, server, env, "--pins", "off") == ["add", "steal"]
     again = user.corral("approve", "--pin-tools", str(server), env=env)
     assert again.returncode == 1
     assert b"steal" in again.stderr

@@ -1,4 +1,4 @@
-"""Treat corral as MCP clients treat a server: start it in a new session, talk to it, close its stdin, terminate it and kill it.
+"""Treat corral as MCP clients treat a server: start it, talk to it, close its stdin, terminate it and kill it.
 
 The Python SDK signals the process group, the TypeScript SDKs only the direct child. Both must end the whole
 tree.

@@ -119,8 +119,8 @@ sys.stdin.read()
 STARTS_OF_A_FLOOD = 320
 PACED_STARTS = STARTS_OF_A_FLOOD - denied_starts.BURST
 MAX_SHARE = 0.15
-"""The share of its time that a flood may keep the supervisor busy. After the burst each start takes 1/64 s or more, and
-answering it takes about 0.3 ms. A supervisor that polls in the meantime works all the time.
+"""A flood may keep the supervisor busy for this share of its time. After the burst each start takes 1/64 s or more, and
+answering it takes about 0.3 ms. A supervisor that polls in a loop would be busy all the time.
 """
 
 

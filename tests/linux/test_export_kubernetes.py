@@ -105,7 +105,7 @@ def test_agent_sandbox_definitions_accept_the_files(ordinary, folder, variant):
     assert len(checked) == 3
     for one in checked:
         jsonschema.validate(one, closed(definitions[one["kind"]]))
-        with pytest.raises(jsonschema.ValidationError):  # the control
+        with pytest.raises(jsonschema.ValidationError):  # the control: an unknown key is refused
             jsonschema.validate({**one, "spec": {**one["spec"], "unknown": 1}}, closed(definitions[one["kind"]]))  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def test_one_directory_has_the_export_of_one_server(ordinary, folder):
     assert (folder / "kubernetes.yaml").read_bytes() == before
     assert not list(ordinary.home.glob("exported.*"))
     again = export(ordinary, folder, *first, "--force", command=("--", "/opt/a/notes"))
-    assert again.returncode == 0  # the control
+    assert again.returncode == 0  # the control: the same server's export is replaced
 
 
 def test_no_file_contains_a_secrets_value(ordinary, folder):

@@ -195,7 +195,7 @@ def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
     assert chroot[1] not in {host[1], again[1], pivoted[1]}
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     later = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert later[0] == said[0]  # the control
+    assert later[0] == said[0]  # the control: a second process finds the same
 
 
 def test_two_outer_filters_are_told_apart(cache):
@@ -205,7 +205,8 @@ def test_two_outer_filters_are_told_apart(cache):
     keys["another answer"] = cache.under_filter("key", "mount", "38")
     keys["no filter"] = cache.does("key")
     assert len(set(keys.values())) == len(keys)
-    assert cache.under_filter("key", "mount", "1") == keys["mount"]  # the control
+    # The control: the same filter gives the same key.
+    assert cache.under_filter("key", "mount", "1") == keys["mount"]
 
 
 def test_findings_under_one_filter_are_not_used_under_another(cache):

@@ -73,7 +73,7 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
     path = configure(desk, "cursor")
     run(desk, path)
     assert kept_files(desk)
-    assert "api.x.com" in desk.does("why", "notes")  # the control
+    assert "api.x.com" in desk.does("why", "notes")  # the control: the user sees the denial
     done = root.corral("why", "--json", "notes", env=desk.environment())
     assert b"api.x.com" not in done.stdout, done.stderr
     before = path.read_bytes()
@@ -114,5 +114,5 @@ def test_root_does_not_change_a_users_files(desk, root):
     assert done.returncode == 125, done.stdout
     assert f"belongs to user {ORDINARY}".encode() in done.stderr
     assert listing(desk.home) == before
-    desk.does(*words)  # the control
+    desk.does(*words)  # the control: the user may change the file
     assert "api.x.com" in entries(path)["notes"]["args"]

@@ -16,7 +16,7 @@ pytestmark = [
 DISK = FileSystem("", "mount -t tmpfs -o size=64m tmpfs /mnt")
 FILL = "rm -f fill; df --output=avail -k /mnt | tail -1 | (read free; head -c $((free - {0}))k /dev/zero >fill)"
 KIBIBYTES = (0, 16, 64, 1024)
-"""The disk has room for nothing, for some directories, for a part of the packages, or for all of them but not for
+"""The free space is enough for nothing, for some directories, for some of the packages, or for all packages but not for
 the files that the installer keeps.
 """
 

@@ -114,7 +114,7 @@ def test_a_bare_name_of_a_clients_server_is_answered_with_its_full_name(desk, co
     done = desk.corral(command, "notes")
     assert done.returncode == 127
     assert done.stderr.endswith(b"hint: did you mean cursor:notes?\n"), done.stderr
-    done = desk.corral(command, "no-server")  # the control
+    done = desk.corral(command, "no-server")  # the control: no client has a server of this name
     assert b"hint: is it installed?" in done.stderr
     done = desk.corral(command, "cursr:notes")
     assert done.stderr.endswith(b"hint: did you mean cursor?\n"), done.stderr
@@ -126,7 +126,8 @@ def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
     assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
     for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):
-        assert b"is passed to the command" not in desk.corral("run", *words).stderr  # the control
+        # The control: these words cause no warning.
+        assert b"is passed to the command" not in desk.corral("run", *words).stderr
 
 
 def learn(desk):

@@ -108,7 +108,8 @@ def test_a_policy_that_cannot_be_written_is_refused_before_the_run(user, project
         assert done.stdout == b""
         assert f"cannot write the policy to {path}".encode() in done.stderr
     assert policy.read_text() == "mine"
-    assert user.corral("learn", "--", "/bin/echo", "ran").stdout == b"ran\n"  # the control
+    # The control: without `--output` the target runs.
+    assert user.corral("learn", "--", "/bin/echo", "ran").stdout == b"ran\n"
 
 
 def test_json_has_the_targets_requests(user, project):
@@ -166,7 +167,8 @@ def test_a_watched_targets_sockets_are_in_its_own_network(user):
     """A socket of the host's network would show the host's addresses, and could take the host's abstract names."""
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
-    assert b"it asked to make the unix socket an abstract name" in done.stderr  # the control
+    # The control: `learn` saw the bind.
+    assert b"it asked to make the unix socket an abstract name" in done.stderr
 
 
 ASKS_THE_NETWORK = """

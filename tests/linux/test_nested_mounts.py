@@ -68,7 +68,7 @@ def make(user, scratch, name, command):
 @pytest.mark.parametrize("name", SYSTEM)
 def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
     tree = make(mounting, scratch, name, SYSTEM[name])
-    assert mounting.outside(SEEN, tree, name)[name]  # the control
+    assert mounting.outside(SEEN, tree, name)[name]  # the control: outside, the mount is visible
     flags = (f"--{access}", tree)
     if mounting.tier == "bare":
         done = mounting.run("/bin/true", flags=flags)
@@ -101,7 +101,8 @@ def test_mounts_of_ungrantable_directories_are_refused(mounting, scratch, name):
     assert done.returncode == 125
     assert b"never granted as a whole" in done.stderr
     mounting.mounts = ":"
-    assert mounting.run("/bin/true", flags=("--read", tree)).returncode == 0  # the control
+    # The control: without the mount the grant works.
+    assert mounting.run("/bin/true", flags=("--read", tree)).returncode == 0
 
 
 def test_an_ordinary_mount_below_a_grant_is_shown(mounting, scratch):

@@ -115,7 +115,7 @@ def test_files_that_the_next_corral_starts_from_are_not_writable(user, scratch, 
     options = {"cwd": inside}
     flags = ("--write", str(inside), "--", "/bin/true")
     code, text = run(user, OLD_ENTRY, *flags, **options)
-    assert code == 0, text  # the control
+    assert code == 0, text  # the control: without the variable corral starts
     code, text = run(user, OLD_ENTRY, *flags, env=user.environment(**env), **options)
     if where == "user site" and user.python != "/usr/bin/python3":
         assert code == 0  # a virtual environment does not load this file

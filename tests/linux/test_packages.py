@@ -117,7 +117,8 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     env = {**env, "PATH": f"{tools}:{env['PATH']}", "PYENV_ROOT": str(versions.parent)}
     done = user.corral("run", "--python", minor, "pypi:needs", env=env)
     assert done.stdout.decode().strip() == str(list(map(int, minor.split(".")))), done.stderr
-    plain = user.corral("run", "pypi:needs", env=env)  # the control
+    # The control: without the flag, corral uses its own version.
+    plain = user.corral("run", "pypi:needs", env=env)
     assert plain.stdout.decode().strip() == str(list(map(int, own.split(".")))), plain.stderr
     registry.files["/simple/newer/"] = (
         registry.files["/simple/needs/"]
@@ -154,7 +155,8 @@ def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, to
         assert words[2:] == ["--read", str(python.parents[1])]
     done = user.corral("run", *words, "pypi:needs", env=env)
     assert done.stdout == b"[3, 9]\n", done.stderr.decode()
-    own = user.corral("run", "pypi:needs", env=env)  # the control
+    # The control: without the flag, another Python is used.
+    own = user.corral("run", "pypi:needs", env=env)
     assert own.stdout != b"[3, 9]\n"
     assert own.returncode == 0, own.stderr.decode()
 
@@ -553,7 +555,7 @@ def test_a_runner_that_cannot_be_replaced_is_refused(user, env, scratch, words, 
 def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     user, env, registry, tools, scratch, installer
 ):
-    """The flag in the hint builds the dependency inside the sandbox. The control is the server once its dependency has a wheel."""
+    """The flag in the hint builds the dependency inside the sandbox. In the control the dependency has a wheel."""
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     else:

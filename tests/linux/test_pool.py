@@ -1,4 +1,4 @@
-"""Test `corral.Pool`: a spare is a sandbox that waits for a command. A spare is used once, and only if it fits the command."""
+"""Test `corral.Pool`: a spare is a sandbox that waits for a command. It is used once, and only for a fitting command."""
 
 import signal
 

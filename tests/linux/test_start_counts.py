@@ -86,6 +86,7 @@ def test_the_zygote_has_few_modules(environment):
     argv = [sys.executable, "-I", "-c", ZYGOTE, str(SOURCE)]
     done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)
     loaded = done.stdout.split()
-    assert "corral.platforms.linux.spawn" in loaded  # the control
+    # The control: the list has the zygote's modules.
+    assert "corral.platforms.linux.spawn" in loaded
     assert len(loaded) <= MAX_ZYGOTE_MODULES, sorted(loaded)
     assert not {"re", "enum", "collections", "json", "socket", "subprocess"} & set(loaded)

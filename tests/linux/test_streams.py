@@ -326,7 +326,7 @@ def test_a_terminal_is_restored(user, scratch):
     exclusive = struct.unpack("i", fcntl.ioctl(slave, TIOCGEXCL, bytes(4)))[0]
     fcntl.ioctl(slave, TIOCNXCL)
     assert (state(slave), exclusive) == (before, 0)
-    assert did["exclusive"] == "done"  # the control
+    assert did["exclusive"] == "done"  # the control: the target did set the mark
     assert "the exclusive mark of stdin changed during the run: put back" in told
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"

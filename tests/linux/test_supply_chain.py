@@ -218,7 +218,8 @@ def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
 def test_a_cache_of_another_user_is_not_used(user, env, scratch):
     """With `sudo`, HOME may belong to another user, who may have written the cache."""
     path = put(user, scratch, manifest())
-    assert user.corral("run", path, env=env).returncode == 0  # the control
+    # The control: the user's own cache works.
+    assert user.corral("run", path, env=env).returncode == 0
     store = pathlib.Path(env["XDG_CACHE_HOME"], "corral", "store")
     reason = f"belongs to user {STRANGER}" if user.uid == 0 else "only you can write to"
     for place in (store, store / "trees", store / "entries"):
@@ -494,7 +495,7 @@ def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monk
         return prepare(command, sources, environment=os.environ, cwd=str(tmp_path))
 
     sources, command = what_to_run.sources_and_command(Options(), [str(server)])
-    assert str(server) in plan().program.reads  # the control
+    assert str(server) in plan().program.reads  # the control: the server's own script is accepted
     (server / "main.py").unlink()
     (server / "main.py").symlink_to(private / "notes.py")
     with pytest.raises(UnchosenReadsError, match=f"main.py leads to {private}"):

@@ -286,7 +286,7 @@ for path in sys.argv[1:]:
             answer.append("denied")
 """
 ALLOWED = {"signal", "mappings", "descriptors", "environment", "root", "namespaces", "program"}
-"""Acts that a target's owner may do, as the control."""
+"""The control: acts that a target's owner may do."""
 
 
 @contextlib.contextmanager
@@ -326,9 +326,10 @@ def test_a_live_run_is_closed_to_other_users(user, root, attacker):
         assert len(made) == len(expected)
         assert all(map(re.fullmatch, expected, made))
         assert attacker.outside(LOOK, *made) == ["denied"] * 2 * len(made)
-        assert owner.outside(LOOK, *made) == [True] * 2 * len(made)  # the control
+        # The control: the owner may read the directory.
+        assert owner.outside(LOOK, *made) == [True] * 2 * len(made)
         allowed = owner.outside(ATTACK, str(user.package), str(pids[-1]))
-        assert set(allowed[str(pids[-1])]) >= ALLOWED  # the control
+        assert set(allowed[str(pids[-1])]) >= ALLOWED  # the control: the owner can reach the target
 
 
 def named_sockets(pids: list[int]) -> list[str]:

@@ -475,7 +475,8 @@ def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written
     assert done.returncode == 1, done.stderr
     assert b"gh  refused: this host cannot enforce network" in done.stdout
     assert entries(path)["gh"] == servers["gh"]
-    assert entries(path)["time"]["command"] == str(desk.corral_path)  # the control
+    # The control: another server is wrapped.
+    assert entries(path)["time"]["command"] == str(desk.corral_path)
 
 
 def test_a_broken_file_does_not_stop_the_edit_of_another(desk):
@@ -527,7 +528,8 @@ def test_backups_are_hidden_from_servers(desk):
     place = str(desk.home / ".local/state/corral")
     env = {"env": desk.environment()}
     flags = ("--read", str(desk.home / ".local"))
-    assert desk.user.outside(code, place, **env) == [1, True]  # the control
+    # The control: outside, the backups are visible.
+    assert desk.user.outside(code, place, **env) == [1, True]
     assert desk.user.inside(code, place, flags=flags, **env) == [0, False]
 
 
@@ -699,7 +701,8 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
     assert done.returncode == 125
     assert b"mcp.json cannot be replaced: Permission denied" in done.stderr
     assert (path.read_bytes(), os.listdir(path.parent)) == (before, ["mcp.json"])
-    desk.does("wrap", str(path), "--corral", str(desk.corral_path))  # the control
+    # The control: a writable directory works.
+    desk.does("wrap", str(path), "--corral", str(desk.corral_path))
 
 
 def test_status_lists_all_clients_and_the_project(desk):
@@ -823,7 +826,7 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     )  # the interpreter ran and printed a version
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
-    assert seen.exists()  # the control
+    assert seen.exists()  # the control: without a sandbox the interpreter writes it
 
 
 def test_two_wraps_at_once_keep_both_changes(desk):

@@ -50,7 +50,8 @@ REMEMBERED = re.compile(
 """Files that corral keeps on purpose: targets of granted paths, denials, findings, filters, searched directories."""
 
 STAGED = re.compile(r"/tmp(/(usr|etc|proc|dev|var|tmp|root|home|bin|sbin|lib\w*)(/.*)?)?")
-"""Mounts in which a sandbox assembles its root. Other processes on this machine may mount elsewhere."""
+"""Mounts in which a sandbox assembles its root. Other mounts are ignored, because other processes on
+this machine may make them."""
 
 
 def mounts() -> set[str]:
