@@ -147,7 +147,7 @@ def test_an_allowlist_in_a_policy_file_works_like_the_flags(who, world, scratch)
 
 
 def test_only_spellings_of_an_allowed_name_resolve(who, world):
-    """Another case or a final dot is the same name. Names that only look similar do not resolve."""
+    """A name in another case or with a final dot is the same name. Names that only look similar do not resolve."""
     same = ["good.test", "GOOD.Test", "good.test.", "www.example.com", "a.b.example.com"]
     others = ["evilexample.com", "example.com", "example.com.evil.test", "good.test.evil.test"]
     others += ["xgood.test", "good.tes", "g00d.test", "xn--god-sna.test"]
@@ -160,7 +160,7 @@ def test_only_spellings_of_an_allowed_name_resolve(who, world):
 
 
 def test_hand_made_queries_do_not_pass_for_an_allowed_name(who, world):
-    """A careless resolver would take these queries for good.test."""
+    """A careless resolver would mistake these queries for queries about good.test."""
     code = """
 long = wire(*[b"a"] * 256)
 answer = {

@@ -1,4 +1,4 @@
-"""Run the control for this folder's attacks: ordinary programs work inside."""
+"""Run ordinary programs inside. That they work is the control for this folder's attacks."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, scra
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """This is why such grants are refused: if unix sockets are allowed, only newer kernels can deny single ones."""
+    """This is why such grants are refused: if unix sockets are allowed, only newer kernels can deny single sockets."""
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/other")

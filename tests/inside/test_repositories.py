@@ -430,7 +430,7 @@ for line in sys.stdin:
         return self.process.stdout.readline().rstrip("\n")
 
     def said(self, words: str) -> str:
-        """Return the first line on stderr with these words, or "" if the run ends without one."""
+        """Return the first line on stderr with these words, or "" if the run ends without such a line."""
         return next((line for line in self.process.stderr if words in line), "")
 
     def end(self) -> dict:

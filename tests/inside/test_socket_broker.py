@@ -445,7 +445,7 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """If the supervisor can take the socket, the sender's address is complete. Otherwise Python gets an empty one."""
+    """If the supervisor can take the socket, the sender's address is complete. Otherwise Python gets an empty address."""
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
     assert held == ["c612", sender, 3, 4, "EAGAIN", "127.0.0.1", "done", "done", "EACCES"]

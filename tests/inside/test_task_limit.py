@@ -1,4 +1,4 @@
-"""Test the limit on tasks where the kernel cannot count them, so the supervisor decides on every start.
+"""Test the limit on tasks if the kernel cannot count them, and the supervisor has to decide on every start.
 
 Each attack stops soon after the limit, so that a failing test does not flood the machine.
 """
@@ -223,7 +223,7 @@ def test_the_report_has_the_mechanism_and_the_reached_limit(user, scratch):
 
 
 def test_the_default_limit_counts_threads_without_a_warning(user):
-    """If processes are allowed, only a stated limit is enforced, because SIGCHLD could make a shell's fork fail."""
+    """If subprocesses are allowed, the default limit is not enforced, because SIGCHLD could interrupt a shell's fork."""
     done = user.run("/bin/true", flags=("-v",))
     assert done.returncode == 0
     assert b"pids" not in done.stderr

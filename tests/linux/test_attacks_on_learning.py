@@ -27,7 +27,7 @@ select.select([0], [], [])  # the line stays in the terminal
 
 
 class Terminal:
-    """A terminal with a program on it, as a person sees it."""
+    """A program on a terminal, where the test types and reads like a person."""
 
     def __init__(self, user, argv):
         self.fd, own = pty.openpty()
@@ -37,7 +37,7 @@ class Terminal:
         self.shown = b""
 
     def wait_for(self, text):
-        """Read until the program shows a text, or has ended."""
+        """Read until the program shows `text`, and return whether it did before it ended."""
         at = len(self.shown)
         while text not in self.shown[at:]:
             try:

@@ -4,7 +4,7 @@ from subprocess import PIPE
 
 from traces import PATIENCE, Traces
 
-# Only sampling can count the memory of this tree.
+# On every host a limit on CPU time is enforced by sampling.
 LIMIT = ("--allow-subprocess", "--max-cpu-time", "10m")
 TARGET = "print('ready', flush=True); input()"
 

@@ -138,7 +138,7 @@ CONFIGURED = start(
 
 
 def test_values_of_the_user_become_grants_and_secrets(user, env, scratch):
-    """The target can read a directory that the user named, and not the other one."""
+    """The target can read the directories that the user named, but no other directory."""
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
     flags = ["--config", f"dirs={one}", "--config", f"dirs={two}", "--config", "key=s3cret"]

@@ -273,7 +273,7 @@ def test_doctor_is_right_where_landlock_is_missing(without, rule):
 
 
 def test_a_missing_landlock_is_not_reported_as_missing_namespaces(without):
-    """A missing feature must not be reported as another one."""
+    """If Landlock is missing, `doctor` must not say that namespaces are missing."""
     found = without(NO_LANDLOCK).findings()
     assert found["user_namespaces"]["status"] == "proven", found["user_namespaces"]
     assert found["mount_namespace"]["status"] == "proven", found["mount_namespace"]

@@ -230,7 +230,7 @@ def test_the_outer_filter_is_not_examined_if_there_is_none(cache):
 
 
 class Backend:
-    """A backend with slow probes, which runs only the requested ones."""
+    """A backend that runs only the requested probes, and records which these were."""
 
     __file__ = findings.current.load().__file__
 

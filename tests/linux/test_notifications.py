@@ -138,7 +138,7 @@ def wait_for_forks(pid: int) -> None:
 
 @pytest.mark.parametrize("killable", [False, True])
 def test_deadlines_have_their_turn_between_slow_calls(killable, monkeypatch):
-    """Eight calls wait. If they are slow, a turn decides only one. If they are fast (the control), it decides all of them.
+    """Eight calls wait. If they are slow, a turn decides only one call. If they are fast (the control), a turn decides all.
 
     With `killable`, calls that were received during a pause are decided in turns too.
     """

@@ -151,7 +151,7 @@ def test_a_supervisor_without_descriptors_starts_nothing(user):
     assert run.answer() == "EPERM"
     report = run.end()
     assert report["outcome"]["exit_code"] == 0, run.err
-    # Without a free descriptor the supervisor cannot read the program's name. The last start has one.
+    # Without a free descriptor the supervisor cannot read the program's name. At the last start a descriptor is free.
     assert {*starts(report), "a process by the target"} == {
         "a process by the target",
         "a process by python3",

@@ -1,4 +1,4 @@
-"""Ask for a systemd scope over a real bus, on which a test's service gives no answer, false answers, or records the calls.
+"""Ask for a systemd scope over a real bus, on which a test service is silent, answers falsely, or records the calls.
 
 tests/vm/test_systemd.py asks the real systemd. This file tests corral's messages and the answers that it refuses.
 """
