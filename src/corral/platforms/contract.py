@@ -1,4 +1,4 @@
-"""Define the contract between the flow and an operating system: all its Protocols and records.
+"""Define the contract that every operating system's backend fulfils: its Protocols and records.
 
 A backend is a module or an object with the functions of `Backend`. No other part of corral asks
 which system it runs on to decide what to enforce.
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     class Child(Protocol):
         """The supervisor's handle of a process tree. `pidfd` becomes readable when the tree ends.
         `exec_pipe` carries a failed step, or EXECUTED. It is -1 if spawning reports errors
-        directly. The watcher runs `services` from the start, and all others once the target has
-        executed.
+        directly. The watcher runs `services` from the start, and all other services once the
+        target has executed.
         """
 
         pid: int
@@ -150,7 +150,7 @@ if TYPE_CHECKING:
 class Usage:
     """The usage of a tree: CPU seconds including reaped children, bytes of memory, and tasks.
 
-    Tasks are threads, and on Windows processes.
+    Tasks are threads; on Windows they are processes.
     """
 
     cpu: float = 0.0
@@ -160,7 +160,9 @@ class Usage:
 
 @record
 class Moment:
-    """A sample of a tree's usage, `at_ms` after its start. `cpu_ms` is the total so far."""
+    """A sample of a tree's usage, `at_ms` milliseconds after the tree's start. `cpu_ms` is the CPU
+    time that the tree has used so far.
+    """
 
     at_ms: int
     cpu_ms: int
@@ -174,7 +176,8 @@ class Reaped:
 
     `hit` names the limits that the kernel reported as reached. `cpu` is in seconds; `memory` is a
     peak. `restored` has a line for each change that was undone on the files behind the streams.
-    `discarded` are files of the private space; `discarded_whole` is False if the list is cut off.
+    `discarded` are the lost files of the private space; `discarded_whole` is False if the list is
+    cut off.
     `timeline` is empty unless a limit was sampled.
     """
 
@@ -192,7 +195,7 @@ class Reaped:
 @record
 class Ending:
     """How a run ended. `reason` is empty unless the supervisor ended the run. `replaced` has a
-    sentence for each covered path that lost its cover.
+    sentence for each path that stopped being hidden or read-only, because the host replaced it.
     """
 
     reaped: Reaped

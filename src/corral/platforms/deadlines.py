@@ -1,7 +1,7 @@
 """Decide when a run is asked to stop, killed, or measured: one state machine for every watcher.
 
-Whatever the cause, the tree is first asked to stop, and killed after GRACE_SECONDS. The watchers
-differ only in how they wait.
+After a signal or a timeout the tree is asked to stop, and it is killed GRACE_SECONDS later. A tree
+that exceeds a sampled limit is killed at once. The watchers differ only in how they wait.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Deadlines:
 
     def run_due(self) -> None:
         """Kill the tree, or stop it because of a timeout, if that is due now. Signals and these
-        deadlines are handled before samples.
+        deadlines are handled before samples, which can take long.
         """
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
@@ -106,8 +106,8 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Add the sampled values to those of the system. Raise an error if the run was stopped
-        because its usage could no longer be measured.
+        """Return the result with the higher of the system's and the sampled values. Raise an error
+        if the run was stopped because its usage could no longer be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -145,7 +145,9 @@ class Deadlines:
             sampler.stopped_until = sampler.next = time.monotonic() + pause
 
     def _kill(self) -> None:
-        """Measure, then kill. A tree that is killed with its init leaves no record of CPU time."""
+        """Measure the tree, then kill it. If it is killed with its init, the system does not report
+        its CPU time.
+        """
         try:
             # This measurement is interrupted at once, so it has the CPU time but not the memory.
             used = self.child.measure(interrupted=lambda: True)

@@ -20,9 +20,10 @@ WINE = "seen under Wine"
 
 @record
 class Row:
-    """One tested statement. `capability` is the name of a finding, or only of this row. `test`
-    checks the statement `what` on the system. `seen` has the runner and the day of the first pass
-    there; it is empty until then. `wine` means that the test passes under Wine with every change.
+    """One tested statement. `capability` is the name of a finding, or a name that only this row
+    uses. `test` checks the statement `what` on the system. `seen` has the runner and the day on
+    which the test first passed there; it is empty until then. `wine` means that the test passes
+    under Wine with every change.
     """
 
     capability: str
@@ -114,7 +115,7 @@ TABLES: dict[System, tuple[str, tuple[Row, ...]]] = {
     "darwin": ("a Mac", MACOS),
     "windows": ("Windows", WINDOWS),
 }
-"""By system: the name of its machine, and the rows."""
+"""For each system, the name of its machine and its rows."""
 
 
 def format_basis(system: System, capability: str) -> str:

@@ -1,8 +1,8 @@
 """Record the live runs, and the leftovers of dead ones. Each run has one locked file.
 
-The file is created and locked before anything that the run could leave behind, and lists all of it.
-If another process can lock the file later, the run is dead. That process then cleans up: every
-start does this, and so does `corral clean`.
+The file is created and locked before the run makes anything that it could leave behind, and lists
+all such paths. If another process can lock the file later, the run is dead. That process then
+cleans up: every start does this, and so does `corral clean`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Budget:
 
 @record
 class Entry:
-    """One run's record. `root` is the process at the top of the tree, 0 until it exists."""
+    """One run's record. `root` is the pid of the process at the top of the tree. It is 0 until that
+    process exists.
+    """
 
     name: str
     pid: int
@@ -59,7 +61,9 @@ class Entry:
 
 
 class Run:
-    """The record of this run. If it cannot be written, the run is not listed and not swept."""
+    """The record of this run. If it cannot be written, corral does not list the run, and does not
+    remove its leftovers later.
+    """
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
         self.path = os.path.join(_directory(), name)
@@ -103,9 +107,10 @@ def is_run_name(text: str) -> bool:
 
 
 def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
-    """Let `clean` remove the leftovers of dead runs, up to `max_files` files. Return the paths.
+    """Let `clean` remove the leftovers of dead runs, up to `max_files` files. Return the
+    removed paths.
 
-    The next sweep removes the rest. `clean` itself checks whether it may remove a path.
+    The next sweep removes the other leftovers. `clean` itself checks whether it may remove a path.
     """
     removed: list[str] = []
     budget = Budget(max_files)
@@ -137,19 +142,19 @@ def end(entry: Entry) -> str:
     if fd < 0:
         return ""
     try:
-        lock(fd, wait=False)  # it has ended, and its pid may be another process's now
+        lock(fd, wait=False)  # if this succeeds, the run has ended and its pid may be reused
     except BlockingIOError:
         try:
             os.kill(entry.pid, SIGKILL)
         except ProcessLookupError:
-            pass  # it has just ended
+            pass  # the run has just ended
         lock(fd, wait=True)
     _discard(path, fd)
     return path
 
 
 def _discard(path: str, fd: int) -> None:
-    """Remove a locked record. Close it first, because Windows cannot remove an open file."""
+    """Remove a locked record. On Windows close it first, because an open file cannot be removed."""
     if sys.platform == "win32":
         os.close(fd)
         _unlink(path)
@@ -179,7 +184,9 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return this user's records. A link or another user's directory counts as empty."""
+    """Return the names of this user's records. Return none if the directory is a link or belongs to
+    another user.
+    """
     try:
         for path in (directories().cache, _directory()):
             seen = os.lstat(path)
@@ -207,7 +214,7 @@ def _parse(name: str, text: str) -> Entry | None:
     try:
         pid, root, started, count = map(int, lines[:4])
     except ValueError:
-        return None  # the run has not written it yet
+        return None  # the run has not written its record yet
     return Entry(
         name=name,
         pid=pid,
@@ -219,5 +226,5 @@ def _parse(name: str, text: str) -> Entry | None:
 
 
 def format_word(word: str) -> str:
-    """Return a word of a command in the form of a record, on one line."""
+    """Replace SEPARATOR in a word of a command, because it separates the fields of a record."""
     return word.replace(SEPARATOR, " ")

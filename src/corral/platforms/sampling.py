@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 INTERVAL = 0.1
-"""Seconds between samples. A target that allocates 1 GiB/s exceeds its limit by a tenth of that."""
+"""Seconds between samples. A target that allocates 1 GiB/s can exceed its limit by 0.1 GiB."""
 DUTY_INTERVAL = 0.02
 SLACK = DUTY_INTERVAL
-"""Seconds of CPU time that a tree may save up for a burst: the length of one sample."""
+"""Seconds of CPU time that a tree may save up for a burst: as long as one interval."""
 
 
 MAX_MOMENTS = 240
 
 
 class Timeline:
-    """Samples for the report. When there are too many, every second one is dropped."""
+    """Samples for the report. When there are too many samples, every second sample is dropped."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
@@ -78,7 +78,7 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether a cheap sample, which counts shared pages twice, exceeds the limit."""
+        """Return whether a sample that counts shared pages twice exceeds the memory limit."""
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:

@@ -19,7 +19,7 @@ MAX_ENTRIES = 100_000
 
 @record
 class State:
-    """A kept home. `server` is the command with masked secrets, or "" if no file records it."""
+    """A kept home. `server` is the command with masked secrets. It is empty if no file has it."""
 
     path: str
     server: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ DIED = "died before it was executed"
 
 
 class HintedError(OSError):
-    """An error with a hint, because only the step knows the cause."""
+    """An error with a hint for the user, which only the failed step can know."""
 
     hint = ""
 

@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""The end of an answer. If there are several answers, only the first is used: it is the cause of
-the others.
+"""The end of an answer. If there are several answers, only the first is used, because the first
+error causes the others.
 """
 
 
 def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:
-    """Return a finding, which is proven if `attempt` returns. Otherwise it is absent, and has
-    `hint`.
-    """
+    """Return a finding: "proven" if `attempt` returns, otherwise "absent", with `hint`."""
     proven, evidence = observe(attempt)
     if proven:
         return Finding(capability=capability, status="proven", evidence=evidence)
@@ -44,7 +42,7 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # A process that `attempt` forked may come here too, before the one that waits for it.
+            # A process that `attempt` forked may write too, before the process that waits for it.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
@@ -74,7 +72,7 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the error that refuses an act.
+    """Return the text of the error with which the system refuses an act.
 
     Raise if the act succeeds, or if it fails with an error other than `by`, because then something
     else may have prevented the act.

@@ -8,7 +8,7 @@ import sys
 from corral.record import record
 
 if sys.platform != "win32":
-    # Imported here, because the sandbox may hide the standard library.
+    # Imported before the sandbox exists, because it may hide the standard library.
     import resource
 
 TYPE_CHECKING = False
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Per-process limits by field of the policy. Only an rlimit enforces these."""
+"""The rlimit for each field of the policy that limits every process by itself. Nothing else
+enforces these fields.
+"""
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 
 
 @record
 class Rlimits:
-    """Pairs (RLIMIT name without its prefix, value of the soft and the hard limit)."""
+    """Sets `values`: pairs of an RLIMIT name without its prefix, and the soft and hard limit."""
 
     name = "rlimits"
     values: tuple[tuple[str, int], ...]

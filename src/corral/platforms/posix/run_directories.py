@@ -99,7 +99,7 @@ class State:
     """The kept directory of a server (`state = true`). `inside` is its path for the target.
 
     `links` are (name, target): links through which the target finds grants below its home. Links of
-    earlier runs stay, but lead nowhere without their grant.
+    earlier runs stay, but the target cannot use them without their grant.
     """
 
     name = "state_directory"
@@ -127,7 +127,7 @@ class State:
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
-            os.rmdir(self.path)  # without the server's name it could not be listed
+            os.rmdir(self.path)  # without the server's name corral could not list it
             raise
 
 
@@ -152,7 +152,9 @@ def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory with its parent's owner, because a user's sweep cannot remove root's."""
+    """Make a directory that belongs to the owner of its parent directory, because that user could
+    not remove a directory of root.
+    """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
     except FileExistsError:
@@ -164,7 +166,7 @@ def _make_alike(name: str, above: int) -> None:
 
 def state_path(program: Program) -> str:
     """Return the state directory of a server. The same program with the same arguments is the same
-    server, and so is every version of a package.
+    server. All versions of a package are the same server too.
 
     A file beside the directory, with the ending NAME_OF_STATE, contains the command.
     """
@@ -196,7 +198,9 @@ def remove(path: str, budget: Budget) -> None:
 
 
 def _open_top(path: str) -> int:
-    """Open a directory. A target owns its kept home, and may have closed even the home itself."""
+    """Open a directory. The target owns its kept home, so it may have taken away the permissions
+    even of the home itself. They are restored then.
+    """
     try:
         return os.open(path, DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -211,7 +215,7 @@ def _open_top(path: str) -> int:
 def _empty(top: int, budget: Budget) -> None:
     """Empty a directory, and move its inner directories to the top until all are empty.
 
-    A tree can be deeper than the longest path or the stack.
+    This is done because a tree can be deeper than the longest path or than Python's stack.
     """
     while names := _some_names(top):
         for name in names:
@@ -220,7 +224,7 @@ def _empty(top: int, budget: Budget) -> None:
 
 
 def _some_names(directory: int) -> list[str]:
-    """Return up to a thousand names, because a directory's names may not fit into memory."""
+    """Return up to a thousand names, because all names of a directory may not fit into memory."""
     with os.scandir(directory) as entries:
         return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
 
@@ -248,9 +252,8 @@ def _refuse_foreign(name: str, directory: int) -> None:
 
 
 def _open_directory(name: str, directory: int) -> int:
-    """Make a directory accessible through a descriptor and open it.
-
-    A chmod by name could follow a link that has replaced the directory.
+    """Make a directory accessible and open it. Change its mode through a descriptor, because a
+    chmod by name could follow a link that has replaced the directory.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.

@@ -1,7 +1,7 @@
 """Block, reset and read signals in the way that every POSIX system supports.
 
-Python ignores SIGPIPE and SIGXFSZ, and exec keeps them ignored. The module `signal` is not used,
-because it would import `enum` on the start path.
+Python ignores SIGPIPE and SIGXFSZ, and exec would keep them ignored, so `reset` is called before
+exec. The module `signal` is not used, because it would import `enum` on the start path.
 """
 
 from __future__ import annotations

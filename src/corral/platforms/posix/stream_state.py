@@ -1,10 +1,12 @@
 """Undo a target's changes to the files and terminals behind its standard streams.
 
 Through a descriptor that is only open for reading, a target can change a file's mode, owner and
-access list. It can also set a terminal's exclusive mark, so that others cannot open the terminal,
-change the terminal's settings, and stop its output, which no key starts again. A named pipe is kept
-open with O_PATH only. With a real open end the client would not notice that the target closed its
-own end. Other pipes and sockets have no name, so others cannot open them.
+access list. It can also change a terminal's settings, set its exclusive mark, so that no other
+process can open it, and stop its output, which no key starts again.
+
+A named pipe is kept open with O_PATH only, because with a real open end the client would not notice
+that the target closed its own end. The state of other pipes and of sockets is not kept: they have
+no name, so no other process can open them.
 """
 
 from __future__ import annotations
@@ -26,14 +28,16 @@ if TYPE_CHECKING:
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
-# These are Linux's numbers. Elsewhere the calls fail, and only values that were read are restored.
+# These are Linux's numbers. On other systems the calls fail, so these values are not restored.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
 TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 
 
 @record
 class StreamStates:
-    """(name, own descriptor, values by aspect) of each stream that is a named file or terminal."""
+    """(name, own descriptor, values in the order of ASPECTS) of each stream that is a file, a
+    terminal or a named pipe.
+    """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]
 
@@ -63,7 +67,8 @@ def keep(stdio: Sequence[int]) -> StreamStates:
             continue  # already closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only a file's owner may change these, and root must not change another user's file.
+            # Only a file's owner may change the other aspects, and root must not change them for
+            # another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -108,7 +113,7 @@ def _restore(name: str, fd: int, aspect: Aspect, before: object) -> str:
     except OSError as error:
         return f"the {what} of {name} changed during the run: not put back ({error.strerror})"
     if what == FLAGS:
-        return ""  # not worth a line: every event loop sets O_NONBLOCK
+        return ""  # not reported, because every event loop sets O_NONBLOCK
     how = "put back" if _look(read, fd) == before else "not widened again"
     return f"the {what} of {name} changed during the run: {how}"
 
@@ -140,7 +145,7 @@ def _get_attributes(fd: int) -> object:
 
 
 def _attribute_names(fd: int) -> set[str]:
-    """Return all names except `security.*`, because the kernel itself drops some at a write."""
+    """Return all names except `security.*`, because a write makes the kernel drop some of these."""
     if sys.platform != "linux":
         return set()
     return {name for name in os.listxattr(_at(fd)) if not name.startswith("security.")}
@@ -189,7 +194,7 @@ def _resume_output(fd: int) -> None:
         if _is_foreground(fd):
             fcntl.ioctl(fd, TCXONC, TCOON)
     except OSError:
-        pass  # another system's numbers
+        pass  # another system does not know Linux's numbers
 
 
 def _get_settings(fd: int) -> object:

@@ -9,7 +9,7 @@ from corral.platforms import steps
 from corral.platforms.steps import EXECUTED, FAILED, StepFailed
 
 if sys.platform != "win32":
-    # Imported here, because the sandbox may hide the standard library.
+    # Imported before the sandbox exists, because it may hide the standard library.
     import fcntl
 
 TYPE_CHECKING = False
@@ -44,8 +44,8 @@ def close_on_exec() -> None:
 def close_others(keep: Container[int]) -> None:
     """Close every descriptor except these.
 
-    Without close_range only the open descriptors are closed, because trying every number would take
-    a million calls.
+    This is for systems without close_range. The open descriptors are listed first, because trying
+    every number would take a million calls.
     """
     for fd in _open_descriptors():
         if fd not in keep:

@@ -1,7 +1,7 @@
 """Write a message to a stream without waiting for a reader, even if the stream is full.
 
-Polling first is not enough. The target has the same stderr, and may fill it before the message is
-written.
+Polling first is not enough, because the target has the same stderr, and may fill it before the
+message is written.
 """
 
 from __future__ import annotations

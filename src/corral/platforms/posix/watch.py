@@ -2,7 +2,7 @@
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills. The
 target inherits stdin, so it sees the end of file itself. Signals are passed on to the whole tree.
-The loop never wakes up without a reason.
+The loop wakes up only for an event or a deadline.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""After this time the supervisor imports modules for later. Short runs save this work."""
+"""After this time the supervisor imports modules that it needs later. Shorter runs need not wait
+for these imports.
+"""
 
 
 class Watch:
@@ -90,7 +92,9 @@ class Watch:
                 self.poll.register(service.fileno(), POLLIN)
 
     def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
-        """Watch until the end. `preload` imports modules for later, if the run lasts a moment."""
+        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS, and imports modules
+        that are needed later.
+        """
         self._preload = preload
         while not self._step():
             pass
@@ -144,9 +148,9 @@ class Watch:
         return False
 
     def _has_events(self) -> bool:
-        """Return whether the run ended or got a signal.
+        """Return whether the run has ended, or corral has received a signal or a control message.
 
-        Clients of services do not count, because a target could keep them busy.
+        Events of services do not count, because a target could cause them all the time.
         """
         return bool(self._events.poll(0))
 
