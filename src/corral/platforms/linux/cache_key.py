@@ -51,10 +51,10 @@ def _outer_filter(status: list[str]) -> str:
 
 
 def _root() -> str:
-    """Return the identity of the root directory, the number of its mount and of the mount above.
+    """Return the identity of the root directory, and the numbers of its mount and the one above.
 
     The kernel refuses user namespaces in a chroot, but allows them after pivot_root. Both can have
-    the same root, but after pivot_root the mount above is another one.
+    the same root directory, but after pivot_root another mount is above it.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]
@@ -63,7 +63,7 @@ def _root() -> str:
 
 
 def _delegation() -> str:
-    """Return the cgroup base, which can differ between two sessions of the same user."""
+    """Return the cgroup base with its controllers. Two sessions of a user can differ."""
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))
 

@@ -27,7 +27,7 @@ INT_BITS = 32
 
 @record
 class TargetIds:
-    """The target's ids on the host. If `taken` is set, only these ids may read the target."""
+    """The target's ids on the host. With `taken`, this thread has these ids in a `with` block."""
 
     uid: int
     gid: int
@@ -58,7 +58,9 @@ def find_ids(uid: int, gid: int) -> TargetIds:
 
 
 class HiddenMemoryError(PermissionError):
-    """The target is not dumpable, or executes a file that it cannot read."""
+    """The target's memory cannot be read, because the target is not dumpable or executes a file
+    that it may not read.
+    """
 
 
 class CallingThread:

@@ -35,7 +35,7 @@ CLOSING = {"(": ")", "{": "}"}
 MAX_DEPTH = 32
 """Maximum nesting of arrays and structs; the specification allows 32 of each."""
 MAX_MESSAGE = 1 << 20
-"""The largest message in bytes. systemd's answers have a few hundred."""
+"""The largest message in bytes. systemd's answers have a few hundred bytes."""
 
 CALL, RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 NO_AUTO_START = 2
@@ -171,7 +171,7 @@ def _pad(out: bytearray, alignment: int) -> None:
 
 
 class Reader:
-    """A position in received bytes."""
+    """Reads values from received bytes, and keeps the position of the next value."""
 
     def __init__(self, data: bytes, order: str, at: int = 0) -> None:
         self.data = data

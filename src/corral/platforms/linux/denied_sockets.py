@@ -1,8 +1,9 @@
-"""Report that a target without a network namespace wanted the network, of which it gets nothing.
+"""Report that a target wanted the network, in a run without a network namespace or allowed hosts.
 
-There the filter denies `socket` itself, so no address or name is ever seen. To see one, the target
-would need a socket of the host's network, as in a run with an allowlist. That is more than a denied
-run should have, so the report only names `corral learn`, which shows the names.
+In such a run the filter denies `socket` itself, so corral never sees an address or a name. To see
+them, corral would have to give the target a socket of the host's network, as in a run with allowed
+hosts. A run without network should not get one, so the report only recommends `corral learn`, which
+shows the names.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 WHY = "without namespaces its name is not seen; `corral learn` shows it"
 BURST, RATE = 64, 64
-"""The number of calls that are answered at once, and then per second. Waiting costs no time."""
+"""The number of calls that are answered at once, and the number per second after that. Further
+calls wait, which costs no CPU time.
+"""
 
 
 class DeniedSockets:

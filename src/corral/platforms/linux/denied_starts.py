@@ -1,8 +1,8 @@
 """Record the processes that a target was not allowed to start, by the name of the program.
 
-The kernel denies `fork`, long before the program is named. So the name is a guess: the calling
-thread's stack has the arguments of the program that the library wants to start. No decision depends
-on the guess. Only the program's name is kept, because arguments can contain secrets.
+The kernel denies `fork`, before the target names the program. So corral guesses the name: the
+calling thread's stack has the arguments of the program that the library wants to start. No decision
+depends on the guess. Only the program's name is kept, because arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -206,7 +206,8 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the program's name, or "" if the words are an environment.
 
-    Python's list of candidates has one path per directory of PATH, all with the same name.
+    Before a start Python lists the candidates: one path per directory of PATH, all with the same
+    name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

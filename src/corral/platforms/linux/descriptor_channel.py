@@ -27,7 +27,7 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 FIRST_DESCRIPTOR = 3
-"""The inner end has a number above the streams, because the target puts those on 0 to 2."""
+"""The inner end has a number above the streams, because the target puts the streams on 0 to 2."""
 
 
 class DescriptorChannel:
@@ -39,7 +39,7 @@ class DescriptorChannel:
         self._received: dict[bytes, list[int]] = {}
 
     def send(self, content: Content, descriptors: Sequence[int]) -> None:
-        """Send descriptors out of the sandbox. The sender's own ones stay open."""
+        """Send descriptors out of the sandbox. The sender's own descriptors stay open."""
         sockets.send_descriptors(self.inner, CODES[content], descriptors)
 
     def receive(self) -> None:

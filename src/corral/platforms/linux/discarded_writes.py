@@ -19,7 +19,7 @@ MAX_ENTRIES = 2000
 MAX_DEPTH = 32
 MAX_ROWS = 100
 CACHES = frozenset((".cache", ".npm", ".node-gyp", ".nv", ".pki"))
-"""Directories of the home whose files programs make again by themselves."""
+"""Directories of the home that are not listed, because programs make their files again."""
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 

@@ -58,8 +58,8 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Let this process die with its supervisor. Call this again after each change of ids, which
-    clears it.
+    """Let this process die with its supervisor. Call this again after each change of ids, because
+    the kernel then clears the setting.
     """
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
@@ -88,7 +88,9 @@ def _pass_on(numbers: bytes) -> None:
 
 
 def _reap_the_rest() -> None:
-    """Reap the processes that the kernel kills with init, so that their CPU time is counted."""
+    """Kill and reap all other processes, so that their CPU time is counted. They would die with
+    init in any case.
+    """
     try:
         os.kill(-1, SIGKILL)
         while True:

@@ -86,8 +86,8 @@ def preload_gateway() -> None:
 class LateNetwork:
     """Opens the network services at the target's first packet.
 
-    So a start does not wait until they are imported and opened. Until then everything waits in the
-    sockets.
+    So a start does not wait until they are imported and opened. Until then the target's packets
+    wait in the sockets.
     """
 
     def __init__(self, sockets: list[int], open_services: Callable[[], Sequence[Service]]) -> None:

@@ -1,7 +1,7 @@
-"""Provide a run's only listener, which receives notified calls from the kernel and answers them.
+"""Provide a run's seccomp listener, which answers the system calls that the kernel passes to it.
 
 The supervisor runs the listener before the target executes, because the tests of `verify` make
-notified calls too. `notified_calls.CALLS` has the decider of each call. A call is denied if it is
+such calls too. `notified_calls.CALLS` has the decider of each call. A call is denied if it is
 not in the table, if this run does not have its decider, or if the answer is not permitted.
 """
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 EPERM = 1
 BATCH = 16
 TURN_SECONDS = 0.05
-"""After this time the supervisor looks at its deadlines before it decides another call. A target
-can make each read of its memory wait, by a long mprotect in another thread.
+"""After this time the supervisor checks its deadlines before it decides another call, because a
+target can delay each read of its memory with a long mprotect in another thread.
 """
 POLLIN = 1
 
@@ -196,7 +196,9 @@ class Notifications:
         return any(fd == self._listener and on & POLLIN for fd, on in self._epoll.poll(0))
 
     def _receive(self) -> bool:
-        """Receive one call, and answer it unless there is a pause. Return whether to go on."""
+        """Receive one call, and answer it unless there is a pause. Return whether to go on
+        receiving.
+        """
         try:
             request = abi.receive(self._listener)
         except OSError:
@@ -239,4 +241,4 @@ class Notifications:
             while self._waiting and self._answer(self._waiting.pop(0)):
                 pass
             if self._waiting and self._resume_at is None:
-                self._resume_at = self._turn_ends  # the rest is decided in the next turn
+                self._resume_at = self._turn_ends  # the other calls are decided in the next turn

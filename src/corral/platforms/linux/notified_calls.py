@@ -41,8 +41,8 @@ class NotifiedCall:
 class Given:
     """A descriptor for the caller. This process closes its copy once the caller has it.
 
-    It replaces the caller's descriptor `number`. With -1 it gets a new number, which the call
-    returns. `flags` are O_CLOEXEC or 0.
+    The descriptor replaces the caller's descriptor `number`. If `number` is -1, it gets a new
+    number, which the call returns. `flags` are O_CLOEXEC or 0.
     """
 
     fd: int
@@ -69,9 +69,10 @@ DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# Such a call may continue on a socket that is not corral's, because it reaches nothing there.
+# On a socket that is not corral's these calls may continue, because they connect and send nothing.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
-# For `corral learn`: Unix sockets that cannot be connected, and the paths of connect and bind.
+# In `corral learn` the target gets Unix sockets that cannot be connected, and the paths of connect
+# and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
@@ -107,8 +108,9 @@ PATHS: dict[str, tuple[tuple[int, int], ...]] = {
     "symlinkat": ((2, 1),),
     "inotify_add_watch": ((1, -1),),
 }  # fmt: skip
-"""By name, the arguments that are paths, each with the argument of its base directory. -1 means the
-working directory. The text of a symbolic link is not a path here.
+"""For each call, the positions of the arguments that are paths. Beside each is the position of the
+argument with its base directory; -1 means the working directory. The text of a symbolic link does
+not count as a path.
 """
 MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""
@@ -135,9 +137,9 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     **dict.fromkeys(("connect", "bind"), (SOCKET, CONNECT_WATCH)),
     **dict.fromkeys(SOCKET_NAMES, (SOCKET_NAME,)),
 }
-"""By call. If a run has several of the deciders, the first one decides."""
+"""For each call, its possible deciders. If a run has several of them, the first one decides."""
 
 
 def name_call(name: str, arguments: tuple[int, ...]) -> str:
-    """Return the call's name in this table. The kind of a clone depends on its flags."""
+    """Return the call's name in CALLS, where a clone of a thread has its own name."""
     return THREAD if name == "clone" and arguments[0] & CLONE_THREAD else name

@@ -136,7 +136,7 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the limit of each process. It is always set, but does not limit the tree."""
+    """Return the option to limit each process. This limit is always set, but not for the tree."""
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()
     held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))

@@ -2,9 +2,9 @@
 
 The kernel reports that there is a filter, but not what it does. The same user may start corral in
 two containers with different filters. So each call is made with arguments that the kernel refuses,
-and nothing happens. A filter that denies the call gives another error. A filter may also kill, so a
-child makes the calls. The child first enters its own namespaces if it can, because the kernel
-refuses some calls of an ordinary user before it reads an argument.
+so that nothing happens. A filter that denies the call gives another error. A filter may also kill
+the caller, so a child makes the calls. The child first enters its own namespaces if it can, because
+the kernel refuses some calls of an ordinary user before it reads an argument.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ ENTER: Call = ("unshare", (abi.CLONE_NEWUSER | abi.CLONE_NEWNS | abi.CLONE_NEWUT
 
 
 def answers() -> str:
-    """Return the error number of each call. If a filter kills, each call gets its own child."""
+    """Return the error number of each call. If a filter kills the child that makes all the calls,
+    make each call in its own child.
+    """
     survived, text = disposable.observe(lambda: " ".join(map(_answer, (ENTER, *CALLS))))
     return text if survived else " ".join(map(_answer_or_death, (ENTER, *CALLS)))
 

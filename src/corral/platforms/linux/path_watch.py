@@ -49,11 +49,12 @@ CONTINUED = Decision(verdict="continue")
 
 
 class PathWatch:
-    """`seen` counts (path, whether to write). `unreadable` counts calls whose path was not read.
+    """`seen` counts calls by (path, whether they write). `unreadable` counts calls whose path was
+    not read.
 
     `bound` is the first name that the target wanted to give its own Unix socket. `memory` is the
     largest amount that a limit denied. `seconds` is the time that calls waited here. With
-    `only_opens`, calls that only look at metadata are not counted, because Landlock allows them.
+    `only_opens`, calls that only read metadata are not counted, because Landlock allows them.
     """
 
     def __init__(self, channel: DescriptorChannel, *, only_opens: bool = False) -> None:
@@ -103,7 +104,8 @@ class PathWatch:
     def _give_socket(self, kind: int) -> Decision:
         """Give the target a socket that cannot be connected: one end of a pair.
 
-        The pair was made inside, because a socket made here would belong to the host's network.
+        The pair was made in the sandbox, because a socket made here would belong to the host's
+        network.
         """
         self._sockets += self._channel.take("unix_socket")
         if not self._sockets:

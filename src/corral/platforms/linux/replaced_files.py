@@ -1,9 +1,9 @@
-"""Watch covered paths while a target runs, because a cover ends when the host replaces the file.
+"""Watch the paths that corral hides or protects with a mount, because the host can remove a cover.
 
 The kernel detaches a mount when a process outside the namespace removes the mount point, or renames
 another file over it. Mounting again would come too late. So the watcher only reports, and ends the
-run if the plan says so. inotify reports the end of a covered file. It does not report the end of a
-directory that a process has open, so the directory above is watched too.
+run if the plan says so. inotify reports that a covered file is removed. For a directory that a
+process has open it does not report this, so the directory above is watched too.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class ReplacedFiles:
         try:
             watch = abi.inotify_add_watch(self._inotify, path, events | flags)
         except (PermissionError, FileNotFoundError, NotADirectoryError):
-            return  # the target cannot open it either, or `_compare` reports it
+            return  # the target cannot open the path either, or `_compare` reports it
         paths = self._paths.setdefault(watch, [])
         if path not in paths:
             paths.append(path)
@@ -124,7 +124,7 @@ class ReplacedFiles:
             self._compare(paths)
 
     def _compare(self, paths: Iterable[str]) -> None:
-        """Report the paths that no longer lead to the covered file."""
+        """Report the paths at which the covered file no longer is."""
         for path in list(paths):
             cover = self._covers.get(path)
             if cover is not None and _identity(path) != (cover.device, cover.inode):
@@ -151,7 +151,7 @@ class ReplacedFiles:
         try:
             write_at_once(2, line)
         except OSError:
-            pass  # the report contains it too
+            pass  # the report contains the warning too
 
 
 def _events(data: bytes) -> Iterator[tuple[int, int, str]]:

@@ -33,7 +33,7 @@ FILE_SYSTEMS = frozenset(
 because their files can change elsewhere: on a server, or in a lower directory.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
-"""The files with the rules of a search. When one of them changes, the cache is empty."""
+"""The files with the rules of a search. When one of them changes, the cache is discarded."""
 SETTLED_NS = 2_000_000_000
 """A directory that changed in the last two seconds is not cached, because the clock of change times
 has steps: two changes within one step have the same time.
@@ -71,12 +71,12 @@ class SearchedDirectories:
         return known[1].split("/") if known[1] else []
 
     def is_open(self) -> bool:
-        """Return whether the directory that was looked up last is this user's own, and open."""
+        """Return whether the directory that was looked up last is this user's, who may list it."""
         seen = self._seen
         return seen is not None and seen.st_uid == self._user and seen.st_mode & 0o500 == 0o500
 
     def add(self, directory: str, names: list[str]) -> None:
-        """Remember the directory that was looked up last, and listed since."""
+        """Cache the directory that was looked up last, and that has been listed since."""
         seen = self._seen
         if seen is None or seen.st_dev != self._device or seen.st_ctime_ns >= self._settled:
             return
@@ -84,7 +84,7 @@ class SearchedDirectories:
             if not (self._can_encrypt and abi.is_encrypted(directory)):
                 self._kept[seen.st_ino] = (seen.st_ctime_ns, "/".join(names))
         except OSError:
-            pass  # the directory is gone, or the kernel cannot tell
+            pass  # the directory is gone, or the kernel cannot tell whether it is encrypted
 
     def save(self) -> None:
         if len(self._kept) < MIN_DIRECTORIES or self._kept == self._known:

@@ -7,8 +7,8 @@ target's own socket is connected; otherwise a connected socket replaces it.
 
 A datagram socket of the target is one end of a unix pair, because unix pairs ignore addresses. At
 the other end corral answers name lookups. Resolvers compare an answer's sender with the server that
-they asked, but a pair has no sender. So the broker writes one into the caller's memory before the
-call continues.
+they asked, but a pair has no sender. So the broker writes the sender's address into the caller's
+memory before the call continues.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ CLOSES_ON_EXEC = {True: os.O_CLOEXEC, False: 0}
 
 
 class DatagramSocket:
-    """The supervisor's view of a pair. `peer` is the address that the target has connected to."""
+    """The pair that replaces a datagram socket. `peer` is the address that the target has connected
+    to.
+    """
 
     def __init__(self, gateway: Gateway, forget: Callable[[], object], family: int) -> None:
         self.peer = RESOLVER
@@ -84,8 +86,8 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return an address of the peer's family. On an IPv6 socket, an IPv4 address is mapped; if
-        it is not, glibc's getaddrinfo aborts the program.
+        """Return an address of the peer's family. On an IPv6 socket an IPv4 address is mapped to
+        IPv6, because otherwise glibc's getaddrinfo aborts the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -174,8 +176,8 @@ class SocketBroker:
         """Replace the socket with a new one that is connected to a granted file.
 
         Paths are compared as text, because the target could make the supervisor look up any other
-        path. The connection goes to the granted file itself, even if its path now leads elsewhere.
-        The target's own socket is not used, because the target could make it block.
+        path. The connection goes to the granted file itself, even if another file is now at its
+        path. The target's own socket is not used, because the target could make it block.
         """
         name = os.fsdecode(raw[2:].partition(b"\0")[0])
         path = os.path.normpath(os.path.join(thread.working_directory(), name))
@@ -259,7 +261,8 @@ class SocketBroker:
             if peer[:2] == name:
                 return end
             end.close()
-        # The target can cause this wait, and the supervisor must meet its deadlines.
+        # The target can cause this wait. It counts as RATE calls, so that the supervisor still
+        # meets its deadlines.
         self._rate_limit.use(RATE)
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
@@ -301,7 +304,9 @@ class SocketBroker:
         return self._replace(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
-        """Return a bound socket: an unused one, the one from before the start, or a new one."""
+        """Return a socket that is bound to `port`. It is one that does not listen yet, the one that
+        was bound before the start, or a new one.
+        """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
                 return self._bound.pop(inode)
@@ -315,7 +320,8 @@ class SocketBroker:
         thread.check()
         own = self._bound.pop(inode, None)
         if own is None:
-            # It already listens, or is not bound. The kernel would choose any port for the latter.
+            # The socket already listens, or is not bound. For an unbound socket the kernel would
+            # choose any port.
             return DONE if inode in self._peers else _failed(errno.EACCES)
         try:
             own.listen(min(max(calling_thread.to_int(arguments[1]), 0), MAX_BACKLOG))

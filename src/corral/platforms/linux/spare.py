@@ -119,7 +119,7 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """Wait inside with no other descriptors. Return the plan to execute."""
+    """Close all other descriptors and wait for the request. Return the plan to execute."""
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})
     os.write(exec_pipe, steps.WAITS)
     message, streams = handover.receive(request)

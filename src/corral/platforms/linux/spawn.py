@@ -62,7 +62,9 @@ class Child:
         notices: bool = False,
         killable: bool = False,
     ) -> None:
-        """`home` is the home's name in the private space. `notices` reports denied starts."""
+        """`home` is the home's name in the private space. With `notices`, denied starts are
+        reported.
+        """
         self.pid = pid
         self.pidfd = pidfd
         self.exec_pipe = pipes.exec_result
@@ -100,7 +102,7 @@ class Child:
             pass  # init has ended, and so has the whole sandbox
 
     def kill(self) -> None:
-        """Kill PID 1. The kernel then kills the namespace before PID 1 can be waited for.
+        """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
 
         A subreaper is not killed. It gets a message, because it has to kill the tree itself.
         """
@@ -113,13 +115,13 @@ class Child:
             pass
 
     def target(self) -> int:
-        """Return the target's pid on the host. Before the target runs, it is init's only child."""
+        """Return the target's pid on the host. Before it runs, the target is init's only child."""
         self._target = self._target or self._find_target()
         return self._target
 
     def _find_target(self) -> int:
         try:
-            # Opening a file in text mode would import a codec, a millisecond in every run.
+            # Opening a file in text mode would import a codec, which takes a millisecond.
             fd = os.open(f"/proc/{self.pid}/task/{self.pid}/children", os.O_RDONLY)
         except OSError:
             return 0
@@ -234,7 +236,9 @@ class Child:
 
 
 def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """List the files below a directory and close its descriptor. Most directories are empty."""
+    """List the files below a directory and close its descriptor. Most directories are empty, and
+    need no import of `discarded_writes`.
+    """
     try:
         with os.scandir(home) as entries:
             empty = next(entries, None) is None
@@ -424,7 +428,7 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in a host's namespace, because later steps would change its settings."""
+    """Refuse to continue in a namespace of the host, because later steps change settings in it."""
     for step in plan.steps:
         if isinstance(step, namespaces.Namespaces):
             steps.attempt(step, step.verify, results)
@@ -442,7 +446,7 @@ def _become_target(
         os.chdir(plan.program.cwd or "/")
         steps.apply(plan.steps, "target", results)
         steps.verify(plan.steps, results)
-        # Meanwhile init was locking itself down, on another processor if there is one.
+        # This comes last, so that init can lock itself down meanwhile on another processor.
         if os.read(start, 1) != b"\0":
             os._exit(1)  # init is gone
         if request is not None:
@@ -466,7 +470,7 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the three streams on 0 to 2, close the rest on exec, and return the moved pipes."""
+    """Put the streams on 0 to 2, let exec close all others, and return the moved pipes."""
     moved = target.arrange_streams(stdio, *pipes)
     try:
         abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)

@@ -6,9 +6,9 @@ Every orphan of the target becomes a child of the subreaper, so the whole tree i
 target ends or the supervisor dies, the subreaper kills the tree until it has no child left, dead or
 alive. Where Landlock scopes signals, only the subreaper and the tree are in its domain, so one call
 signals the whole tree and no other process, whatever the tree starts meanwhile. Elsewhere the
-subreaper walks the tree. The target cannot signal or trace the subreaper (seccomp, Landlock). If
-another process kills the subreaper, the target dies too (PDEATHSIG, which the target may not
-clear). Other processes of the target then survive, unless they are in a cgroup.
+subreaper walks the tree and signals each process. The target cannot signal or trace the subreaper
+(seccomp, Landlock). If another process kills the subreaper, the target dies too (PDEATHSIG, which
+the target may not clear). Other processes of the target then survive, unless they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ def _kill_tree(target: int, send: Send) -> int | None:
     """Kill every process until none is left.
 
     A walk can miss a process that forks faster than the walk, and a process whose first thread has
-    ended looks dead. Only the kernel is sure: without a child, dead or alive, there is no
-    descendant.
+    ended looks dead. So the kernel is asked: if the subreaper has no child, dead or
+    alive, there is no descendant.
     """
     status: int | None = None
     while True:

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from corral.programs.model import Program
 
 SCOPE = "signal scope"
-# Names of users and machines, but nothing that authenticates.
+# These files have names of users and machines, but no passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# The host's files could give a name its real address, which a rule by name does not allow. Without
-# these files every resolver asks 127.0.0.1.
+# With these files of the host a name could resolve to its real address, which a rule by name does
+# not allow. Without them every resolver asks 127.0.0.1.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
     "start corral as an ordinary user with a home of its own (in a container: `--user 1000`), or"
@@ -156,7 +156,8 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     kept: list[str] = []
     if layout.who.drop_groups:
         closed = _unreachable(policy, program, layout.who.outside_uid, layout.who.outside_gid)
-        # Only root may pass through root's home, and all targets of root have the same id.
+        # The state is in root's home, which only root may search. It could not belong to one server
+        # either, because all targets of root have the same id.
         if policy.state:
             kept.append(f"state = true: {layout.state} would be closed to root's target")
     repository = [f" (--write {one.path})" for one in masks if one.role == "repository"][:1]
@@ -174,7 +175,9 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Return read grants in write grants. Landlock cannot take rights away below a directory."""
+    """Describe read-only paths in write grants. They cannot be enforced, because Landlock cannot
+    take rights away below a directory.
+    """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
         f"{path} cannot be read-only in {grant.path}, which is writable"
@@ -204,7 +207,9 @@ def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[s
 
 
 def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:
-    """Return the first directory, or the path itself, that this user may not open; "" if none."""
+    """Return the first directory above `path` that this user may not search. If there is none,
+    return `path` if the user lacks the wanted access to it, and "" otherwise.
+    """
     parts = path.split("/")
     for depth in range(1, len(parts)):
         parent = "/".join(parts[:depth]) or "/"

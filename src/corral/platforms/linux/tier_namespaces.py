@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 UNLIMITED_SPACE = 1 << 40
 STATE = "/state"
-"""The path inside of the directory that is kept between runs. It is HOME then."""
+"""The sandbox's path of the directory that is kept between runs (`state = true`), which is HOME."""
 TEMPORARY = "/tmp"  # noqa: S108 - a path inside
 
 
@@ -208,8 +208,8 @@ def _state(policy: Policy, program: Program, layout: Layout) -> list[Step]:
 
 
 def _network(policy: Policy) -> list[Step]:
-    """Return the steps for loopback alone, or for loopback with a gateway that every address leads
-    to.
+    """Return the steps for the network: loopback alone, or loopback and a gateway that answers for
+    every address.
     """
     if not policy.allow:
         return [loopback.Loopback(), outbound_listeners.DeniedNetwork()]

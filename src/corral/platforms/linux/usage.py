@@ -3,9 +3,9 @@
 Init is the root of the tree and adopts every orphan, so all processes are below it. Memory is the
 sum of three parts: anonymous and shared memory of every process (also swapped, and with its huge
 pages and page tables), the private space, and open files in memory. If root measures, mapped files
-in memory count too. This sum is a cheap upper bound, because a shared page counts once for each
-process. An exact measurement divides shared pages by their users. When a process ends, its CPU time
-is added to its parent's.
+in memory count too. This sum is quick to read, but an upper bound, because a shared page counts
+once for each process. An exact measurement divides shared pages by their users. When a process
+ends, its CPU time is added to its parent's.
 
 A target chooses how much there is to read, so a `Budget` limits the work. Beyond the budget no more
 descriptors are read, and shared pages of files in memory count twice.
@@ -36,8 +36,8 @@ UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
 OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
-"""Rows of a status that smaps_rollup does not have. A target can read one byte of every 2 MiB of a
-mapping: then only page tables take memory.
+"""Rows of a status that smaps_rollup does not have. They have to count, because a target that reads
+one byte of every 2 MiB of a mapping uses memory only for page tables.
 """
 RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmSwap:", *OF_PROCESS)
 PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
@@ -45,8 +45,8 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""The maximum number of reads of the root's list, because a target can also start and end processes
-for ever, and each is a new orphan.
+"""The maximum number of reads of the root's list of children. A target can start and end processes
+for ever, and each of them adds an orphan to the list.
 """
 
 
@@ -73,7 +73,8 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`. `root` is corral's, so only its reaped children count.
+    """Measure the descendants of `root`. `root` is a process of corral, so its own usage does not
+    count, but that of its reaped children does.
 
     `objects` are the bytes of the tree's System V objects, attached or not. When `interrupted`
     returns True, the memory found so far is returned.
@@ -176,7 +177,9 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 
 
 def _lives(pid: int, thread: int) -> bool:
-    """Return whether a thread has not begun to exit. A first thread that exits stays listed."""
+    """Return whether a thread has not begun to exit. Its flags show this; the list of threads does
+    not, because a process's first thread stays listed after its exit.
+    """
     try:
         fields = abi.read_file(f"/proc/{pid}/task/{thread}/stat").rpartition(b") ")[2].split()
     except OSError as error:
@@ -186,8 +189,8 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Do nothing if the process has ended or hides its data. Raise the error if nothing can be
-    read.
+    """Do nothing if the measured process has ended or hides its data. Raise the error if corral
+    itself cannot read anything, for example because too many files are open.
     """
     if error.errno in UNREADABLE:
         raise error
@@ -228,7 +231,9 @@ def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
 def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
-    """Divide shared pages by their users, without mappings of files that are counted as a whole."""
+    """Return a process's memory with each shared page divided by the number of its users. Leave out
+    mappings of files that are counted as a whole.
+    """
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/smaps_rollup", "rb") as file:
@@ -314,12 +319,12 @@ def _memfd(path: str) -> dict[Inode, int]:
             seen = os.stat(path)
             return {(seen.st_dev, seen.st_ino): seen.st_blocks * 512}
     except OSError:
-        pass  # closed in the meantime: the others still count
+        pass  # this descriptor was closed in the meantime
     return {}
 
 
 def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the files in memory that a process has mapped, even untouched. This needs root."""
+    """Return the files in memory that a process has mapped, even if not used. This needs root."""
     found: dict[Inode, int] = {}
     if os.geteuid():
         return found
@@ -335,7 +340,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
                         found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
         except OSError as error:
             _check_readable(error)
-            continue  # unmapped meanwhile, or this root may not ask
+            continue  # unmapped meanwhile, or this root lacks the capability
         if listed:
             break  # all threads have the same memory, but one that has exited lists none
     return found
