@@ -1,4 +1,4 @@
-"""Prepare the network of a target without a network namespace, for which `socket_broker` connects.
+"""Prepare the sockets with which `socket_broker` serves a target without a network namespace.
 
 The step binds the ports of `network.listen` before the target starts, so that the run is refused if
 a port is in use. It also opens the granted unix sockets. Later connections go to these files, even
@@ -40,7 +40,8 @@ class PreparedSockets:
 @record
 class BrokeredSockets:
     """`unix` has (path as written, path, device, inode) of granted sockets. `uid` and `gid` are the
-    target's. With `same_file` the target's own sockets are connected; otherwise they are replaced.
+    target's ids. With `same_file` the target's own sockets are connected; otherwise they are
+    replaced.
     """
 
     name = "brokered_sockets"

@@ -1,9 +1,9 @@
 """Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
 
-The leaf `corral/<id>` is made in a subtree that this user may write to. It is beside the processes
-that are already there, because a cgroup with its own processes cannot enable controllers for its
-children. Every value is read back. Init is moved while it waits for its id maps, so the target is
-in the leaf before its first instruction.
+The leaf `corral/<id>` is made in a subtree that this user may write to. The leaf is beside the
+processes that are already there, because a cgroup with its own processes cannot enable controllers
+for its children. Every value is read back. Init is moved while it waits for its id maps, so the
+target is in the leaf before its first instruction.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add the kernel's counts and the reached limits, before the leaf is removed."""
+        """Add the kernel's counts and the reached limits to the result. Call this before the
+        leaf is removed.
+        """
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
         if table(f"{self.path}/pids.events").get("max"):
@@ -139,7 +141,7 @@ _found: list[Base | None] = []
 
 def _find() -> Base | None:
     """Return the base with the most controllers. The candidates are this process's own cgroup, the
-    one above it, and for root also the top.
+    one above it, and for root also the top of the hierarchy.
     """
     mounted = mount()
     if mounted is None:
@@ -181,7 +183,7 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
     A mount may show only a part of the hierarchy. A mount that contains this process is preferred.
-    If there is none, the mount point itself is used as the own directory.
+    If there is none, the mount point itself is returned as the own directory.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -268,7 +270,9 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Compare with the kernel's format: sizes in whole pages, and one line per disk in io.max."""
+    """Return whether `seen`, which was read back, means `value`. The kernel rounds sizes down to
+    whole pages, and io.max has a line for each disk.
+    """
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
     return any({value} == line or set(rounded.split()) <= line for line in lines)

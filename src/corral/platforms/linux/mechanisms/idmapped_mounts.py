@@ -1,8 +1,8 @@
 """Make idmapped mounts: root's files belong to the target inside, and still to root on disk.
 
-Only the host's root may make them. So the supervisor makes them before the namespaces exist, and
-init attaches the detached mounts. Some file systems, such as overlayfs, cannot be idmapped. There
-the target can use only files that its own id may use, and the run fails if a grant needs more.
+Only the host's root may make such mounts. So the supervisor makes them before the namespaces exist,
+and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. There the target
+can use only files that its own id may use, and the run fails if a grant needs more.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """(bind, owner's uid on disk, gid) of each mount. All are shown as `uid` and `gid` of the host.
+    """`binds` has (bind, owner's uid on disk, gid) of each mount. In the mounts these files belong
+    to `uid` and `gid`, which are ids of the host.
 
-    `state` is the directory that corral keeps for the target. corral may give it to the target's
-    id.
+    `state` is the directory that corral keeps for the target. If it cannot be idmapped, corral
+    changes its owner to the target's id.
     """
 
     name = "idmapped_mounts"
@@ -97,7 +98,7 @@ class IdmappedMounts:
             f" the target runs, may not {bind.access} them",
             bind.source,
         )
-        if not os.access(bind.source, os.R_OK):  # NFS denies root everything that is another user's
+        if not os.access(bind.source, os.R_OK):  # NFS denies root the files of other users
             problem.hint = OTHER_USER
             return problem
         problem.hint = (
@@ -137,7 +138,7 @@ def _file_system(path: str) -> str:
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:
-    """Return a descriptor of a user namespace with these maps. Its process then ends."""
+    """Return a descriptor of a user namespace with these maps. Its first process has ended."""
     wait_read, wait_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:

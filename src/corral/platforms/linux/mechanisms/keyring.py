@@ -1,6 +1,6 @@
 """Give the target a new session keyring.
 
-Otherwise it would inherit the caller's keyring, whose keys /proc/keys lists.
+Otherwise the target would inherit the caller's keyring, whose keys /proc/keys lists.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ READ = EXECUTE | READ_FILE | READ_DIR
 FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
 # ABI 1 has 13 rights; 2 adds REFER, 3 TRUNCATE, 5 IOCTL_DEV.
 RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-SIGNALS = 0b10  # ABI 6: no signals outside
-SCOPES = SIGNALS | 0b01  # nor abstract unix sockets
+SIGNALS = 0b10  # ABI 6: denies signals to processes outside the domain
+SCOPES = SIGNALS | 0b01  # also denies abstract unix sockets outside
 TCP_RIGHTS = 0b11  # ABI 4: bind and connect
 
 
@@ -59,8 +59,9 @@ class Landlock:
 
     With `unix_scope` the target reaches only `sockets` and sockets that were made in this domain.
 
-    `proc` is for hosts without a private /proc: the target's own directory, or all of it. `seen`
-    has (path, device, inode) of granted files; a path that now leads to another file is refused.
+    If the target sees the host's /proc, `proc` says what it may read there: nothing, its own
+    directory, or everything. `seen` has (path, device, inode) of granted files. If another file is
+    now at such a path, the step fails.
     With `deny_tcp` the target cannot bind or connect TCP sockets, if the kernel has that right. The
     supervisor, which connects for the target, is not subject to these rules.
     """
@@ -113,7 +114,9 @@ class Landlock:
             os.close(ruleset)
 
     def verify(self, _results: Results) -> None:
-        """Check that the root can no longer be listed, if it is the host's."""
+        """Check that the host's root directory can no longer be listed. A private root is in
+        `read`.
+        """
         if "/" in self.read:
             return
         try:
@@ -154,7 +157,9 @@ def open_proc_files(pid: int) -> list[int]:
 
 
 def _proc_files(pid: int) -> list[str]:
-    """Return the files that get rules. A process keeps its directory through exec."""
+    """Return the files in /proc that get rules. The rules stay valid after exec, because a process
+    keeps its directory.
+    """
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]
 
@@ -165,7 +170,7 @@ def _add_rules(
     access: int,
     seen: Mapping[str, tuple[int, int]] | None = None,
 ) -> None:
-    """Add a rule for each path. Compare the rule's own descriptor with the granted file."""
+    """Add a rule for each path. Raise OSError if a path is no longer the file that was granted."""
     for path in paths:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:

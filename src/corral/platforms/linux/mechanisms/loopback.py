@@ -38,7 +38,7 @@ class Loopback:
             os.close(fd)
 
     def verify(self, _results: Results) -> None:
-        """Check that only loopback has a route, and TEST-NET-1, where no host is, has none."""
+        """Check that there is a route to loopback, but none to TEST-NET-1, which has no hosts."""
         if not self.alone:
             return
         fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)

@@ -52,7 +52,9 @@ MAX_READ_DEPTH = 2
 """The number of levels that are searched in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
 MAX_PATH = 4000
-"""The longest searched path, in bytes. The kernel takes 4095, but a target can make longer ones."""
+"""The longest searched path, in bytes. The kernel takes 4095 bytes, but a target can make longer
+paths.
+"""
 
 
 @record
@@ -71,8 +73,8 @@ class Found:
 def find(
     grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Found:
-    """Return the paths to cover in these grants. The program itself has to read `needed`. The
-    target does not see `empty` directories, whose content changes all the time.
+    """Return the paths to cover in these grants. `needed` are paths that the program itself
+    has to read. `empty` are directories that the target sees as empty, so they are not searched.
     """
     search = _Search(grants, home.rstrip("/"), needed)
     search.empty = frozenset(empty)
@@ -108,7 +110,7 @@ class _Search:
         self.deadline = time.monotonic() + MAX_SECONDS
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Consider the known names in homes: the caller's, and other homes in the grants."""
+        """Consider the known paths in the caller's home, and in other homes in the grants."""
         table = read_mounts()
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
@@ -130,7 +132,7 @@ class _Search:
                     self.consider(base + name[len(below) :], kind)
 
     def look_up(self, grant: Grant) -> None:
-        """Consider the names with a fixed place in a grant."""
+        """Consider the known files and directories that have a fixed path in a grant."""
         if grant.access == "write" and not _is_open(grant.path):
             from corral.policy.path_grants import OTHER_USER
 
@@ -181,7 +183,7 @@ class _Search:
     def _list(self, directory: str, *, writable: bool, checks: bool) -> tuple[list[str], bool]:
         """Return the subdirectories to search, and whether the directory has nothing to cover.
 
-        With `checks` the directory may be closed to this user.
+        With `checks`, first test whether this user may list the directory.
         """
         if len(os.fsencode(directory)) > MAX_PATH:
             self.unsearched.append(directory)
@@ -189,7 +191,7 @@ class _Search:
         below: list[str] = []
         marks = {""} if checks else self._scan(directory, below)
         if writable and "" in marks and not _is_open(directory):
-            # The target runs as the same user and could make it readable again.
+            # The target runs as the same user and could make the directory readable again.
             self.covered[directory] = "hide", ""
             return [], False
         if checks:
@@ -305,7 +307,7 @@ class _Search:
 
     def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
         """Cover a path. A link is bound onto itself, so that it stays a link. The file that it
-        leads to is masked.
+        points to is masked.
         """
         if not os.path.lexists(path):
             if told and self._layer_above(path) == "write":
@@ -349,7 +351,7 @@ class _Search:
             try:
                 seen = os.lstat(path)
             except FileNotFoundError:
-                continue  # the target of another run has removed it
+                continue  # the target of another run has removed the path
             self.layers[path] = kind
             if len(masks) == MAX_MASKS:
                 self._refuse(path)
@@ -377,7 +379,9 @@ def _is_open(directory: str) -> bool:
 
 
 def _accounts() -> list[str]:
-    """Return the homes in /etc/passwd. Asking a directory server could take seconds."""
+    """Return the homes in /etc/passwd. Homes that only a directory server knows are left out,
+    because asking it could take seconds.
+    """
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:
             fields = [line.rstrip("\n").split(":") for line in file]

@@ -1,4 +1,4 @@
-"""Make sockets in the target's network namespace. Init makes them, and the supervisor answers.
+"""Make sockets in the target's network namespace. Init makes them, and the supervisor uses them.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections
 to it. With `network.allow`, local routes send packets for all addresses to loopback. So a
@@ -92,7 +92,7 @@ class DeniedNetwork:
 class OutboundListeners:
     """Listens on these ports of every address, and for DNS on port 53 of loopback.
 
-    The sockets of every run come first, then the packet tap and the listeners.
+    Init sends the sockets in this order: those of every run, the packet tap, the listeners.
     """
 
     name = "outbound_listeners"

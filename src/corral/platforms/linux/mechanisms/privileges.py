@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # NOROOT, NO_SETUID_FIXUP and NO_CAP_AMBIENT_RAISE are on, KEEP_CAPS is off, and all are locked.
 SECUREBITS = 0b1110_1111
 EINVAL = 22
-FEWEST = 38  # every kernel with user namespaces and seccomp has these
+FEWEST = 38  # kernels with user namespaces and seccomp have at least this many capabilities
 
 
 @record

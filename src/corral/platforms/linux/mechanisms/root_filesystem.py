@@ -43,14 +43,17 @@ TRIED = "/.corral"
 PRIVATE = "private-{}"
 """The name of a directory in the private space, by its position in `View.private`."""
 BYTES_PER_INODE = 16384
-"""Empty files use a kilobyte of kernel memory each, and 300 000 would fit into a 16 MB tmpfs."""
+"""The private space gets one inode for this many bytes. Otherwise 300 000 empty files would fit
+into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
+"""
 
 
 @record
 class Bind:
     """`device` and `inode` are those that the policy saw; 0 means that the path is the system's.
 
-    With `covers` the mounts below are covered, so they are not cloned if that is impossible.
+    With `covers`, masks cover the mounts below the path. So these mounts are not cloned if that is
+    impossible.
     """
 
     source: str
@@ -177,7 +180,7 @@ class View:
     def verify(self, _results: Results) -> None:
         """Check that the root refuses writes and shows only granted paths."""
         try:
-            os.symlink("none", TRIED)  # the supervisor would deny mkdir()
+            os.symlink("none", TRIED)  # not mkdir(), which the supervisor would deny
         except OSError:
             pass
         else:
@@ -294,7 +297,8 @@ class _NewRoot:
         try:
             os.close(self._open(mask.path))
         except PermissionError:
-            # The directory lost its access rights since the search. The target can restore them.
+            # The directory has lost its permissions since the search, but the target could restore
+            # them. So the whole directory is hidden.
             self.mask(Mask(path=os.path.dirname(mask.path), kind="hide", directory=True))
             return
         if mask.kind == "protect":
@@ -371,7 +375,7 @@ class _NewRoot:
         if directory is None:
             directory = stat.S_ISDIR(os.fstat(tree).st_mode)
         try:
-            # The name is not looked up as a link, and it has one part.
+            # The mount point is one name in an open directory, so no link is followed.
             abi.move_mount(tree, *self._point(path, directory=directory))
             self._forget_parents(path)
         except FileNotFoundError:

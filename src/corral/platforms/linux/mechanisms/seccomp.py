@@ -254,7 +254,9 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor is asked. It denies everything until the target executes."""
+    """Check that the supervisor decides socket calls. It denies all of them until the target
+    executes.
+    """
     from corral.abi import linux_sockets as sockets
 
     made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)

@@ -119,7 +119,9 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """Return (code, k, negated, (offset, mask) to load before the jump). JSET needs no mask."""
+    """Return a jump's code and operand, whether its branches are swapped, and the (offset, mask) to
+    load before it. JSET tests only the bits of its operand, so it loads the whole word.
+    """
     at, mask, value = word
     if mask == WORD:
         return JEQ, value, False, (at, WORD)
@@ -181,7 +183,9 @@ def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
 
 
 def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice, int]) -> int:
-    """Emit a balanced tree over the ranges. Its root is not always the last emitted instruction."""
+    """Emit a balanced tree over the ranges. Return the label of its root, which is not always the
+    last emitted instruction.
+    """
     if len(ranges) == 1:
         rule = ranges[0][1]
         return out.action(rule) if isinstance(rule, int) else labels[rule]

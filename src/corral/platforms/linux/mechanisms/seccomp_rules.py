@@ -90,8 +90,8 @@ _NEVER_IMPLEMENTED = (
 )
 
 CLONE_THREAD = 0x10000
-# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME shares its byte with the exit
-# signal, but is above the last signal.
+# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME is in the byte of the exit
+# signal, but its bit is above the number of every signal.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
@@ -100,7 +100,8 @@ CLONE_NEW_ANY = sum(CLONE_NEW)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# If a process of the target became a reaper, an orphan could move twice during a count.
+# If a process of the target became a reaper, an orphan could move twice during a count, and be
+# missed.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -202,7 +203,7 @@ def _sockets(
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
     # Pairs of datagram sockets are denied, because either end can connect or send to another
-    # socket, such as the host's log socket. SOCK_RAW is the same to the kernel.
+    # socket, such as the host's log socket. For the kernel a SOCK_RAW pair is a datagram pair too.
     pairs: list[Alternative] = [
         ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
         for kind in (SOCK_STREAM, SOCK_SEQPACKET)
@@ -220,8 +221,9 @@ def _sockets(
 def _brokered() -> dict[str, Rule]:
     """Return the rules for sockets that the supervisor connects, binds and lets listen.
 
-    An unconnected socket reaches nothing. `sendmsg` could connect with a flag, which is a register
-    and so can be denied. The supervisor answers peer names for the datagram sockets that it makes.
+    An unconnected socket reaches nothing. Calls that send could connect a socket with MSG_FASTOPEN,
+    but the filter sees this flag and denies it. The supervisor answers questions about the peers of
+    the datagram sockets that it makes.
     """
     fast_open = (3, 2, 3)
     options: list[Alternative] = [
@@ -300,7 +302,8 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "personality": (tuple(((low(0, value),), ALLOW) for value in PERSONALITIES), DENY),
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
-        # Devices work only where mounts allow them, but a whiteout needs no privilege.
+        # Device files are denied. Most work only where the mount allows devices, but any user may
+        # make a whiteout, which is a character device too.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -430,12 +433,12 @@ def target_rules(
 ) -> dict[str, Rule]:
     """Return the rule of every syscall that is not simply allowed, by name.
 
-    Without `subprocess`, execve passes only with `cookie` in its last three registers, which the
-    kernel ignores, and never without a cookie. `own_pid` matters only without namespaces: besides 0
-    it is the only process that may be signalled and adjusted. With `duty_cycle`, SIGSTOP and
-    SIGCONT enforce a share of the processors. With `notices` a listener is notified of denied
-    process starts and of created files. With `limit_tasks` it decides every new process and thread,
-    and with `broker` it connects the target's sockets.
+    Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
+    the kernel ignores, and never without a cookie. `own_pid` matters only without namespaces:
+    besides 0 it is the only process that may be signalled and adjusted. With `duty_cycle`, SIGSTOP
+    and SIGCONT enforce a share of the processors. With `notices` a listener is notified of denied
+    process starts and of created files. With `limit_tasks` the listener decides every new process
+    and thread, and with `broker` it connects the target's sockets.
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),

@@ -41,12 +41,17 @@ PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""corral's own cgroup in a scope, because a cgroup that enables controllers has no processes."""
+"""The cgroup for processes beside the leaf. They cannot be in the scope's own cgroup, because it
+enables controllers.
+"""
 START_SECONDS = 5.0
 END_SECONDS = 1.0
-"""A client gives corral one second to end. An empty scope ends by itself."""
+"""The longest wait for systemd at the end of a run, because a client gives corral only about this
+long. If systemd does not answer, the empty scope ends by itself.
+"""
 STOP_USEC = 5_000_000
-"""The time between SIGTERM and SIGKILL when the user stops the unit. It is as long as corral's own.
+"""The time between SIGTERM and SIGKILL when the user stops the unit. It is as long as corral's own
+grace period.
 """
 OWN_MEMORY = 16 << 20
 """Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""

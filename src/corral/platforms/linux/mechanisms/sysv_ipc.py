@@ -1,9 +1,9 @@
 """Count the System V objects of the sandbox, where no cgroup counts memory.
 
-Segments exist even if no process has attached them. Messages and semaphores are the kernel's own
-memory. So no process's numbers include them. An open list in /proc/sysvipc shows the namespace of
-the process that opened it. So init opens the lists and sends them to the supervisor, which reads
-them.
+Segments exist even if no process has attached them, and messages and semaphores are in the kernel's
+own memory. So no process's numbers include these objects. An open list in /proc/sysvipc shows the
+namespace of the process that opened it. So init opens the lists and sends them to the supervisor,
+which reads them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""More than a thousand objects. A target decides how many exist, and each count reads them all."""
+"""The longest list that is read, with more than a thousand objects. A target decides how many
+objects exist, and each count reads all of them.
+"""
 
 
 @record

@@ -24,7 +24,7 @@ OUTSIDE_ROOT = 0x7000_C000
 """Above systemd's container range (0x6FFFFFFF), and below 2**31 for filesystems with signed ids."""
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
-"""Bits of a mode."""
+"""Bits of a file's mode that an access needs."""
 NEEDED = (1 << 0) | (1 << 1) | (1 << 3) | (1 << 5) | (1 << 6) | (1 << 7) | (1 << 8)
 """CAP_CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID, SETPCAP: root needs these to start a
 target with another id, to end it and to remove its files. Docker's root has them all.
@@ -103,7 +103,8 @@ class NoNestedUserNamespaces:
 def choose(uid: int, gid: int) -> IdMaps:
     """Return an ordinary user's own ids. For root, return ids that own nothing, if there are any.
 
-    Root without these capabilities, as in a container that drops all, counts as an ordinary user.
+    Root without the capabilities in NEEDED, as in a container that drops all, keeps its ids
+    outside.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -131,14 +132,14 @@ def unused_id(map_name: str) -> int:
 
 
 def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
-    """Return whether a file's mode gives these ids an access."""
+    """Return whether a file's mode gives these ids the wanted access."""
     needed = access | (1 if access != SEARCH and stat.S_ISDIR(seen.st_mode) else 0)
     shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
     return (seen.st_mode >> shift) & needed == needed
 
 
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write the maps from outside while the child waits. Only outside may root map another id.
+    """Write the maps from outside while the child waits, because only there root may map other ids.
 
     Uid 0 is mapped only if the namespace's root is another user outside. A target that is the
     host's root would own /proc/sys, and RLIMIT_NPROC would not apply to it.

@@ -29,7 +29,9 @@ PREFIX = "cgroup_"
 Settings = tuple[tuple[str, str], ...]
 MIB = 1 << 20
 MIN_QUOTA = 1000
-"""The least that cpu.max takes, in microseconds of a period. io.max uses it as bytes per second."""
+"""The least that cpu.max takes, in microseconds per period. The probe of io.max uses the same
+number, as bytes per second.
+"""
 PACE, LOOKS = 0.01, 3
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
 NO_DISK = "there is no disk behind"
@@ -108,7 +110,7 @@ def _started(
     settings: Settings,
     act: Callable[[], int],
 ) -> Iterator[tuple[str, int]]:
-    """Start `act` in a leaf with `settings`. Return the leaf and the process."""
+    """Start `act` in a leaf with `settings`. Yield the leaf's path and the pid."""
     run = f"probe-{controller}-{os.getpid()}"
     leaf = cgroup.Leaf(base=base.path, run=run, controllers=(controller,), settings=settings)
     try:

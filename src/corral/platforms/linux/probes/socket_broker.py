@@ -53,8 +53,8 @@ def connect_same() -> str:
 
 
 def _try_broker(*, same_file: bool) -> str:
-    """Connect for a process under the filter. The other port must be refused, and so must every
-    port when there is no listener. Without the filter both ports are reached (the control).
+    """Connect a socket for a process under the filter. Only the allowed port may be reached, and no
+    port if there is no listener. The control is that both ports are reached without the filter.
     """
     allowed, server = network.listen()
     other, second = network.listen()
