@@ -1,4 +1,4 @@
-"""Provide the Linux backend: the functions that the flow calls on an operating system."""
+"""Provide the Linux backend: the functions that `contract.Backend` demands."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Provide a small D-Bus client to call systemd: one socket, calls, replies and signals.
 
-The client follows the D-Bus specification 0.43. Importing any library would take longer than a
-whole start. All input is checked: lengths, zero padding, UTF-8 and nesting. A message that is too
-long ends the connection.
+The client follows the D-Bus specification 0.43. No library is used, because importing one would
+take longer than a whole start. All input is checked: lengths, zero padding, UTF-8 and nesting. A
+message that is too long ends the connection.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class DeniedStarts:
 
     def decide(self, call: str, request: Notification) -> Decision:
         self._rate_limit.use()
-        # Python tries vfork first and then fork, which counts as one start.
+        # Python tries vfork first and then fork. Both together count as one start.
         is_vfork = call == "vfork" or _is_vfork(call, request.arguments)
         again = not is_vfork and request.pid == self._vforked
         self._vforked = request.pid if is_vfork else 0
@@ -207,7 +207,7 @@ def _common_name(words: list[bytes]) -> str:
     """Return the program's name, or "" if the words are an environment.
 
     Before a start Python lists the candidates: one path per directory of PATH, all with the same
-    name.
+    name. That name is returned.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

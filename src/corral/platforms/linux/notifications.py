@@ -159,7 +159,7 @@ class Notifications:
             if events & POLLIN:
                 self._answer_some()
             else:
-                self._close_listener()  # the filter has no process left
+                self._close_listener()  # no process has this filter any more
 
     def close(self) -> None:
         self._close_listener()

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
-"""The maximum number of characters of all paths together. The target chooses the paths, and each
-can be long.
+"""The maximum number of characters of all paths together, because the target chooses the paths, and
+each can be long.
 """
 MAX_READ = 1000
 """An ordinary run reads the paths of this many created files, and of no further ones."""

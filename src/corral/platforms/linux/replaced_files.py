@@ -124,7 +124,7 @@ class ReplacedFiles:
             self._compare(paths)
 
     def _compare(self, paths: Iterable[str]) -> None:
-        """Report the paths at which the covered file no longer is."""
+        """Report the paths where the covered file is gone, or another file has replaced it."""
         for path in list(paths):
             cover = self._covers.get(path)
             if cover is not None and _identity(path) != (cover.device, cover.inode):

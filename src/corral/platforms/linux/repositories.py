@@ -1,7 +1,8 @@
 """Find the directories, files and programs that a repository makes git, Mercurial or Jujutsu use.
 
 A program on the host uses these when the user types `git status`. The functions here find more than
-the programs would use. A file that is read-only without need does less harm than a file that runs.
+the programs would use, because a file that is read-only without need does less harm than a file
+that runs.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
 MAX_INDEX_BYTES = 1 << 26
-"""The number of bytes that are read of a repository's indexes, because a target could leave huge
-ones to delay a start.
+"""The maximum number of bytes that are read of a repository's indexes, because a target could leave
+huge indexes to delay a start.
 """
 MAX_INDEXES = 100
 MAX_PATH_BYTES = 4096
@@ -71,7 +72,7 @@ def find_run_files(git: str) -> Iterator[str]:
             yield from (f"{path}/{name}" for name in GIT)
             yield from _links_in(f"{path}/hooks")
         for directory in ("modules/", "worktrees/") if is_repository else ("",):
-            # A submodule's name may contain slashes.
+            # A submodule's name may contain slashes, so other directories are entered too.
             names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
             pending += [f"{path}/{directory}{name}" for name in names]
 
@@ -122,7 +123,7 @@ def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
         for name in ("index", *shared[:MAX_INDEXES]):
             data = _read_bytes(f"{directory}/{name}", left)
             left -= len(data)
-            if GITLINK in data:  # most indexes have none, and parsing every entry takes long
+            if GITLINK in data:  # most indexes have no gitlink, and parsing every entry takes long
                 hash_bytes = 32 if "sha256" in _read(f"{directory}/config") else 20
                 yield from (os.path.join(top, path) for path in _gitlinks(data, hash_bytes))
 
@@ -202,7 +203,8 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
         key, mark, value = rest.partition("=")
         if not mark:
             value = key  # Mercurial's `%include FILE`
-        # A `#` in quotes is part of the value; after the quotes it begins a comment. Use both.
+        # A `#` in quotes is part of the value; after the quotes it begins a comment. Yield the
+        # value both with and without the part after it.
         for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
             if key.strip():
                 yield f"{section}.{key.strip().lower()}", one.strip().replace('"', "")

@@ -2,8 +2,9 @@
 
 The kernel updates a directory's change time when an entry is added, removed or renamed, and when
 the mode changes. No program can set this time back. So one system call shows whether a directory
-has to be listed again. Only directories on known file systems are cached, and no encrypted ones.
-Without its key an encrypted directory lists other names, but its change time stays the same.
+has to be listed again. Only directories on known file systems are cached. Encrypted directories are
+not cached, because without its key such a directory lists other names, but its change time stays
+the same.
 """
 
 from __future__ import annotations

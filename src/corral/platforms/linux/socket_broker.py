@@ -269,7 +269,8 @@ class SocketBroker:
 
     def _listener(self, family: int) -> _socket.socket:
         if family not in self._listeners:
-            # Container engines disable IPv6 by removing its addresses, but keep IPv6 sockets.
+            # Container engines disable IPv6 by removing its addresses, but keep IPv6 sockets. Such
+            # a socket can still use a mapped IPv4 address.
             six = family == _socket.AF_INET6
             addresses = ("::1", "::ffff:127.0.0.1") if six else ("127.0.0.1",)
             self._listeners[family] = _listen_on_first(family, addresses)
@@ -449,9 +450,8 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 
 def _check_unconnected(own: _socket.socket) -> None:
-    """Refuse a second connect, which could complete a first, unfinished one.
-
-    The supervisor would then wait for a connection that never comes.
+    """Refuse a second connect. It could complete a first connect that is unfinished, and the
+    supervisor would then wait for a connection that never comes.
     """
     internet = own.family in {_socket.AF_INET, _socket.AF_INET6}
     if not internet or own.proto != _socket.IPPROTO_TCP:

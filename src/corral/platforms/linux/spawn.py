@@ -343,7 +343,7 @@ def _clone(
     ours, theirs = _open_pipes()
     path_watch = _make_path_watch(
         plan, results
-    )  # before the clone, because the filter needs its imports
+    )  # before the clone, because the filter needs modules that this imports
     made = next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
     try:
         pid, pidfd = abi.clone(made.flags() if made else 0)

@@ -78,8 +78,8 @@ class ParentDeathSignal:
 def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
-    # From here on, end of file on the control pipe means that the supervisor has died. Dying
-    # together with it would leave the processes that the target has started.
+    # From here on, end of file on the control pipe means that the supervisor has died. This process
+    # must not die with it, because the processes that the target has started would be left.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 

@@ -104,7 +104,8 @@ def _landlock(
         return []
     granted = [grant.path for grant in policy.grants if grant.access == "write"]
     own = [*view.private, *([STATE] if layout.state else [])]
-    # Landlock also allows below a directory what it allows for the directory itself.
+    # Landlock's rights apply to everything below a directory. So a private directory that contains
+    # a write grant gets only the rights of a write grant.
     shared = [path for path in own if any(is_below(grant, path) for grant in granted)]
     return [
         landlock.Landlock(
@@ -158,7 +159,8 @@ def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     """Refuse unix sockets if another program could have one in a directory that the target sees.
 
     A read-only mount does not stop a connection, and sockets can appear at any time. The system's
-    directories belong to root, and only corral writes to its own store.
+    directories are allowed, because they belong to root, and so is corral's store, because only
+    corral writes to it.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system

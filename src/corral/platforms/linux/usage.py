@@ -103,7 +103,7 @@ def measure(
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:
-    """Return the live descendants, and the CPU ticks and threads of all."""
+    """Return the live descendants, the CPU ticks of the tree, and the number of its threads."""
     ticks = tasks = 0
     pids: list[int] = []
     for pid in (root, *tree(root)):

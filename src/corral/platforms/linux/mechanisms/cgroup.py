@@ -35,7 +35,9 @@ CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
 """The period of cpu.max in microseconds. This is the kernel's own default."""
 MAX_PERIOD, MIN_QUOTA = 1_000_000, 1000
-"""The kernel's limits, in microseconds. A share below a hundredth needs a longer period."""
+"""The longest period and the lowest quota that the kernel takes for cpu.max, in microseconds. A
+share below a hundredth needs a period longer than PERIOD.
+"""
 
 
 @record
@@ -371,7 +373,7 @@ def _end_scope(path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Write to a file of a cgroup. Raise for a link, a pipe, or a file that is elsewhere."""
+    """Write to a file of a cgroup. Raise OSError for a link, a pipe or any file outside cgroups."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _check_cgroup(fd, path)

@@ -61,7 +61,8 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # A recursive idmap fails on the kernel's own file systems.
+                    # The kernel's own file systems cannot be idmapped, so covered mounts are not
+                    # cloned.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree

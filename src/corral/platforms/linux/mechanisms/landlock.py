@@ -29,7 +29,7 @@ PROC_FILES = (
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
 # Files of the target's own directory in /proc. `net` is missing, because it shows the host's
-# sockets, and `task` has a `net` for each thread. Targets of links have their own rules.
+# sockets, and `task` has a `net` for each thread. For a link, the rules of its target decide.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
@@ -53,17 +53,18 @@ TCP_RIGHTS = 0b11  # ABI 4: bind and connect
 class Landlock:
     """The target may read and execute everything below `read`, and also change it below `write`.
 
-    `private` is writable too, and only there sockets and devices can be made. A socket in `write`
-    could deceive a program of the host. seccomp denies devices. A directory cannot be moved from
-    `write` into `private`, because the kernel refuses moves that add rights.
+    `private` is writable too. Only there sockets can be made, because a socket in `write` could
+    deceive a program of the host. The same rule applies to devices, but seccomp denies them
+    everywhere. A directory cannot be moved from `write` into `private`, because the kernel refuses
+    moves that add rights.
 
     With `unix_scope` the target reaches only `sockets` and sockets that were made in this domain.
 
     If the target sees the host's /proc, `proc` says what it may read there: nothing, its own
     directory, or everything. `seen` has (path, device, inode) of granted files. If another file is
-    now at such a path, the step fails.
-    With `deny_tcp` the target cannot bind or connect TCP sockets, if the kernel has that right. The
-    supervisor, which connects for the target, is not subject to these rules.
+    now at such a path, the step fails. With `deny_tcp` the target cannot bind or connect TCP
+    sockets, if the kernel has that right. The supervisor, which connects for the target, is not
+    subject to these rules.
     """
 
     name = "landlock"

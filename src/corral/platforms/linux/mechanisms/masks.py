@@ -1,8 +1,9 @@
 """Find the paths inside granted directories that are hidden from the target, or read-only for it.
 
-*Hidden*, in every grant: credentials, data of browsers and clients, shell start-up files, `.env`
-files. *Protected* (read-only), in write grants: version-control directories and the files that they
-use, editor tasks, direnv, client configuration. A path that the user grants by name is not masked.
+In every grant these are *hidden*: credentials, data of browsers and clients, shell start-up files
+and `.env` files. In write grants these are *protected* (read-only): version-control directories and
+the files that they use, editor tasks, files of direnv, and client configuration. A path that the
+user grants by name is not masked.
 
 `package.json`, `Makefile` and sources are not protected, because they run only when the user starts
 them, and a coding server has to change them.
@@ -225,7 +226,7 @@ class _Search:
             below += [name for name in inner if name not in UNSEARCHED]
             names = {entry.name.lower() for entry in listed}
             marks.update(MARKS[name] for name in MARKS.keys() & names)
-            # few directories have such a file, and one search in all names is quick
+            # Few directories have a `.env` file, so search all names at once before each of them.
             if ".env" in " ".join(names):
                 marks.update(self._cover_environment_files(listed))
         except (PermissionError, FileNotFoundError, NotADirectoryError):

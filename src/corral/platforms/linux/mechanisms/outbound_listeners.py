@@ -1,7 +1,7 @@
 """Make sockets in the target's network namespace. Init makes them, and the supervisor uses them.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections
-to it. With `network.allow`, local routes send packets for all addresses to loopback. So a
+to loopback. With `network.allow`, local routes send packets for all addresses to loopback. So a
 connection to any address reaches a listener on its port. The accepted socket shows the address that
 the target wanted.
 """

@@ -1,6 +1,7 @@
 """Drop capabilities and set securebits and no_new_privs, so that no exec can gain rights.
 
-Securebits and the bounding set need CAP_SETPCAP, so they are set before the sets are emptied.
+Securebits and the bounding set need CAP_SETPCAP, so they are set before the capability sets are
+emptied.
 """
 
 from __future__ import annotations

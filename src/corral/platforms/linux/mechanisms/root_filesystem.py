@@ -216,7 +216,9 @@ def _check_mask(mask: Mask, binds: list[str]) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Return whether the mount at `path` is read-only. A link has a mount of its own."""
+    """Return whether the mount at `path` is read-only. Do not follow a link, because it has its own
+    mount.
+    """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return bool(os.statvfs(fd).f_flag & os.ST_RDONLY)
@@ -259,7 +261,7 @@ class _NewRoot:
         # Open parent directories, so that each is looked up only once.
         self.parents: dict[str, int] = {}
         self.own = {self.root}
-        """Those of `parents` that are not on the host."""
+        """The descriptors in `parents` that are on the sandbox's own tmpfs, not on the host."""
 
     def bind(self, bind: Bind, sources: dict[str, int], trees: dict[str, int]) -> None:
         tree = trees.pop(bind.source, -1)

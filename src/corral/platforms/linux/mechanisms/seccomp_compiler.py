@@ -21,8 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # (index of the argument, mask, value): met if `argument & mask == value`. A mask of 32 bits
-    # ignores the high word, for arguments that the kernel truncates too.
+    # (index of the argument, mask, value): met if `argument & mask == value`. For an argument that
+    # the kernel truncates, the mask has 32 bits, so the high word is ignored.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
     Choice = tuple[tuple[Alternative, ...], int]

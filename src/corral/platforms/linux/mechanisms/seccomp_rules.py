@@ -3,7 +3,7 @@
 The filter denies calls that reach past the walls, and allows the rest, because servers are whole
 programs. Numbers newer than the table fail with ENOSYS, as on an older kernel. A filter sees only
 registers, so it cannot check memory behind a pointer (clone3's flags, paths). If the kernel
-truncates an argument to 32 bits, the rule compares only these. Otherwise junk in the high word
+truncates an argument to 32 bits, the rule compares only these bits. Otherwise junk in the high word
 would get past the rule.
 """
 
@@ -24,7 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.platforms.linux.mechanisms.seccomp_compiler import Alternative, Condition, Rule
 
-# Plain numbers, because `errno` has those of the planning system, which may be another one.
+# Linux's numbers are written out, because the system that plans may be another one, for which
+# `errno` has other numbers.
 DENY = errno_action(1)  # EPERM
 ABSENT = errno_action(38)  # ENOSYS
 NO_PROTOCOL = errno_action(93)  # EPROTONOSUPPORT
@@ -178,7 +179,7 @@ def _sockets(
     """Allow TCP and UDP, by number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
     An unknown family fails as on a kernel without it, so clients continue without it. AF_INET with
-    SOCK_PACKET, which the kernel turns into AF_PACKET, is not a listed type.
+    SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because its type is not listed.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []
@@ -406,7 +407,7 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
 def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
     """Deny calls that make the kernel send SIGCONT, which would undo the SIGSTOP of a duty cycle.
 
-    timer_create and mq_notify have their signal behind a pointer.
+    timer_create and mq_notify have their signal behind a pointer, so they are denied as a whole.
     """
     denied: dict[str, tuple[Condition, ...]] = {
         "fcntl": (low(1, F_SETSIG), low(2, SIGCONT)),
@@ -457,7 +458,8 @@ def target_rules(
     else:
         rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
         own = _own_process_only(own_pid)
-        # Landlock's signal scope denies signals outside, but permits those to children.
+        # Landlock's signal scope denies signals to other processes, but permits signals to
+        # children.
         rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     rules.update(_keep_core_limit(rules["prlimit64"]))
     if duty_cycle:
@@ -478,8 +480,8 @@ def target_rules(
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
-    """Pass on connections, and denied Unix sockets. The target gets a Unix socket without a peer,
-    and the name that it wants to bind is passed on.
+    """Return rules that pass connections and denied Unix sockets to the supervisor. The target gets
+    a Unix socket without a peer, and the name that it wants to bind is passed on.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -491,13 +493,15 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 
 
 def _large_mappings() -> Rule:
-    """Pass on writable mappings above a certain size, which count as the target's data."""
+    """Return the rule that passes large writable mappings to the supervisor. They count as data."""
     small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
     return (((small,), ALLOW), ((low(2, 0, PROT_WRITE),), ALLOW)), NOTIFY
 
 
 def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Return rules that pass on calls that create a file or directory. Other opens stay fast."""
+    """Return rules that pass on calls that create a file or directory. Other opens are not passed
+    on, so they stay fast.
+    """
     found: dict[str, Rule] = {}
     for name in CREATES:
         rule = rules.get(name, ALLOW)

@@ -255,7 +255,9 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Request a job and wait for its end. Subscribe to its signal first, to catch it."""
+        """Request a job and wait for its end. Subscribe to the signal first, so that it is not
+        missed.
+        """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)
         (job,) = self._bus.call(self._owner, PATH, INTERFACE, member, signature, *arguments)
@@ -293,7 +295,7 @@ OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0
 
 
 def _until_owned(bus: Bus) -> str:
-    """Wait for systemd. The first client of a session starts the bus before systemd joins it."""
+    """Wait until systemd joins the bus. A session's first client starts the bus before that."""
 
     def owned(message: Message) -> bool:
         ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")

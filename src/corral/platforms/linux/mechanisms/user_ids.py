@@ -122,7 +122,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return the outside id for root's target. In a container this is the last mapped id.
 
-    A user namespace that maps only its root has no other id. Its root is an ordinary user outside.
+    If a user namespace maps only its root, there is no other id, and root's id is returned. This
+    root is an ordinary user outside.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]

@@ -124,7 +124,7 @@ def _try_sandbox() -> str:
         steps = tier_namespaces.compose(policy, program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
-        # The answer's descriptor is all three streams, because other descriptors are closed.
+        # All three streams are the pipe for the answer, because other descriptors are closed.
         child = spawn.spawn(plan, (write, write, write))
         os.close(write)
         with open(child.exec_pipe, "rb", closefd=False) as pipe:

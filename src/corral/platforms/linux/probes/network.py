@@ -1,4 +1,4 @@
-"""Probe whether connections out of a network namespace can be caught, and others made into it."""
+"""Probe whether corral can catch connections out of a network namespace, and connect into one."""
 
 import os
 import select

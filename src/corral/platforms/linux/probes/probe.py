@@ -19,7 +19,7 @@ class Probe:
     """`attempt` runs in a disposable child, tests the denial and its control, and returns evidence.
 
     `doctor` shows `label` and `word`, and `hint` if the capability is absent. `hints` are better
-    hints for some errors of the attempt: (its text, hint).
+    hints for some errors of the attempt: (the error's text, hint).
     """
 
     attempt: Callable[[], str]

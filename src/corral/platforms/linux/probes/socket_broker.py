@@ -131,7 +131,7 @@ def _serve(
 
 
 def _arrives(server: socket.socket, gateway: gateways.Gateway) -> bool:
-    """Run the gateway until the connection has arrived."""
+    """Run the gateway once. Return whether the connection has arrived."""
     ends = [server.fileno(), gateway.fileno()]
     ready = select.select(ends, [], [], network.MAX_SECONDS)[0]
     if not ready:
