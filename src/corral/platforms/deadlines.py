@@ -81,7 +81,7 @@ class Deadlines:
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample the tree if a sample is due. Stop sampling at a deadline or an event.
+        """Sample the tree if a sample is due. Stop the measurement at a deadline or an event.
 
         A target can make a measurement take long, and must not delay its own end in this way.
         """
@@ -145,8 +145,8 @@ class Deadlines:
             sampler.stopped_until = sampler.next = time.monotonic() + pause
 
     def _kill(self) -> None:
-        """Measure the tree, then kill it. If it is killed with its init, the system does not report
-        its CPU time.
+        """Measure the tree before killing it, because the system does not report the CPU time of a
+        tree that is killed with its init.
         """
         try:
             # This measurement is interrupted at once, so it has the CPU time but not the memory.

@@ -29,7 +29,8 @@ NAME_OF_STATE = ".server"
 class Budget:
     """The number of files that one sweep may remove.
 
-    A target can leave millions of files, and a start must not wait until all are removed.
+    There is a limit because a target can leave millions of files, and a start must not wait until
+    all of them are removed.
     """
 
     def __init__(self, max_files: int | None = None) -> None:

@@ -55,7 +55,7 @@ def set_limit(name: str, value: int) -> None:
     # A lower limit of the host stays, because corral never raises a limit.
     hard = resource.getrlimit(kind)[1]
     bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    # A program may catch SIGXCPU. One second later the hard limit kills it.
+    # A program may catch SIGXCPU at the soft limit. Then the hard limit kills it a second later.
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))

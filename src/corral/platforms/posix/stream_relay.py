@@ -39,7 +39,9 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Wait until everything is written. The pipes end, because the target has ended."""
+        """Kill the readers, and wait until the writers have written everything. Their pipes end,
+        because the target has ended.
+        """
         self.started()
         for pid in self.readers:
             os.kill(pid, SIGKILL)

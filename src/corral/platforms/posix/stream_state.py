@@ -145,7 +145,9 @@ def _get_attributes(fd: int) -> object:
 
 
 def _attribute_names(fd: int) -> set[str]:
-    """Return all names except `security.*`, because a write makes the kernel drop some of these."""
+    """Return the names of all attributes except `security.*`. The kernel itself drops some of these
+    when the file is written.
+    """
     if sys.platform != "linux":
         return set()
     return {name for name in os.listxattr(_at(fd)) if not name.startswith("security.")}
@@ -161,7 +163,7 @@ def _set_attributes(fd: int, value: object) -> None:
 
 
 def _get_mode(fd: int) -> object:
-    """Return the mode without set-id bits. A write clears them, and they must not come back."""
+    """Return the mode without set-id bits. A write clears them, and corral never restores them."""
     return os.fstat(fd).st_mode & 0o1777
 
 

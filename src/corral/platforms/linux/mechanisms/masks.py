@@ -226,7 +226,8 @@ class _Search:
             below += [name for name in inner if name not in UNSEARCHED]
             names = {entry.name.lower() for entry in listed}
             marks.update(MARKS[name] for name in MARKS.keys() & names)
-            # Few directories have a `.env` file, so search all names at once before each of them.
+            # Few directories have a `.env` file, so all names are searched at once before each is
+            # checked.
             if ".env" in " ".join(names):
                 marks.update(self._cover_environment_files(listed))
         except (PermissionError, FileNotFoundError, NotADirectoryError):
