@@ -3,11 +3,11 @@
     SandboxError                 exit code, and a hint for the user
       ManifestError              all mistakes in a policy file, with their lines
       PolicyError                sources that cannot be combined into one policy
-        ChangedPathsError        granted paths that lead elsewhere than before
+        ChangedPathsError        granted paths that resolve to other files than before
       UnenforceableError         all controls that this host cannot enforce
       LaunchError                a step failed, so the target never ran
       CommandError               the target's program cannot be found or executed (126, 127)
-      UnchosenReadsError         the server's own files lead to files that the user did not name
+      UnchosenReadsError         the server's own files refer to files that the user did not name
       SupervisionError           a running sandbox could not be watched or stopped
 
 Mechanisms raise `OSError`, which is translated into one of these once, with `from`. A limit that
@@ -70,7 +70,7 @@ class PolicyError(SandboxError):
 
 
 class ChangedPathsError(PolicyError):
-    """Granted paths that lead elsewhere than before: {path as written: (before, now)}."""
+    """Granted paths that resolve to other files than before: {path as written: (before, now)}."""
 
     def __init__(self, paths: dict[str, tuple[str, str]], message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)

@@ -39,7 +39,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self.pid = sandbox.pid
-        # Each may be None; the overloads of `launch_async` tell type checkers which are not.
+        # Each stream may be None; the overloads of `launch_async` tell type checkers which are not.
         self.stdin = cast("Stdin", None)
         self.stdout = cast("Stdout", None)
         self.stderr = cast("Stderr", None)
@@ -62,7 +62,8 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
                 loop = asyncio.get_running_loop()
                 self._ended = loop.create_future()
                 loop.add_reader(self._sandbox.fileno(), self._settle, self._sandbox.fileno())
-            # All waiting tasks share the future, and cancelling one task must not cancel it.
+            # All waiting tasks share this future, so cancelling one task must not cancel the
+            # future.
             await asyncio.shield(self._ended)
         return self._sandbox.wait()
 
@@ -185,7 +186,7 @@ def launch_async(
     **more: Unpack[Surroundings],
 ) -> _Launch[asyncio.StreamWriter, asyncio.StreamReader]: ...
 @overload
-def launch_async(  # type: ignore[overload-overlap]  # both PIPE is above
+def launch_async(  # type: ignore[overload-overlap]  # the overload with two PIPEs is above
     argv: Sequence[str],
     policy: PolicyLike = None,
     *,
@@ -224,7 +225,7 @@ def launch_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> _Launch:
-    """Start a target as `launch` does: await it, or use it in `async with`."""
+    """Start a target as `launch` does. Await the result, or use it in `async with`."""
     start = functools.partial(launch, argv, policy, env=env, cwd=cwd)
     streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
     return _Launch(start, streams)  # type: ignore[arg-type]  # `partial` takes the first overload
@@ -261,7 +262,7 @@ async def run_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    """Run a target to its end as `run` does, and return its output."""
+    """Run a target until it ends, as `run` does, and return its output."""
     check_input(input)
     async with launch_async(
         argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE

@@ -66,8 +66,8 @@ def probe(*, fresh: bool = False) -> Host:
 
 
 _known_hosts: list[Host] = []
-"""At most one host. A machine rarely changes while a process runs, so launches share one
-probing.
+"""At most one host, with its findings. A machine rarely changes while a process runs, so all
+launches of this process use the same findings.
 """
 
 
@@ -78,7 +78,7 @@ def plan(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Plan:
-    """Return the plan of a launch. Only the probes are started, once per boot."""
+    """Return the plan of a launch, without starting the target. The probes run once per boot."""
     sources = [Source(manifest=load_manifest(policy), trust="user", approved=True)]
     environment = os.environ if env is None else env
     directory = os.getcwd() if cwd is None else os.path.abspath(cwd)
@@ -112,7 +112,7 @@ if TYPE_CHECKING:
         **more: Unpack[Surroundings],
     ) -> Sandbox[BinaryIO, BinaryIO]: ...
     @overload
-    def launch(  # type: ignore[overload-overlap]  # both PIPE is above
+    def launch(  # type: ignore[overload-overlap]  # the overload with two PIPEs is above
         argv: Sequence[str],
         policy: PolicyLike = None,
         *,
@@ -169,7 +169,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    """Run a target to its end and return its output."""
+    """Run a target until it ends, and return its output."""
     check_input(input)
     with launch(argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE) as sandbox:
         errors: list[bytes] = []
@@ -188,7 +188,9 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Refuse text before the start: the target would wait for input that cannot be written."""
+    """Refuse input that is not bytes before the target starts. Otherwise the target would wait for
+    input that cannot be written.
+    """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 

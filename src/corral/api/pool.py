@@ -1,9 +1,9 @@
 """Prepare sandboxes in advance, for callers that start the same program often.
 
 A spare is a sandbox that is complete except for the arguments, environment and directory of its
-command. Each launch makes its own plan. It uses a spare only if the two plans differ in nothing
-else; otherwise it is an ordinary launch. Each spare has its own channel, so no other launch can get
-its request.
+command. Each launch makes its own plan. It uses a spare only if the spare's plan is the same in all
+other parts; otherwise it is an ordinary launch. Each spare has its own channel, so no other sandbox
+can get the command that is sent to it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Pool:
 
 
 def _shape(plan: Plan) -> Plan:
-    """Return the part of a plan that spares share: without its command and its environment."""
+    """Return a plan without its command and environment, to compare it with the plan of a spare."""
     program = replace(plan.program, argv=(), typed=(), cwd="", notes=(), environment=())
     return replace(
         plan, program=program, environment=(), run="", ungranted=(), secret_names=(), warnings=()

@@ -83,8 +83,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     """A context manager. Leaving it stops the target with all its processes.
 
     `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's process
-    id on the host. `report` lists what was asked, enforced and used; it is set when `wait` has seen
-    the end of the target.
+    id on the host. `report` lists what was asked, enforced and used. It is None until `wait` has
+    seen the end of the target.
     """
 
     def __init__(
@@ -116,7 +116,9 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         return self._channel.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code of `corral run`; raise TimeoutError if the target still runs."""
+        """Wait until the target has ended, and return the exit code that `corral run` would return.
+        Raise TimeoutError if the target still runs after `timeout` seconds.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
             raise TimeoutError(RUNNING)
@@ -170,7 +172,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     def _start(self, stdin: Stream, stdout: Stream, stderr: Stream) -> Channel:
         ends: list[int] = []
         try:
-            # Each may be None; the overloads of `launch` tell type checkers which are not.
+            # Each stream may be None; the overloads of `launch` tell type checkers which are not.
             self.stdin, reading = _open_stream(stdin, 0, ends)  # type: ignore[assignment]
             self.stdout, writing = _open_stream(stdout, 1, ends)  # type: ignore[assignment]
             self.stderr, errors = _open_stream(stderr, 2, ends)  # type: ignore[assignment]
@@ -211,7 +213,9 @@ def _close_stream(stream: object) -> None:
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return the caller's end, if any, and the target's. Add descriptors to close to `ends`."""
+    """Return the caller's end of a stream, if there is one, and the target's end. Add the
+    descriptors that have to be closed to `ends`.
+    """
     if wanted is None:
         return None, number
     if wanted == DEVNULL:

@@ -51,7 +51,9 @@ class Supervisors:
 
 
 class Channel:
-    """Messages to and from a supervisor. Windows cannot wait for a pipe, so a thread reads it."""
+    """Messages to and from a supervisor. On Windows a program cannot wait for data in a pipe, so a
+    thread reads it.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes], writing: int, reading: int) -> None:
         self._process = process

@@ -43,7 +43,9 @@ def add_header(message: bytes) -> bytes:
 
 
 def read_message(read: Callable[[int], bytes]) -> bytes:
-    """Return one message, or b"" if the other end is closed. `read` may return fewer bytes."""
+    """Return one message, or b"" if the other end is closed. `read` may return fewer bytes than it
+    was asked for.
+    """
     header = _read_exactly(read, HEADER)
     return _read_exactly(read, int.from_bytes(header, "little")) if header else b""
 
@@ -66,7 +68,7 @@ def encode(item: Plan | Ending | Host) -> bytes:
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Return a plan without the parts that only the caller's report needs."""
+    """Encode a plan, without the parts that only the caller's report needs."""
     program = replace(plan.program, notes=())
     return encode(replace(plan, program=program, watched=(), warnings=()))
 

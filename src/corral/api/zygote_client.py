@@ -31,7 +31,7 @@ ENVIRONMENT = (
     "HOME", "XDG_", "TMPDIR", "PATH", "LANG", "LC_", "LD_", "DYLD_", "DBUS_SESSION_BUS_ADDRESS",
     "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
 )  # fmt: skip
-"""The zygote gets the variables whose names begin like this."""
+"""The zygote gets the variables whose names begin with one of these texts."""
 SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 
 
@@ -114,13 +114,15 @@ class Zygote:
                 self._process.kill()
                 self._process.wait()
             except PermissionError:
-                # The caller has changed its user since. Only end of file is left to end the zygote,
-                # and a fork of the caller may delay it forever.
+                # The caller has changed its user since, so it may not kill the zygote. The zygote
+                # ends at end of file, which a fork of the caller may delay forever.
                 self._process.returncode = 0
         self._requests = self._process = None
 
     def _forget(self) -> None:
-        """Close everything that a fork inherits: the zygote and the sandboxes are its parent's."""
+        """Close everything that this fork has inherited, because the zygote and the sandboxes
+        belong to its parent.
+        """
         self._lock = threading.Lock()  # a thread that was not forked may have locked the old one
         for channel in (self._requests, *self._channels):
             if channel is not None:

@@ -1,6 +1,7 @@
 """`corral approve`: approve exactly what a server asks for, and pin its tools if that is asked.
 
-On a terminal it asks. Elsewhere it needs `--yes`, because only the user can approve.
+On a terminal the command asks the user. Elsewhere it needs `--yes`, because only the user can
+approve.
 """
 
 import os
@@ -100,7 +101,7 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
 
 
 def _request(options: Options, rest: list[str]) -> Request:
-    """Read the request of a directory, or of anything else that can be run."""
+    """Read the request of a server, which is named by a reference or by its directory."""
     server = what_to_run.open_server(options, rest, complete=False)
     if server is not None and server.request is None:
         raise SandboxError(
@@ -169,7 +170,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
 
 
 def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
-    """Ask whether granted paths may lead to their current destinations, and record the answer."""
+    """Ask whether granted paths may resolve to their current destinations; record the answer."""
     for path, (before, now) in changed.items():
         output.note(granted_paths.describe_change(path, before, now))
     first = shlex.quote(next(iter(changed)))

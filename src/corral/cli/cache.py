@@ -18,7 +18,7 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
 REMOVING = ("rm", "rm-home")
 MIN_DIGITS = 12
-"""The number of digits of a digest that are shown, and that suffice to name it."""
+"""The number of digits of a digest that are shown, and that suffice to name an entry."""
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -46,7 +46,7 @@ def _list(*, as_json: bool) -> int:
 
 
 def _format_row(entry: Entry) -> tuple[str, ...]:
-    """Format an entry. A bundle has its name, a package the reference with which it is run."""
+    """Format an entry. Its label is a bundle's name, or the reference that runs a package."""
     short = entry.key[: len("bundle:") + MIN_DIGITS]
     label = f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
     size, digest = f"{entry.size / 1e6:.1f} MB", entry.digest[:MIN_DIGITS]

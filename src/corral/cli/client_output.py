@@ -52,7 +52,9 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> list[s
 
 
 def _describe_variables(options: Options, command: Sequence[str]) -> list[str]:
-    """Describe arguments that a profile grants and that only the client can fill in."""
+    """Describe the access that a profile grants to arguments with variables (`${...}`). Only the
+    client knows their values.
+    """
     name = options.get("--profile")
     access = profiles.load(name).arguments if name else ""
     verb = "read and write" if access == "write" else "read"
@@ -122,7 +124,8 @@ def find_all_files() -> list[tuple[str, str]]:
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
             if os.path.lexists(path):
-                # In the home directory, a project's file is the client's own.
+                # If the current directory is the home, a project's file may be the client's own
+                # file.
                 found.setdefault(os.path.realpath(path), (client.name, path))
     return list(found.values())
 
@@ -186,7 +189,9 @@ def format_flags(flags: Sequence[str]) -> str:
 
 
 def note_differences(found: Sequence[tuple[str, str, ConfiguredServer]]) -> None:
-    """Tell the user if a server has different flags in several clients. Each keeps its own."""
+    """Tell the user if a server has different flags in several clients. Each client keeps its own
+    flags.
+    """
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
         for client, path, server in found:
@@ -206,7 +211,7 @@ def edit_files(
 ) -> int:
     """Edit each file separately, print the results, and return the exit code.
 
-    A file that cannot be changed does not stop the others.
+    If a file cannot be changed, the other files are still edited.
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None

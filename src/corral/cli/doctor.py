@@ -69,7 +69,9 @@ def judge(host: Host) -> tuple[bool, str]:
 
 
 def _row(host: Host, finding: Finding) -> dict[str, object]:
-    """Return a finding. Add how the project has tested it, unless that was on real machines."""
+    """Return a finding as data. If the project has not tested it on real machines, add how it was
+    tested.
+    """
     basis = format_basis(host.system, finding.capability)
     values: dict[str, object] = {name: getattr(finding, name) for name in fields(finding)}
     return {**values, "basis": basis} if basis else values

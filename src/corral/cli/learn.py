@@ -40,7 +40,7 @@ FLAGS = (
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
-"""Kinds of denials that the watched calls show, too."""
+"""Kinds of denials that are also found among the watched calls."""
 NOWHERE = "learn.invalid"
 """A name that never exists. Allowing it starts the gateway, which sees all other addresses."""
 
@@ -84,7 +84,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run with a network in which every address is seen, if this host supports one."""
+    """Prepare the run. If this host supports a gateway, use one, because it sees every address."""
     sources, command = what_to_run.sources_and_command(options, rest)
     cwd = what_to_run.start_directory(rest)
     server = what_to_run.name_server(rest)

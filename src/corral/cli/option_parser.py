@@ -81,7 +81,7 @@ def parse(
         if flag is None:
             raise UsageError(f"unknown option {name}", hint=_nearest(name, known))
         if flag.value and not equals:
-            # `=` joins any value, also one that looks like an option.
+            # A separate word must not be an option. After `=` any value is accepted.
             if not rest or rest[0] == "--" or rest[0] in known:
                 raise UsageError(f"{name} needs a value: {flag.value}", hint=flag.help)
             value = rest.pop(0)
@@ -112,7 +112,9 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Return the key of a policy that `--max-NAME` or `--NAME` would set, if it has no option."""
+    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) seems to mean, if
+    only a policy can set this key.
+    """
     from corral.policy.schema import KEYS
 
     wanted = {f"limits.{name.removeprefix('--max-')}", name.removeprefix("--").replace("-", "_")}

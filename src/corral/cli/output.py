@@ -213,7 +213,9 @@ if sys.platform != "win32":
 
 
 def finish(code: int) -> int:
-    """Flush the streams, and return the exit code, or another if stdout cannot be written."""
+    """Flush the streams, and return the exit code. If a stream cannot be written, success becomes
+    an error.
+    """
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
@@ -250,7 +252,9 @@ def write_json(value: object) -> None:
 
 
 def _escape_json(line: str) -> str:
-    """Escape inside strings. A line of JSON has unprintable characters nowhere else."""
+    """Escape unprintable characters. A line of JSON has them only inside strings, where escapes are
+    allowed.
+    """
     import json
 
     return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)

@@ -66,7 +66,9 @@ def _find_servers() -> dict[tuple[str, ...], str]:
 
 
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
-    """Return the package whose files a run executes, or the client's server; "" for a command."""
+    """Return the package whose files a run executes, or else the client's server with its command.
+    Return "" for any other command.
+    """
     if entry.is_installer():
         return entry.command[-1]
     for package in store.entries():

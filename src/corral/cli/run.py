@@ -98,8 +98,8 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
         output.note("it was watched; `corral why` and `corral grant` list what it did not find")
-        # These come first: only a limited number is kept, and a target can cause any number of
-        # denials.
+        # These come first, because only a limited number of denials is kept, and a target can cause
+        # any number.
         return replace(ending, denials=(*to_denials(learned), *ending.denials))
     return ending
 
@@ -120,7 +120,9 @@ def _warn(plan: Plan, options: Options) -> None:
 def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
-    """Prepare the run. On a terminal, ask about granted paths that lead elsewhere than before."""
+    """Prepare the run. On a terminal, ask about granted paths that resolve to other files than
+    before.
+    """
     where = what_to_run.start_directory(rest)
 
     def make() -> Plan:
@@ -234,7 +236,9 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Stores the denials for `corral why`. A run without denials only replaces older ones."""
+    """Stores the denials for `corral why`. A run without denials is stored only after earlier runs
+    of the same command.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._program = plan.program
@@ -303,7 +307,7 @@ def _fill_streams() -> None:
 
 
 def _release_stdio() -> None:
-    """Close corral's copies, so that a client notices when the target closes its streams."""
+    """Close corral's copies of the streams, so that a client sees when the target closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)

@@ -173,7 +173,7 @@ def _count_denials(server: ConfiguredServer) -> int:
     try:
         return len(grant.list_open_denials(server)) if server.inner_argv else 0
     except SandboxError:
-        return 0  # it has flags that this corral does not know, and cannot start
+        return 0  # the server has unknown flags, and cannot start
 
 
 def _measure_state(server: ConfiguredServer) -> int | None:
@@ -199,7 +199,7 @@ def _find_unsafe_variables(server: ConfiguredServer) -> str:
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
     """Return whether this corral wrote the command, or is the program in it.
 
-    Any program can be named corral.
+    The name alone is not enough, because any program can be named corral.
     """
     if original is not None and is_untouched(text, server, original):
         return True

@@ -18,7 +18,8 @@ def save_terminal(fd: int) -> Callable[[], None]:
 
     def restore() -> None:
         try:
-            # In the background this would stop corral, and another job uses the terminal.
+            # If corral is in the background, another job uses the terminal, and this call would
+            # stop corral.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):

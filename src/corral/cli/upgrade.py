@@ -87,7 +87,9 @@ def _find_wrapped(word: str) -> list[str]:
 
 @record
 class ToolChanges:
-    """The differences between a new version and a server's pins; unknown without `pins`."""
+    """The differences between a new version and a server's pins. `pins` are those of the new
+    version, or None if it could not be inspected.
+    """
 
     server: tuple[str, ...]
     lines: tuple[str, ...]

@@ -72,7 +72,9 @@ def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
 
 
 def start_directory(rest: list[str]) -> str:
-    """Return the directory in which the command starts: the current one, or a client's choice."""
+    """Return the directory in which the command starts: the one in the client's file, or else the
+    current one.
+    """
     if rest and ":" in rest[0]:
         from corral.servers.reference import parse_reference
 
@@ -85,7 +87,7 @@ def start_directory(rest: list[str]) -> str:
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words that identify the server of a reference, without its version; () for a
+    """Return the words that identify the server of a reference, without its version; () for a plain
     command.
     """
     if not rest or ":" not in rest[0]:
@@ -339,7 +341,7 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
         if not approve.is_on_terminal():
             raise
     else:
-        return source  # it only tightens, or the user's sources grant the same
+        return source  # the request only tightens, or the user's sources grant the same
     for line in approve.format_request(request):
         output.note(line)
     if not approve.confirm(source.manifest.directory or source.manifest.origin):

@@ -149,8 +149,8 @@ def _print(found: ServerDenials, word: str) -> None:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Name the command that also shows missing files. They do not exist inside, so their access is
-    not a denial.
+    """Name the command that also shows files that the server did not find. They do not exist inside
+    the sandbox, so looking for them is not recorded as a denial.
     """
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)

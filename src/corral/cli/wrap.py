@@ -49,10 +49,10 @@ FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 """Flags whose value is a version or a path."""
-# Only the client can fill in variables, and it also does so in the arguments of corral. A single
-# brace starts a policy as JSON text.
+# Values that begin like this are not paths: `${` begins a variable, which the client also replaces
+# in corral's arguments, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The client replaces this with the home directory, which can never be granted.
+# The client replaces each of these with the home directory, which can never be granted.
 HOME_VARIABLES = frozenset(
     name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
 )
@@ -156,7 +156,7 @@ def _check_state(proposal: Proposal) -> Proposal:
 
 
 def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Add a `--read` for the files to which the server's own files lead, if the user agrees."""
+    """Add a `--read` for each other file that the server's files refer to, if the user agrees."""
     server = proposal.server
     try:
         _prepare_server(proposal, server.argv)

@@ -32,7 +32,9 @@ MAX_BACKUPS = 10
 
 @record
 class ReplacedText:
-    """The text of one part before and after. The part `both` is the command with its arguments."""
+    """The text of one part of a server, before and after the change. The part `both` is the command
+    with its arguments.
+    """
 
     part: Part
     before: str

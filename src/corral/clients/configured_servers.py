@@ -137,7 +137,9 @@ def may_contain_server(keys: tuple[str, ...]) -> bool:
 
 
 def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
-    """Return start and end of a part's text. `both` is for arguments that corral itself added."""
+    """Return start and end of the text of one part of a server. The part `both`, which is used if
+    corral added the arguments, goes from the command to their end.
+    """
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):
         return 0, 0

@@ -19,8 +19,8 @@ UNREADABLE = " (not readable)"
 
 @record
 class ConfiguredTools:
-    """The tools of configured servers, by `CLIENT:SERVER`. Those of `unknown` servers were never
-    listed.
+    """The tools of configured servers, by `CLIENT:SERVER`. The `unknown` servers were never
+    inspected, so their tools are not known.
     """
 
     known: Mapping[str, tuple[str, ...]]

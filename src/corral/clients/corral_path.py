@@ -1,4 +1,4 @@
-"""Find the path of corral for a client's configuration. It must continue to exist."""
+"""Find a path of corral for a client's configuration: one that will continue to exist."""
 
 import os
 import sys

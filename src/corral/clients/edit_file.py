@@ -86,7 +86,7 @@ def read_client_file(path: str) -> ClientFile:
 
 @contextmanager
 def lock_client_file(path: str, *, dry_run: bool) -> Iterator[ClientFile]:
-    """Read a file while no other corral edits it. A dry run takes no lock: a lock creates a
+    """Read a file while no other corral edits it. A dry run takes no lock, because a lock creates a
     file.
     """
     real = safe_write.read(path).path  # a missing file raises an error before a lock is made

@@ -33,7 +33,7 @@ class FoundServer:
 
 
 def find_server(name: str) -> FoundServer:
-    """Find `CLIENT:SERVER` in the client's own files. A project's file must be named itself."""
+    """Find `CLIENT:SERVER` in the client's own files. Files of projects are not searched."""
     client, _, wanted = name.partition(":")
     known = catalogue.find_client(client)
     if known is None:

@@ -45,7 +45,7 @@ class RewrittenText:
 class Rewrite:
     """The new lines of one server, and its command afterwards.
 
-    Without `argv` the command may be anything except corral.
+    If `argv` is None, the command may be anything except corral.
     """
 
     splices: tuple[Splice, ...]

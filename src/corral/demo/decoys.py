@@ -33,7 +33,7 @@ class Decoys:
         self.secrets = {name: f"{name}-{secrets.token_hex(8)}" for name in names}
         parent = tempfile.gettempdir()
         if sys.platform != "win32" and len(parent) > MAX_PARENT:
-            parent = "/tmp"  # noqa: S108 - the name is not known before
+            parent = "/tmp"  # noqa: S108 - a random name follows
         root = os.path.join(os.path.realpath(parent), f"corral-demo-{secrets.token_hex(8)}")
         make_private_directory(root)
         stack.callback(shutil.rmtree, root, ignore_errors=True)

@@ -39,7 +39,8 @@ class KeptRun:
 
 
 def keep(command: Sequence[str], denials: Sequence[Denial], now: float) -> None:
-    """Write a run's denials. A run without denials is stored only if it replaces older ones.
+    """Write a run's denials. A run without denials is stored only after earlier runs of the same
+    command.
 
     If the files cannot be written, the run continues, and `corral why` lacks these denials.
     """
@@ -115,7 +116,7 @@ def load(directory: str) -> list[KeptRun]:
 
 
 def load_server(command: Sequence[str]) -> list[KeptRun]:
-    """Return the stored runs of a command. It may contain variables that its client fills in."""
+    """Return the stored runs of a command, which may contain variables that its client fills in."""
     wanted = tuple(command)
     if any("${" in word for word in wanted):
         return [run for run in load_all() if is_run_of(run.command, wanted)]

@@ -34,7 +34,9 @@ MAX_DENIALS = 256
 MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
 MAX_SEARCHED_LENGTH = 4 * MAX_TEXT_LENGTH
-"""The length of a text that is searched for secrets. No more than a part of it is kept."""
+"""The number of characters of a text that are searched for secrets. At most MAX_TEXT_LENGTH of them
+are kept.
+"""
 WORDS: dict[Kind, str] = {
     "name": "name",
     "port": "connection to",
@@ -84,7 +86,7 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # The target chooses the path, which must not read like the rest of the line.
+        # The target chooses the path, so it is quoted to keep it apart from the rest of the line.
         what = shell_word(self.destination) if self.kind == "path" else self.destination
         return f"{denied}{WORDS[self.kind]} {what}{why}{times}{allow}"
 
@@ -106,7 +108,7 @@ class Denials:
     """Counts denials; threads may share it. `lost` counts the denials beyond the limit.
 
     `announce` is called with the line of each new denial, `keep` with the denial itself. Every text
-    passes `hide`, so no value of a secret reaches any of them.
+    is masked with `hide` first, so neither function gets the value of a secret.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class Denials:
         if secret:
             why = ", ".join(filter(None, (why, f"with the value of {secret}")))
         if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1]:
-            allow = ""  # a part of it would allow something else
+            allow = ""  # a shortened or masked flag would allow something else
         denial = Denial(
             kind=kind, destination=destination[cut], allow=allow, why=why[cut], guessed=guessed
         )

@@ -1,8 +1,8 @@
 """Write the Containerfile of an exported server, which checks packages against the lock file's
 hashes.
 
-The base image is a build argument, so that a user can pin it by digest or replace it. The policy in
-the image is the one that a pod's ConfigMap replaces.
+The base image is a build argument, so that a user can pin it by digest or replace it. A pod's
+ConfigMap replaces the policy in the image.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ COPY requirements.lock start.py ./
 RUN bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
 """
 COMMAND = "# Add here what this command needs: {words}\n"
-# No package index has corral, and corral needs no other package.
+# corral is installed from a copied wheel, because no package index has it. It needs no other
+# package.
 TAIL = f"""\
 COPY {WHEEL} /opt/
 RUN python3 -m venv /opt/corral \\

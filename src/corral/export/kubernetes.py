@@ -17,12 +17,14 @@ from corral.policy.model import Policy
 
 STATE = "state"
 SERVER_LABEL = "corral-server"
-"""The label by which objects find the pods. Standard labels could be those of a chart's pods."""
+"""The label by which objects find the pods. Standard labels are not used for this, because pods of
+a Helm chart may have the same ones.
+"""
 USER = 1000
 START_SECONDS = 300
 """The time for pulling the image and starting, in addition to the server's own deadline."""
-# The kernel gives PID 1 only signals that it blocks or handles. With SIGCHLD ignored, it reaps
-# orphans of sessions itself.
+# This process is PID 1, which gets only signals that it blocks or handles. Because it ignores
+# SIGCHLD, the kernel itself reaps the orphans of sessions.
 WAIT = """\
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -64,7 +66,8 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
 
     The template always has a network policy, because without one the pod reaches the public
     internet. Secrets are in the template, because a claim with variables gets no warm sandbox. The
-    state has a template too, because the sandboxes of a pool cannot share a claim.
+    volume claim for the state is a template too, because the sandboxes of a pool cannot share one
+    claim.
     """
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:
@@ -115,7 +118,9 @@ def _selector(workload: Workload) -> Object:
 
 
 def _pod_metadata(workload: Workload) -> Object:
-    """Return labels, and a mark of the policy that changes the pods of a Deployment with it."""
+    """Return labels and a hash of the policy, so that a changed policy replaces the pods of a
+    Deployment.
+    """
     return {
         "labels": _labels(workload),
         "annotations": {"corral-policy": short_hash(format_policy(workload.pod))},

@@ -1,6 +1,7 @@
 """Write the network rules of a policy as NetworkPolicy and CiliumNetworkPolicy.
 
-NetworkPolicy has no names of hosts: it opens their ports, and corral in the pod allows the names.
+A NetworkPolicy cannot contain host names. It allows their ports, and corral in the pod allows the
+names.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ PRIVATE_V6 = ("fc00::/7", "fe80::/10")
 DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 DNS_APPS = ("kube-dns", "node-local-dns")
 # A cache on the node is not a pod, so only its address can be allowed: NodeLocal DNSCache, and
-# Cloud DNS of GKE. The second one is also the address of metadata, but on another port.
+# Cloud DNS of GKE. The second address is also that of the metadata service, which uses another
+# port.
 NODE_DNS = ("169.254.20.10/32", "169.254.169.254/32")
 CLUSTER_DNS = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -32,7 +34,9 @@ def has_names(policy: Policy) -> bool:
 
 
 def make_network_rules(policy: Policy, *, names_by_cilium: bool) -> Rule:
-    """Deny all except the listed ports. With Cilium, its own policy allows the destinations."""
+    """Allow only the policy's listening ports and destinations. With `names_by_cilium` allow no
+    destination, because Cilium's own policy allows them.
+    """
     ports = [{"protocol": "TCP", "port": port} for port in policy.listen]
     return {
         "ingress": [{"ports": ports}] if ports else [],
@@ -68,7 +72,9 @@ def _ports(entries: Sequence[AllowEntry]) -> list[Rule]:
 
 
 def make_cilium_rules(policy: Policy, selector: Mapping[str, object]) -> Rule:
-    """Allow hosts by name. Cilium reads the pod's DNS answers, so the same names are in both."""
+    """Allow hosts by name. Cilium learns their addresses from DNS answers, so the rules allow
+    questions about the same names.
+    """
     rules = parse_rules(policy.allow)
     # `**.` means any depth, as `*.` does in corral. Before Cilium 1.19 it means one label only.
     wild = ((f"**.{name}", found) for name, found in rules.under.items())

@@ -60,7 +60,9 @@ class Bundle:
 def build_bundle(
     subject: Subject, sources: Sequence[Source], *, cwd: str, variables: Mapping[str, str]
 ) -> Bundle:
-    """Return the bundle. If no runtime enforces some controls, raise an error that names all."""
+    """Return the bundle. If a runtime cannot enforce some controls, raise an error that names all
+    of them.
+    """
     policy, rootless = subject.policy, bool(os.geteuid())
     layout = _survey(subject)
     controls = decide_for_engine(policy, _engine(policy, rootless=rootless), layout.machine)

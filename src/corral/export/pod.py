@@ -61,8 +61,8 @@ class PodPolicy:
 def make_pod_policy(
     sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
 ) -> PodPolicy:
-    """Merge the sources for a pod. If it cannot enforce some controls, raise an error that names
-    all.
+    """Merge the sources for a pod. If a pod cannot enforce some controls, raise an error that names
+    all of them.
     """
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}

@@ -74,8 +74,8 @@ def check_image(image: str) -> str:
 def make_name(words: Sequence[str]) -> str:
     """Return a name for the reference or the command: `npm:@scope/notes@1.2` is `notes-HASH`.
 
-    Two servers have two names, and so has a server beside a chart of the same name. All versions
-    of a package have the same name.
+    Because of the hash, different servers have different names, and none has the name of a Helm
+    chart for `notes`. All versions of a package have the same name.
     """
     word = next((word for word in words if not word.startswith("-")), "")
     word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]

@@ -1,4 +1,4 @@
-"""Read and edit JSON. Comments and trailing commas are accepted, as clients' parsers do."""
+"""Read and edit JSON. Accept comments and trailing commas, as clients' parsers do."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""The limit for clients' files, whose values other code of corral visits recursively."""
+"""The deepest nesting in clients' files. Other modules of corral visit their values recursively."""
 # Possessive quantifiers prevent backtracking, so a text of megabytes needs no more memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
@@ -110,8 +110,8 @@ class Reader:
             key = self.member() if self.outer[-1].is_table else -1
 
     def scalar_or_unwanted(self, key: int) -> Value | None:
-        """Read a value without inner positions; return None at the start of a list or table whose
-        inner positions are needed.
+        """Read a scalar, or a list or table whose inner positions are not needed. Return None at
+        the start of another list or table.
         """
         if len(self.outer) > self.max_depth:
             raise self.error(self.start, "nested too deeply")

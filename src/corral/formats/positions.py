@@ -18,7 +18,9 @@ Wanted = Callable[[tuple[str, ...]], bool]
 Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
-"""No key of the schema is deeper. The memory for paths grows with the square of the depth."""
+"""The depth to which lines of keys are recorded. No key of the schema is deeper, and the memory for
+paths grows with the square of the depth.
+"""
 
 
 def everything(_keys: tuple[str, ...]) -> bool:

@@ -27,7 +27,9 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
 UNSURE = "corral cannot find the positions of all values in this file"
 ARRAY = Value(data=None)
-"""Stands for an array of tables during the scan. Settings of clients are never in one."""
+"""Replaces an array of tables during the scan. Its positions are not needed, because clients'
+settings are never in one.
+"""
 
 
 class Scanner:

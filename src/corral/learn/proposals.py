@@ -53,7 +53,7 @@ KINDS: dict[str, Kind] = {
 class Seen:
     """The paths that the target sees. `reads` and `writes` are granted, `private` directories start
     empty, `own` are the server's own files. `same_files` means that the target sees the host's own
-    directories, so that links lead to the same files as on the host.
+    directories, so that links resolve to the same files as on the host.
     """
 
     reads: tuple[str, ...]
@@ -140,7 +140,7 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
         path = _path_on_host(inside, seen)
         if skipped.contains(path) or BYTECODE in path.split("/"):
             continue
-        # Programs often create a directory that exists already, only to be sure of it.
+        # Programs often try to create a directory that exists already. That is not a write.
         access = "write" if is_write and not os.path.isdir(path) else "read"
         if private.is_below(inside) and not _is_missing(inside, access, made, seen):
             continue
@@ -150,7 +150,7 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
     return [
         AskedFor(path=path, access=access, times=times)
         for (path, access), times in counts.items()
-        # A directory above another path was only passed on the way to that path.
+        # A directory above another denied path was only needed to reach that path.
         if access == "write" or not asked.is_above(path) or not os.path.isdir(path)
     ]
 
@@ -245,7 +245,8 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
 def _reason_against(path: str, access: str, home: str) -> str:
     """Return why a path is never proposed; "" if it may be.
 
-    The real path is checked too, because a grant also shows the files to which links lead.
+    The real path is checked too, because a grant of a link also grants the file that the link
+    refers to.
     """
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)

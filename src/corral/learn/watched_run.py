@@ -122,7 +122,9 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
-    """Mask the run's secrets. What is named after one is not proposed, because its flag has it."""
+    """Mask the run's secrets. A path that contains the value of a secret is not proposed, because
+    its flag would show the value.
+    """
     secret = [one for one in learned.proposed if hide(one.path)[1]]
     never = (*learned.never, *((one.path, "its name has the value of a secret") for one in secret))
     return replace(
@@ -136,7 +138,9 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 
 def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
-    """Propose the profile that lets the server write elsewhere. List other files with a remedy."""
+    """Propose a profile with which the server writes elsewhere than to its own files. List files
+    without such a profile with another remedy.
+    """
     proposed: dict[str, Proposal] = {}
     kept = []
     for path, reason in never:

@@ -93,7 +93,7 @@ class Answers:
         return {**message, "result": kept}
 
     def _is_as_pinned(self, kind: str, name: str, definition: object) -> bool:
-        """Report a changed definition; return whether it passes."""
+        """Report how a definition differs from its pin; return whether the client may get it."""
         changes = self._rules.compare(kind, name, definition)
         for line in changes:
             self._reporter.change(kind, name, line)

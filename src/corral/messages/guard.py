@@ -1,8 +1,8 @@
-"""Decide for each message between a client and its server whether it passes.
+"""Decide for each message between a client and its server whether it is passed on.
 
 The client is the user's and is trusted, but its model may be misled. The server is not trusted. A
-frame to which no rule applies passes unchanged. A refused request is answered with an error that
-names the rule, so that no side waits forever.
+frame to which no rule applies is passed on unchanged. A refused request is answered with an error
+that names the rule, so that no side waits forever.
 """
 
 import time
@@ -123,7 +123,7 @@ class Guard:
         self._asked.clear()
 
     def _route(self, frame: bytes, judge: Judge, *, aside: bool) -> Routed:
-        """Judge each message of a frame. A frame without changed messages passes unchanged."""
+        """Judge each message of a frame. If no message is changed, pass on the same frame."""
         try:
             return self._judge_all(frame, judge, aside=aside)
         except (ValueError, RecursionError) as error:
@@ -237,7 +237,9 @@ class Guard:
             self._cancelled.popitem(last=False)
 
     def _without_capabilities(self, message: Message, method: str, params: Message) -> Message:
-        """Remove capabilities that the server may not use. Each protocol era has its own field."""
+        """Remove capabilities that the server may not use. Each era of the protocol has another
+        field for them.
+        """
         if method == "initialize":
             return _replaced(message, ("params", "capabilities"), self._offered)
         if REQUEST_CAPABILITIES in as_table(params.get("_meta")):

@@ -114,15 +114,18 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _spellings(uri: str) -> tuple[str, ...]:
     """Return a URI and the forms in which servers may read it: with percent escapes decoded,
-    without control characters, which URL parsers skip, and without dots in its path. Some readers
-    count an empty part of a path and file systems do not, so both forms are returned.
+    without control characters, which URL parsers skip, and without dots in its path. For some
+    programs an empty part of a path is a directory, for file systems it is not, so both forms are
+    returned.
     """
     plain = CONTROLS.sub("", unquote(uri)).replace("\\", "/")
     return uri, _without_dots(plain, is_part=True), _without_dots(plain, is_part=False)
 
 
 def _without_dots(uri: str, *, is_part: bool) -> str:
-    """Remove the dots of a path. With `is_part` an empty part between two slashes counts."""
+    """Resolve `.` and `..` in the path. With `is_part` the empty part between two slashes is a
+    directory.
+    """
     scheme, colon, rest = uri.partition(":")
     parts: list[str] = []
     fixed = 3 if rest.startswith("//") else 0  # the host is not part of the path

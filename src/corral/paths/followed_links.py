@@ -8,7 +8,7 @@ MAX_LINKS = 40
 
 
 def follow(path: str) -> tuple[list[str], str]:
-    """Return the path of each link that an absolute path goes through, and the path it leads to.
+    """Return the path of each link that an absolute path goes through, and the final path.
 
     The final path need not exist; it is "" if the links form a loop. In each returned path only the
     last part can be a link. On Windows no links are looked up.

@@ -5,7 +5,7 @@ import stat
 
 JUNCTION = 0xA0000003  # IO_REPARSE_TAG_MOUNT_POINT
 NAME_SURROGATE = 0x20000000
-"""The bit of reparse tags that lead to another path (IsReparseTagNameSurrogate in winnt.h)."""
+"""The bit of reparse tags that refer to another path (IsReparseTagNameSurrogate in winnt.h)."""
 
 
 def is_link(found: os.stat_result) -> bool:
@@ -18,7 +18,8 @@ def is_directory(found: os.stat_result) -> bool:
 
 
 def is_name_surrogate(found: os.stat_result) -> bool:
-    """Return whether lstat found something that leads elsewhere: a link, a junction, a mount point.
+    """Return whether lstat found something that refers to another path: a link, a junction or a
+    mount point.
 
     Other reparse points are files with a filter, for example those of OneDrive.
     """

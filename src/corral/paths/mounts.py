@@ -94,7 +94,9 @@ def _kind(file_system: str) -> Kind:
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
-    """Return the device of a path, and the path on it; both are empty if no mount is known."""
+    """Return the device of a path, and the path on that device; both are empty if no mount is
+    known.
+    """
     point = path
     while point not in mounts and (parent := os.path.dirname(point)) != point:
         point = parent

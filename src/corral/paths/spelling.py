@@ -28,7 +28,9 @@ def true_spelling(path: str) -> str:
 
 
 def _has_one_spelling(directory: str, name: str) -> bool:
-    """Return whether no other spelling finds the file. For names beyond ASCII, assume one does."""
+    """Return whether no other spelling finds the file. For names beyond ASCII, assume that another
+    spelling does.
+    """
     if not name.isascii():
         return False
     other = name.swapcase()

@@ -46,8 +46,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Paths that are never granted. `around`: these paths and all directories that contain them.
-    `system`: also everything inside these.
+    """Paths that are never granted, nor the directories that contain them. Nothing inside a path in
+    `system` is granted either.
     """
 
     home: str

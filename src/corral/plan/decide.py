@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control, or refuse the run and name all that are missing."""
+    """Choose a mechanism for every control. If required controls have none, refuse the run, and
+    name all of these controls.
+    """
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [
         (held.control, held.why, _hint(held.control, host, chains))
@@ -105,7 +107,7 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
-    """Return the needs that keep a control from being enforced; `doctor` shows the others."""
+    """Return why a control is not enforced. Name only the most useful needs; `doctor` shows all."""
     named = _name_missing(control, host, chain)
     if not named:
         refused = [option.refused for option in chain if option.refused]
@@ -122,7 +124,7 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the first need that the best option lacks. For a wall without which nothing runs, add
+    """Return the first need that the best option lacks. For a wall, without which nothing runs, add
     the first need of the last option, because removing that obstacle can be easier.
     """
     absent = _missing(host, chain)

@@ -1,8 +1,8 @@
 """Define the findings of the probes about this machine.
 
 A probe uses a capability in a disposable child. The capability is proven only if the probe saw the
-denial *and* saw the control succeed. Otherwise it is absent or unknown, and unknown counts as
-absent. No finding is derived from a version number.
+denial *and* saw the same action succeed where it is allowed. Otherwise it is absent or unknown, and
+unknown counts as absent. No finding is derived from a version number.
 """
 
 from __future__ import annotations

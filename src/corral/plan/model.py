@@ -124,8 +124,8 @@ class Sample:
 class Cover:
     """A path in the grant `top` that is hidden or read-only for the target.
 
-    The cover holds only as long as the path leads to the file with this `device` and `inode`. If
-    the cover of a `repository` ends, the run always ends too.
+    The path stays covered only as long as it names the file with this `device` and `inode`. If the
+    cover of a `repository` ends, the run always ends too.
     """
 
     path: str
@@ -149,7 +149,7 @@ class Composition:
     """A backend's part of the plan.
 
     `environment` are variables that every target gets here. `run` is the directory to start in if
-    no other is given. `residue` is left behind by a crash.
+    no other is given. `residue` are the paths that a crash leaves behind.
 
     `watched` are files that the host would execute by itself if the target created them. They do
     not exist yet and cannot be blocked, so those that exist after the run are reported. `controls`

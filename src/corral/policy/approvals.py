@@ -158,7 +158,7 @@ def list_approvals(*, config: str = "") -> list[Approval]:
 
 
 def previous_approval(subject: str, *, config: str = "") -> Approval | None:
-    """Return the latest approval for the same server. It was for another request."""
+    """Return the latest approval for the same server, which was for another request."""
     found = [one for one in list_approvals(config=config) if one.directory == subject]
     return found[-1] if found else None
 

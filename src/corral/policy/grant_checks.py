@@ -42,7 +42,7 @@ def check_grants(
     policies: Iterable[str],
     problems: list[tuple[str, str]],
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them that are covered. Add the refused paths to
+    """Return the grants, and the mounts below them that must be covered. Add the refused paths to
     `problems`.
     """
     own = [*own_paths(home)]
@@ -92,7 +92,7 @@ def _refuse_home(
 
 
 def check_approved_path(source: Source, grant: Grant) -> None:
-    """Refuse a path of a request that leads elsewhere than when the user approved it."""
+    """Refuse a requested path that resolves to another file than when the user approved it."""
     resolved = source.manifest.resolved
     if source.trust == "request" and resolved is not None:
         seen = dict(resolved).get(grant.written)

@@ -1,8 +1,8 @@
-"""Record where each granted path led when it was first granted.
+"""Record to which real path each granted path resolved when it was first granted.
 
 A server with a write grant can replace a part of that directory with a link. If another server has
-a grant of that part, its next run would get access to the target of the link. The record prevents
-this.
+a grant of that part, its next run would get access to the destination of the link. The record
+prevents this.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""The separator between the entries of the file. An entry is a path as written, and then where it
-led. If a path has several entries, the last one counts.
+"""The separator between the entries of the file. An entry is a path as written, and then its real
+path at that time. If a path has several entries, the last one counts.
 """
 
 
@@ -37,7 +37,7 @@ def memory_file(home: str) -> str:
 
 
 def read_memory(file: str) -> dict[str, str]:
-    """Return {path as written: where it led}. Refuse a file that others can write.
+    """Return {path as written: recorded real path}. Refuse a file that others can write.
 
     A crash or a full disk may have damaged the end of the file, which is then ignored.
     """
@@ -115,7 +115,7 @@ def _append(file: str, entries: bytes) -> None:
 
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
-    """Refuse grants that lead elsewhere than before, and record new ones.
+    """Refuse grants that resolve to other files than before, and record new ones.
 
     Return a warning if they cannot be recorded, for example because the disk is full.
     """
@@ -136,7 +136,7 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     except ChangedPathsError:
         raise
     except PolicyError as error:
-        # A path without links needs no record.
+        # Without links no granted path can have changed, so a warning is enough.
         if linked:
             error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
@@ -164,8 +164,9 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return where a path without a record has to lead. Paths directly in a directory such as /tmp
-    have no record, so a link there may have replaced a granted file or directory.
+    """Return the real path that a path without a record must have. If the path goes through a link
+    in a directory such as /tmp, this is the path itself, because granted files there have no
+    record, and the link may have replaced one.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

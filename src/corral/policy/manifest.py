@@ -37,11 +37,11 @@ MAX_MISTAKES = 100
 class Manifest:
     """The keys that one source sets; None means that the source does not set the key.
 
-    Paths are as written. `limits` has the limits that were written; None there means "none". `mcp`
-    has the written keys of that table, by field. Relative paths start in `directory` ("": the
-    working directory). `file` is the absolute path of the file, if there is one. `lines` maps keys
-    (`limits.memory`, `filesystem.read[0]`) to lines. For requests, `resolved` records where each
-    path led when the approval's digest was computed.
+    Paths are as written. `limits` has only the limits that the source sets; None there means no
+    limit (`"none"`). `mcp` has the written keys of that table, by field. Relative paths start in
+    `directory` ("": the working directory). `file` is the absolute path of the file, if there is
+    one. `lines` maps keys (`limits.memory`, `filesystem.read[0]`) to lines. For requests,
+    `resolved` has the real path of each path when the approval's digest was computed.
     """
 
     origin: str

@@ -137,7 +137,9 @@ def user_switch(sources: Sequence[Source], name: str) -> bool:
 
 
 def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source, int, object], ...]:
-    """Return (source, index, entry) of the approved requests' entries, then of the user's."""
+    """Return (source, index, entry) for each entry of a list: approved requests first, then the
+    user's.
+    """
     found: list[tuple[Source, int, object]] = []
     for source in sorted(sources, key=lambda one: one.trust == "user"):
         listed = getattr(source.manifest, name)
@@ -202,8 +204,8 @@ def apply_ceilings(
     ceilings: Manifest,
     problems: Problems,
 ) -> set[str]:
-    """Lower defaults to their ceilings, refuse stated values above them, and return the limits that
-    have a ceiling.
+    """Lower default limits to their ceilings, and refuse stated limits above their ceilings. Return
+    the names of the limits that have a ceiling.
     """
     found: set[str] = set()
     for name, ceiling in ceilings.limits.items():

@@ -36,7 +36,7 @@ REINSTALL = (
 @record
 class Protected:
     """A path of corral itself. With `reads`, read grants in it are refused too. With `parts`, paths
-    inside it may be granted, as corral does for an installer.
+    inside it may be granted; corral itself grants some to an installer.
     """
 
     path: str
@@ -169,7 +169,8 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
                             REINSTALL,
                         )
         except OSError as error:
-            # The target runs as the same user, and could make the directory readable again.
+            # This is refused, because the target runs as the same user and could make the directory
+            # readable again.
             why = f"{shown(grant.path, 200)} cannot be searched for corral's code: {error.strerror}"
             raise Refused(why, ELSEWHERE) from None
         if left < 0:

@@ -1,6 +1,6 @@
 """Turn written paths into grants, and refuse paths that are never granted.
 
-A grant is for the file to which the path leads now: its real path, device and inode. Protected
+A grant is for the file to which the path resolves now: its real path, device and inode. Protected
 paths are compared by name and by inode, because bind mounts and case-insensitive volumes give one
 directory many names.
 """
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Services have their sockets here. A grant of a socket is only for the service at this socket.
+# Services have their sockets here. A single socket may be granted, because the grant is for one
+# service only.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
 
 
@@ -38,7 +39,7 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 
 OTHER_USER = "start corral as the user who may open it"
-"""The hint for a path that this user may not open. On FUSE and NFS this can also be root."""
+"""The hint for a path that this user may not open. On FUSE and NFS even root may be denied."""
 
 
 def make_absolute(text: str, base: str, home: str) -> str:
@@ -113,7 +114,8 @@ def identities_above(path: str) -> frozenset[Identity]:
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
     """Return whether a path contains another, compared by name, by inode and by path on the disk.
 
-    A directory that is mounted a second time has other parent directories there.
+    Names are not enough, because a directory that is mounted a second time has other parent
+    directories there.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -170,7 +172,9 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a link that leads out of a write grant, because an earlier run could have made it."""
+    """Refuse a granted link from inside a write grant to a path outside of it, because an earlier
+    run could have made the link.
+    """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]
     for grant in grants:

@@ -66,7 +66,7 @@ def list_pinned() -> Iterator[PinnedServer]:
 
 
 def keep_inspected(server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Store the names of a server's tools. Without the file the server is not compared later."""
+    """Store the names of a server's tools. If that fails, they are not compared later."""
     try:
         _keep(INSPECTED, server, [("tool", name, "") for kind, name, _ in pins if kind == "tool"])
     except SandboxError:

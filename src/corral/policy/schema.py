@@ -262,7 +262,9 @@ SWITCHES = {
     for key in KEYS
     if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
 }
-"""By field, the value that requests nothing. It is also the default. `mcp` is left out."""
+"""For each switch and choice outside of `mcp`, the value that requests nothing, which is the
+default.
+"""
 
 NUMBER = "[0-9]+(\\.[0-9]+)?"
 PATTERNS = {

@@ -90,7 +90,7 @@ KEYS = Names(
         f"{LOCAL}/Ethereum", f"{ROAMING}/Electrum",
     ),
 )  # fmt: skip
-"""Credentials. On Windows a name without a directory counts at any depth of a grant."""
+"""Credentials. On Windows a name without a directory matches at any depth of a grant."""
 
 HISTORY = Names(
     everywhere=(
@@ -101,7 +101,7 @@ HISTORY = Names(
     macos=(".zsh_sessions",),
     windows=(f"{ROAMING}/Microsoft/Windows/PowerShell",),
 )  # fmt: skip
-"""Histories of commands. On Windows a name without a directory counts at any depth of a grant."""
+"""Histories of commands. On Windows a name without a directory matches at any depth of a grant."""
 
 SHELLS = Names(
     everywhere=(
@@ -336,7 +336,9 @@ ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
-"""Usual names at the top of a project. They are checked even where no search is made."""
+"""Usual names of `.env` files at the top of a project. corral checks these names even where it does
+not search for others.
+"""
 
 ETC_SECRETS = (
     "shadow", "shadow-", "gshadow", "gshadow-", "security/opasswd", "sudoers", "sudoers.d",

@@ -25,7 +25,7 @@ MAX_ADMITTED = 64
 @record
 class Config:
     """The user's config. `ceilings` is a manifest whose limits no source may exceed. `admit` are
-    networks to which allowed hosts may lead, although the address guard would refuse them.
+    networks to which allowed hosts may resolve, although the address guard would refuse them.
     """
 
     ceilings: Manifest | None = None
