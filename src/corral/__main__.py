@@ -22,10 +22,11 @@ def main() -> None:
 
 
 def remove_foreign_paths() -> None:
-    """Remove the script's or working directory, PYTHONPATH and the user's site from `sys.path`.
+    """Remove the script's directory, the working directory, PYTHONPATH and the user's site from
+    `sys.path`.
 
     A directory stays if corral itself or the standard library is in it. Python loads `encodings`,
-    `sitecustomize` and `.pth` files before this line. No write grant may contain those files.
+    `sitecustomize` and `.pth` files before this line, so no write grant may contain those files.
     """
     standard = os.path.dirname(os.__file__)
     own = {os.path.dirname(os.path.dirname(__file__)), standard, f"{standard}{os.sep}lib-dynload"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = "config.toml"
 STAGING = "-staging"
-"""The suffix of the cache's path for the directory in which packages are assembled."""
+"""This suffix, added to the cache's path, names the directory in which packages are assembled."""
 NO_HOME = "/nonexistent"
 """The home that user databases have for accounts without a home."""
 

@@ -17,7 +17,9 @@ HINTS = {
 
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
-    """Return a hint for an error of a file system. `otherwise` is a remedy for any error."""
+    """Return a hint for an error of a file system. `otherwise` is a remedy that works for any
+    error.
+    """
     hint = HINTS.get(error.errno or 0, "").format(_quote_existing(place))
     return f"{hint}, or {otherwise}" if hint and otherwise else hint or otherwise
 

@@ -34,7 +34,9 @@ DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def is_digits(text: str) -> bool:
-    """Return whether all are ASCII digits; `str.isdigit` also accepts digits of other scripts."""
+    """Return whether all characters are ASCII digits; `str.isdigit` also accepts digits of other
+    scripts.
+    """
     return text.isascii() and text.isdigit()
 
 
@@ -121,7 +123,7 @@ def cpu_from_float(value: float) -> int:
 
 
 def parse_cpu_flag(text: str) -> int | None:
-    """Read as `parse_cpu`, but a bare integer is millicores: `100` is a tenth of a core."""
+    """Read like `parse_cpu`, but a bare integer is millicores: `100` is a tenth of a core."""
     return parse_cpu(f"{text}m" if is_digits(text) else text)
 
 

@@ -34,7 +34,7 @@ else:
 
 
 class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
-    """`async with launch_async(...) as sandbox`: a sandbox with asyncio's streams."""
+    """A sandbox with asyncio's streams, for `async with launch_async(...) as sandbox`."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 MAX_SPARES = 64
-"""Each spare is a sandbox with three processes, even while it is not used."""
+"""The maximum number of spares. Each is a sandbox with three processes, even while it is not used.
+"""
 
 
 @record

@@ -96,7 +96,9 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """`connect` returns the channel to a supervisor. If it is None, the zygote makes one."""
+        """`connect` returns the channel to a supervisor. If `connect` is None, the zygote makes the
+        channel.
+        """
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]
         self.stdout: Stdout = None  # type: ignore[assignment]

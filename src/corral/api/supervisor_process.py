@@ -1,7 +1,8 @@
 """Supervise one run for another process, which sends the plan and gets the result over a channel.
 
-A message is its length and its text. The text is `B` and the target's pid once the target runs, `R`
-and the target's end, or `E` and an error. The caller makes the report from its plan and the `R`.
+A message consists of its length and its text. The text is `B` and the target's pid once the target
+runs, `R` and the target's end, or `E` and an error. The caller makes the report from its plan and
+the `R`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def run(
 
 
 def read_request(reader: int, stdio: Stdio) -> Request | None:
-    """Read a plan; None if the caller ended before it sent one."""
+    """Read a plan; return None if the caller ended before it sent one."""
     message = wire_format.read_message(lambda size: os.read(reader, size))
     return (wire_format.decode(message, Plan), stdio, None) if message else None
 

@@ -265,7 +265,9 @@ class _KeptDenials:
 
 
 def _signed(code: int) -> int:
-    """Return the code as `exit` accepts it. On Windows a crash sets the highest of 32 bits."""
+    """Return the code as a signed number, as `exit` accepts it. On Windows a crash sets the highest
+    of 32 bits.
+    """
     return code - (1 << 32) if code >> 31 else code
 
 

@@ -34,8 +34,8 @@ def find_refusal(client: str, server: ConfiguredServer) -> Refusal | None:
 
 
 def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command to type. `client` may also be a file; `corral grant` knows only
-    clients.
+    """Return the command to type. If `client` is a file, it is never `corral grant`, which knows
+    only clients.
     """
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]

@@ -97,7 +97,9 @@ class ToolChanges:
 
 
 def _compare_tools(found: Candidate) -> tuple[ToolChanges, ...]:
-    """Start the new version with the default policy for each command that has pins."""
+    """Compare the tools of the new version with the pins of each command. For this the new version
+    is started with the default policy.
+    """
     name = _name(found.current)
     pinned = [one for one in list_pinned() if one.server and name_server(one.server)[0] == name]
     return tuple(_compare_pinned(one, found.version) for one in pinned)

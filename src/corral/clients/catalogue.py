@@ -1,8 +1,8 @@
 """Find the files on this machine in which MCP clients configure their servers.
 
 The table of clients is in `policy/secret_files`, because their files contain tokens. A client's
-name on the command line stands for the files in the user's home. Files in a project are often
-shared with other people, so they are changed only if the user names the file itself.
+name on the command line means its files in the user's home. Files in a project are often shared
+with other people, so they are changed only if the user names the file itself.
 """
 
 import os

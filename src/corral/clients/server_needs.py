@@ -41,8 +41,8 @@ UNSAFE_NAMES = frozenset((
     "AWS_CA_BUNDLE",
 ))  # fmt: skip
 HOMES = ("HOME", "USERPROFILE")
-# These choose where packages come from and which npm or uv installs them. Their values may contain
-# other variables of the user's environment.
+# These variables choose where packages come from and which npm or uv installs them. A value may
+# also contain other variables of the user's environment, so every value is refused.
 PACKAGE_SOURCE_PREFIXES = (
     "NPM_CONFIG_", "PIP_", "UV_", "VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_", "XDG_DATA_HOME",
 )  # fmt: skip

@@ -108,7 +108,7 @@ class Denials:
     """Counts denials; threads may share it. `lost` counts the denials beyond the limit.
 
     `announce` is called with the line of each new denial, `keep` with the denial itself. Every text
-    is masked with `hide` first, so neither function gets the value of a secret.
+    is masked with `hide` first, so no value of a secret is stored or printed.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Denials:
                 self._audit.write_line(kind=kind, **hidden)
 
     def note(self, text: str) -> None:
-        """Print a text beside the denials, once and up to MAX_ANNOUNCED texts."""
+        """Print a text that is not a denial. Print each text once, up to MAX_ANNOUNCED texts."""
         text, _ = self.load_hide()(text)
         with self._lock:
             if self._announce is None or text in self._noted or len(self._noted) >= MAX_ANNOUNCED:

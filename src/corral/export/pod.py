@@ -142,7 +142,7 @@ def _pod_host() -> Host:
 
 
 def _chains(policy: Policy) -> Chains:
-    """Return the pod's own limits first, then the options of corral without namespaces."""
+    """Return each control's options: first the pod's limit, then corral's without namespaces."""
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))

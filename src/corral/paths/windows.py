@@ -46,8 +46,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Paths that are never granted, nor the directories that contain them. Nothing inside a path in
-    `system` is granted either.
+    """Paths that are never granted. The directories that contain them are not granted either, nor
+    is anything inside a path in `system`.
     """
 
     home: str

@@ -149,7 +149,7 @@ class Composition:
     """A backend's part of the plan.
 
     `environment` are variables that every target gets here. `run` is the directory to start in if
-    no other is given. `residue` are the paths that a crash leaves behind.
+    no other is given. `residue` names what a crash leaves behind.
 
     `watched` are files that the host would execute by itself if the target created them. They do
     not exist yet and cannot be blocked, so those that exist after the run are reported. `controls`

@@ -171,7 +171,9 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
 
 
 def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
-    """Return the variables. The last source that names a variable decides; the user's are last."""
+    """Return the variables. The last source that names a variable decides; the user's sources are
+    last.
+    """
     found: dict[str, tuple[str, str]] = {}
     for source in sorted(sources, key=lambda one: one.trust == "user"):
         counts = source.trust == "user" or source.approved

@@ -115,7 +115,7 @@ class Macos:
 
 @record
 class Mcp:
-    """The guard's rules for messages. A list `*_allow` of None allows everything."""
+    """The guard's rules for messages. If `*_allow` is None, everything of that kind is allowed."""
 
     tools_allow: tuple[str, ...] | None = None
     tools_deny: tuple[str, ...] = ()
@@ -136,8 +136,8 @@ class Policy:
 
     `admit` are networks from the user's configuration to which the hosts in `allow` may resolve.
     `covered` are mounts below grants that belong to the kernel or to services; the target sees
-    empty directories there. `mcp` is None if no source asks for the guard; messages then pass
-    without it.
+    empty directories there. `mcp` is None if no source asks for the guard; messages are then not
+    checked.
     """
 
     limits: Limits = Limits()

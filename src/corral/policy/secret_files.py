@@ -315,13 +315,13 @@ PROJECT = (
     ".mise.toml", "mise.toml", ".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".dir-locals.el",
     ".husky", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".gdbinit", ".lldbinit",
 )  # fmt: skip
-"""Files at the top of a project. Opening the project in an editor, entering it or committing runs
-them, or they configure the permissions of other servers.
+"""Files at the top of a project. They are run when a user opens the project in an editor, enters
+its directory or commits, or they configure the permissions of other servers.
 """
 
 VERSION_CONTROL = (".git", ".hg", ".jj")
-"""Directories in a project. The program to which one belongs runs files in it. So it is read-only
-in a write grant around it, unless a grant names it itself.
+"""Directories of version control programs in a project. The programs run files in them, so such a
+directory is read-only in a write grant around it, unless a grant names the directory itself.
 """
 
 GIT = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")

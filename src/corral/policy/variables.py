@@ -1,7 +1,7 @@
 """Recognize secrets in variables and commands, and variables that change the code programs load.
 
-No value is marked as secret, so names and forms decide, and a doubtful value counts as a secret.
-Masked arguments are still visible in lists of processes.
+Nothing marks a value as secret, so its name and its form decide, and a doubtful value counts as a
+secret. Masked arguments are still visible in lists of processes.
 """
 
 from __future__ import annotations

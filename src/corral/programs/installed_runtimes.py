@@ -171,6 +171,7 @@ def _is_script(path: str) -> bool:
 
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:
-    # The base of a virtual environment is used, not the link to it. A shim depends on its name.
+    # For Python, execute the base of a virtual environment, not the link to it. Other paths are not
+    # resolved, because a shim depends on the name by which it is executed.
     program = os.path.realpath(path) if kind == "python" else path
     return parse_version(ask([program, *ASK[kind]]).strip())

@@ -12,7 +12,7 @@ class Program:
 
     `path` is the argument of execve: absolute and unresolved, because a resolved path would leave a
     venv. `reads` are real paths, bound read-only at the same path inside, and `why` has the reason
-    for each. `links` are the symlinks that lead to them, recreated inside as (path, target text).
+    for each. `links` are the symlinks on the way to them, recreated inside as (path, target text).
     The target starts in `cwd`; it is empty if the caller's directory is not visible inside.
     `search` is PATH inside. `typed` is the command as the user typed it. `server` is the same for
     all versions of a package; it is empty if the command itself identifies the server.

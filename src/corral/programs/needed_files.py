@@ -159,7 +159,9 @@ def home_names(home: str) -> set[str]:
 
 
 def is_shared(directory: str, homes: set[str]) -> bool:
-    """Return whether a directory may contain more than one server. It is never bound whole then."""
+    """Return whether a directory may contain more than one server. If so, it is never bound as a
+    whole.
+    """
     if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
         return True
     if any(is_inside(directory, root) for root in NEVER_INSIDE):
@@ -184,7 +186,7 @@ class NeededFiles:
     """Collects the files that must be visible inside.
 
     `reads` maps a real path to its reason, `links` maps the path of a symlink to its target.
-    `scope` decides whether the server's own files may lead to a path.
+    `scope` decides whether the server's own files may make a path readable.
     """
 
     def __init__(self, homes: set[str], scope: Scope) -> None:
@@ -206,8 +208,8 @@ class NeededFiles:
         return self._targets[path]
 
     def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
-        """Return the real path, and each symlink on it as (path, target). Raise OSError like
-        open(2).
+        """Return the real path, and each symlink on the way to it as (path, target). Raise OSError
+        like open(2).
         """
         real, links = "", []
         left = path.split("/")[::-1]
@@ -237,7 +239,7 @@ class NeededFiles:
             return ""
 
     def follow(self, path: str) -> str:
-        """Return the real path, and collect the symlinks on it."""
+        """Return the real path, and collect the symlinks on the way to it."""
         real, links = self.trace(path)
         for link, target in links:
             if not is_system(link):
@@ -267,7 +269,7 @@ class NeededFiles:
             self.reads[real] = why
 
     def bind_path(self, path: str, why: str) -> str:
-        """Bind the file to which an unresolved path leads, and return it; '' if there is none."""
+        """Resolve a path, bind its file, and return the real path; '' if there is no such file."""
         try:
             real = self.follow(path)
         except (OSError, ValueError):

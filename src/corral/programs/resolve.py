@@ -129,8 +129,8 @@ def locate_program(name: str, caller: Caller) -> str:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return the command that a shim would execute. Only files that can be shims cause the
-    import.
+    """Return the command that a shim would execute. Import the module for shims only if the file
+    can be one.
     """
     if not found.head.startswith(b"#!") and os.path.basename(found.real) not in MULTICALL:
         return ()

@@ -1,8 +1,8 @@
 """Collect the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
 A server's own files can name further directories, in a `.pth` line or as a linked package. The
-server could name any directory, so one is bound only if it is a project of the server's language
-and the scope allows it.
+server could name any directory, so a directory is bound only if it is a project of the server's
+language and the scope allows it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Decide to which files a server's own files may lead.
+"""Decide which other files a server's own files may make readable.
 
 The user's words, PATH and the system choose the files that a run reads. But a link, a `#!` line, a
 `.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been written by the server's
-author, or by an earlier run of a target. Its destination counts only inside the server's root, a
-runtime or a grant. All other destinations are collected and refused at the end, with the flags that
-allow them.
+author, or by an earlier run of a target. A file that one of these names becomes readable only if it
+is in the server's root, a runtime or a grant. All other such files are collected and refused at the
+end, with the flags that allow them.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Scope:
     def find_root(self, directory: str) -> str:
         """Return the root of the server in a directory; '' if several servers share it.
 
-        Directories above a write grant are ignored. A target could remove the marks of directories
-        below, so that a directory above would become the root.
+        Directories above a write grant are ignored. Otherwise a target could remove the files that
+        mark a root inside the grant, and a directory above would become the root.
         """
         if marked := self._find_marked_root(directory):
             return marked
@@ -121,8 +121,8 @@ class Scope:
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant of a path to which the server's files lead, if only a grant allows
-        it.
+        """Return the grant that contains a path, if the server's files name the path and only a
+        grant allows it.
         """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
@@ -160,7 +160,7 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a file is in a directory of PATH, or a link on the way to one."""
+        """Return whether a path is in a directory of PATH, or is on the way to such a directory."""
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]
             self._path = (*written, *map(os.path.realpath, written))
@@ -180,7 +180,7 @@ class Scope:
             self._check_runtime(place, self.named)
 
     def check_link(self, link: str, real: str) -> None:
-        """Refuse a link in a server's root or a write grant that leads out of it."""
+        """Refuse a link from inside a server's root or a write grant to a path outside of it."""
         if self.is_managed(link) or self.is_on_path(link):
             return
         root = self.find_root(os.path.dirname(link))
@@ -200,7 +200,7 @@ class Scope:
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
         # In a directory that several servers share, a file has no root. Only a file that the user
-        # named, such as a link in ~/bin, may lead from there to any other file.
+        # named, such as a link in ~/bin, may name any other file.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
         if not trusted and not self.allows(place, root):
             self._check_runtime(place, by.path)

@@ -115,7 +115,9 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version that a name or a prefix selects; '.' for a name with `..`."""
+    """Return the installed version that a name or a prefix selects. Return '.' for a name that is a
+    path outside of the versions.
+    """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
     if os.path.isdir(f"{root}/versions/{wanted}"):
@@ -230,7 +232,9 @@ def _installed(root: str, tool: str, version: str, name: str, caller: Caller) ->
 
 
 def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
-    """Yield (tool, version) from the environment, files from cwd upward, the user's own files."""
+    """Yield (tool, version) from the environment, then from files in cwd and above, then from the
+    user's own files.
+    """
     for variable, version in caller.environment.items():
         if variable.startswith(f"{manager}_") and variable.endswith("_VERSION"):
             tool = variable[len(manager) + 1 : -len("_VERSION")].lower().replace("_", "-")

@@ -23,7 +23,8 @@ from corral.paths.windows import upper_case
 from corral.safe_text import shown
 
 MAX_LENGTH = 32767
-"""The maximal UTF-16 units of a command line or of one variable, including the final NUL."""
+"""The maximum number of UTF-16 units of a command line or of one variable, including the final NUL.
+"""
 MAX_BATCH_LENGTH = 8191
 """The number of characters of a line that cmd.exe reads."""
 SPACE = frozenset(" \t\n\v\f\r")
@@ -31,7 +32,8 @@ BATCH = (".bat", ".cmd")
 # % and ! are expanded even inside quotes, and a quote ends the quoted text. The others are
 # operators once a batch file removes the quotes of its argument (%~1).
 REINTERPRETED = frozenset('"%!^&|<>()')
-# A path is quoted until it reaches its batch file, and parentheses are common in paths.
+# Parentheses are common in a batch file's own path, and safe there, because the path stays quoted
+# until the batch file runs.
 REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 
 

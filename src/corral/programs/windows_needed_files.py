@@ -144,7 +144,9 @@ def pointer_targets(name: str, text: str) -> list[str]:
 
 
 def _package(real: str) -> str:
-    r"""Return `...\node_modules\name` or `...\node_modules\@scope\name`, the outermost; or ""."""
+    r"""Return the outermost package of a path, as `...\node_modules\name` or
+    `...\node_modules\@scope\name`; "" if there is none.
+    """
     at = real.lower().find("\\node_modules\\")
     if at < 0:
         return ""

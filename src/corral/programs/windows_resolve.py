@@ -256,7 +256,7 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Pass the environment to the interpreter, as the redirector would."""
+    """Let the interpreter use the redirector's virtual environment, as the redirector would."""
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:
         return hop

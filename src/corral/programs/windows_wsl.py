@@ -45,7 +45,7 @@ def linux_word(word: str) -> str:
 
 
 def find_distribution() -> str:
-    """Return the user's default distribution of WSL2, or any; empty if there is none."""
+    """Return the user's default distribution of WSL2, or else any other; empty if there is none."""
     if sys.platform != "win32":
         return ""
     import winreg

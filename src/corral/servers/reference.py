@@ -80,8 +80,8 @@ def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
 
 
 def name_server(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command without the version of its package, so that an upgrade is the same
-    server.
+    """Return a command without the version of its package, so that an upgraded server counts as the
+    same server.
     """
     reference = parse_reference(words[0]) if words and ":" in words[0] else None
     if reference is None or reference.kind not in SEPARATORS:

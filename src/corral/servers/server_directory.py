@@ -2,8 +2,8 @@
 
 The server's author wrote that file, so its requests need the user's approval. The command may start
 the server's own program, or a runtime of the host with the server's own script. A command that
-leads to other files of the user (by a link, a `#!` line or a linked package) is refused unless the
-user grants those files.
+needs other files of the user (because of a link, a `#!` line or a linked package) is refused unless
+the user grants those files.
 """
 
 import os
@@ -53,7 +53,7 @@ def make_absolute(command: Sequence[str], directory: str) -> list[str]:
 
 
 def check_command(command: Sequence[str], directory: str, granted: Sequence[str] = ()) -> None:
-    """Refuse a command that leads out of a server's directory, before the user is asked."""
+    """Refuse a command that needs files outside of the directory, before the user is asked."""
     current.load().resolve(
         command,
         environment=os.environ,

@@ -33,7 +33,7 @@ CAUSES = {
     os.strerror(errno.EMFILE): "raise `ulimit -n` where corral is started",
     os.strerror(errno.ENOMEM): "free some memory: none is left on this machine",
 }
-"""Hints, by a part of the evidence. These errors do not show whether the host has a capability."""
+"""{part of the evidence: hint} for errors that do not show whether the host has a capability."""
 SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
 PROBING = "probing what this machine can enforce: this takes a while, once per boot"
 _last: dict[str, str] = {}
@@ -49,8 +49,8 @@ def current_host(
 ) -> Host:
     """Return this machine, from the cache unless something changed that could change a finding.
 
-    Only the `wanted` capabilities, by default all, are sure to have been probed. A probe that takes
-    long is announced by `notify`.
+    Only the `wanted` capabilities, by default all, are sure to have been probed. `notify` is called
+    with a line before probing that takes long.
     """
     known = None if fresh else load()
     if known is not None and all(item.status != "unknown" for item in known):

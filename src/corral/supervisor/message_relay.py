@@ -41,9 +41,11 @@ CHUNK = 1 << 16
 PIPE_BUF = 512
 """The number of bytes that a ready pipe accepts without blocking, on every POSIX system."""
 STACK_BYTES = 1 << 24
-"""Nested JSON is parsed recursively, and threads have only 128 KiB of stack with musl."""
+"""The stack size of the threads. Nested JSON is parsed recursively, and musl's default is only 128
+KiB.
+"""
 MAX_LATE_ANSWERS = 64
-"""Refusals that wait for a server to read them. Further ones are dropped."""
+"""The number of refusals that may wait for a server to read them. Further ones are dropped."""
 STALLED_SECONDS = 1.0
 """After the target's end: how long the client may stop reading before its messages are dropped."""
 MAX_ARGUMENTS_LENGTH = 2000
@@ -95,7 +97,7 @@ class MessageRelay:
         """Do nothing: the threads do the work."""
 
     def close(self) -> None:
-        """Wait until the client has read everything or stops reading. The target is dead by now."""
+        """Wait until the client has read everything or stops reading. The target has ended."""
         if self._guard is None:
             return
         written = -1

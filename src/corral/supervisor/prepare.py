@@ -196,7 +196,9 @@ def _find_ungranted(
 def _find_ungranted_names(
     policy: Policy, program: Program, environment: Mapping[str, str]
 ) -> tuple[Ungranted, ...]:
-    """Return literal addresses and names of variables among the arguments. Most runs have none."""
+    """Return addresses and variables that the arguments name and the policy does not allow. Most
+    runs have none, so the import is late.
+    """
     words = _find_words(policy, program, environment)
     numbers = [word for word in words if word.count(".") >= DOTS]
     names = [word for word in program.typed[1:] if word.isupper() and word in environment]

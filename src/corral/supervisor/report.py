@@ -32,9 +32,9 @@ ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
 """By signal, the share of the CPU limit that must be used before the signal counts as caused by the
 limit.
 
-The kernel kills by ticks but accounts by the clock, and on a busy machine ticks are a fifth ahead.
-SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a second after the limit and has
-many causes.
+The kernel compares the limit with ticks but reports the time of the clock, and on a busy machine
+the ticks are a fifth ahead. SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a
+second after the limit and has many causes.
 """
 
 
@@ -118,7 +118,8 @@ def build_report(plan: Plan, ending: Ending) -> Report:
 def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the paths that exist, and a sentence for each directory that cannot be searched.
 
-    A target runs as the same user, so it can close a directory in which it has created files.
+    The target runs as the same user, so it can take away the permissions of a directory in which it
+    has created files.
     """
     found: list[str] = []
     closed: dict[str, None] = {}

@@ -1,9 +1,9 @@
 """Mask the values of a run's secrets in every text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a variable or argument that looks like one. DNS
-names fold the case and cannot contain every character. So values are compared without regard to
-case, and only their letters and digits count. This also finds a value that was split over labels.
-The mask does not notice a target that encodes its secrets, and it confines nothing.
+names ignore case and cannot contain every character. So values are compared without regard to case,
+and only their letters and digits count. This also finds a value that was split over labels. A
+secret that the target encodes is not recognized, and masking does not confine the target.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 MIN_LENGTH = 4
 """A shorter value occurs in many texts, so it is masked only where it is a whole word."""
 MIN_GUESSED_LENGTH = 8
-"""Values such as `basic` or `none` of variables that are only named like a secret."""
+"""Shorter values of variables that are only named like a secret, such as `basic` or `none`, are not
+masked.
+"""
 PART_LENGTH = 10
 """A part of a value is masked from this length on, because a text may end within a value."""
 MAX_VALUE_LENGTH = 4096
@@ -29,7 +31,9 @@ PLACES = frozenset((
     "HOST", "HOSTNAME", "DOMAIN", "URL", "URI", "ENDPOINT", "SERVER", "PORT", "PATH", "FILE", "DIR",
     "DIRECTORY", "SOCK", "SOCKET", "TYPE", "MODE", "METHOD", "PROVIDER", "USER", "USERNAME", "NAME",
 ))  # fmt: skip
-"""Last words of variables whose value as a whole is not a secret, but a password in it is."""
+"""Last words in the names of variables whose value is not a secret as a whole. A password in it is
+still masked.
+"""
 
 
 class SecretValues:
@@ -63,7 +67,7 @@ class SecretValues:
             return
         self._values[plain] = name
         if "://" in value:
-            return  # its host is not secret
+            return  # a part of it may be the host, which is not secret
         for word in _split(value):
             letters, _ = _letters(word)
             for at in range(len(letters) - PART_LENGTH + 1):
@@ -124,7 +128,7 @@ def _is_guessed(name: str, value: str) -> bool:
 
 
 def _find_parts(text: str, hidden: str) -> Iterator[str]:
-    """Yield the parts of a text that were replaced by MASK in its second form."""
+    """Yield the parts of `text` that MASK replaces in `hidden`."""
     if text == hidden:
         return
     first, *others = hidden.split(MASK)

@@ -1,7 +1,7 @@
 """Start the target of a plan. No other module starts one.
 
-It runs in a process of corral with a single thread: the command line's, or a supervisor that the
-zygote forked. corral never forks a process with threads.
+This module runs in a process of corral with a single thread: the command line's, or a supervisor
+that the zygote forked. corral never forks a process with threads.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ STEP_HINTS = {
     "state_directory": "set XDG_STATE_HOME to another directory that you own",
 }
 MAX_SWEPT_FILES = 10_000
-"""Files of dead runs that one start removes. Removing them takes a tenth of a second."""
+"""The number of files of dead runs that one start removes at most. Removing that many takes a tenth
+of a second.
+"""
 
 
 def run(
@@ -66,9 +68,9 @@ def run(
     denials: Denials | None = None,
     spawn: Spawn | None = None,
 ) -> Watcher:
-    """Start the target. `spawn` uses an existing sandbox.
+    """Start the target. If `spawn` is given, it starts the target in an existing sandbox.
 
-    An error names the step that failed; nothing is left behind then.
+    An error names the step that failed. After an error nothing is left behind.
     """
     _check_streams(stdio)
     system = current.load()
@@ -109,8 +111,8 @@ def _load_hide(plan: Plan) -> Hide:
 
 
 def _lock_installed_files(plan: Plan) -> None:
-    """Keep the files of an installed server until this process ends, even if it is removed or
-    upgraded. The lock lasts as long as the descriptor, which is never closed.
+    """Keep the files of an installed server until this process ends, even if the server is removed
+    or upgraded. The lock lasts as long as the descriptor, which is never closed.
     """
     store = os.path.join(directories().cache, "store", "trees")
     inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
@@ -151,7 +153,7 @@ def _open_services(
 
 
 def _is_network_degraded(plan: Plan) -> bool:
-    """Return whether no mechanism enforces the allowlist. Then no connection passes."""
+    """Return whether no mechanism enforces the allowlist. If so, no connection is allowed."""
     held = [control for control in plan.controls if control.control == "network"]
     return any(one.status == "degraded" for one in held)
 
@@ -159,8 +161,8 @@ def _is_network_degraded(plan: Plan) -> bool:
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    A directory leads to everything beside it through `..`. A socket of the host's network can be
-    connected to another address, and so can a unix socket that is not connected yet or uses
+    A directory gives access to everything beside it through `..`. A socket of the host's network
+    can be connected to another address, and so can a unix socket that is not connected yet or uses
     datagrams.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):

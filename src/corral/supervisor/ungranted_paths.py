@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
 SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""A new file in one of these is rarely meant. The word is usually a plain word, or a path of the
-sandbox itself.
+"""A word that would be a new file in one of these directories rarely means that file. It is usually
+a plain word, or a path of the sandbox itself.
 """
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 

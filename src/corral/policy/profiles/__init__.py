@@ -19,10 +19,10 @@ SUFFIX = ".toml"
 
 @record
 class Profile:
-    """A curated policy. `packages` are the packages for which it is made; `reasons` are by key;
-    `note` tells the user what is left to do. `beside` are requirements that a PyPI package has but
-    does not declare. `below` are directories that a grant of a path in the arguments does not
-    include.
+    """A curated policy. `packages` are the packages for which it is made; `reasons` has the reason
+    for each key; `note` tells the user what is left to do. `beside` are requirements that a PyPI
+    package has but does not declare. `below` are directories that a grant of a path in the
+    arguments does not include.
     """
 
     name: str

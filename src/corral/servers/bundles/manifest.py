@@ -20,7 +20,7 @@ HINT = "the form is described at https://github.com/modelcontextprotocol/mcpb"
 
 @record
 class Setting:
-    """One entry of `user_config`. `default` has several values if `multiple` is set."""
+    """One entry of `user_config`. `default` can have several values if `multiple` is set."""
 
     key: str
     shape: Shape

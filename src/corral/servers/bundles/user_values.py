@@ -142,7 +142,9 @@ def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
 
 
 def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> list[str]:
-    """Fill in arguments. An argument that is only a setting with several values becomes several."""
+    """Fill in arguments. An argument that is only a setting with several values becomes several
+    arguments.
+    """
     found: list[str] = []
     for word in words:
         match = VARIABLE.fullmatch(word)

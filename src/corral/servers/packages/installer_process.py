@@ -129,7 +129,9 @@ def _wait(answers: int, corral: int) -> bytes:
 
 
 def _is_readable_before(reader: int, *, gone: int) -> bool:
-    """Wait for the first of two; return False if the other end of the stream `gone` was closed."""
+    """Wait until `reader` is readable, or the other end of `gone` is closed. Return whether
+    `reader` is readable.
+    """
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     poll.register(gone, 0)

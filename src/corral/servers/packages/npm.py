@@ -54,7 +54,7 @@ def install(
         "version": version,
         "integrity": integrity,
         "origin": origin,
-        # Code of a package may have written the lock file, which then proves nothing.
+        # If a package ran code, it may have written the lock file, which then proves nothing.
         "index": "" if how.scripts else find_index(*list_sources(staging), os.environ),
         "command": build_command(staging, reference, node or "node"),
     }
@@ -122,7 +122,7 @@ def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | 
 
 
 def _describe_engine(reference: Reference, version: str, wanted: str, current: str) -> str:
-    """Say that the package needs another node. npx warns, too, and starts the package."""
+    """Say that the package needs another node. This is only a warning, as in npx."""
     hint = name_node(wanted) or "--node chooses another node"
     if reference.version:
         hint += f"; without a version corral takes the newest {reference.name} that fits"
@@ -194,7 +194,9 @@ def list_sources(tree: str) -> tuple[set[str], set[str]]:
 
 
 def build_command(staging: str, reference: Reference, node: str = "node") -> list[str]:
-    """Return the command of a package's program: with node, unless a `#!` line names another."""
+    """Return the command of a package's program: with node, unless a `#!` line names another
+    interpreter.
+    """
     folder = os.path.join("node_modules", *reference.name.split("/"))
     package = read_json(os.path.join(staging, folder, "package.json"))
     bins = package.get("bin")

@@ -73,7 +73,7 @@ def current_key(reference: Reference, how: InstallOptions) -> str:
 
 
 def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
-    """Return the parts of a key; None for keys of other things, or of another registry."""
+    """Return the parts of a package's key; None for another key, or if the registry has changed."""
     head, *extra = key.split(" with:")
     first, *words = head.split(" ")
     reference = parse_reference(first)

@@ -89,7 +89,7 @@ def install(
         "version": chosen[reference.name],
         "integrity": integrity,
         "origin": without_credentials(urls[0]) if urls else "this machine",
-        # Code of a package may have written the lock file, which then proves nothing.
+        # If a package ran code, it may have written the lock file, which then proves nothing.
         "index": "" if how.scripts else find_index(staging),
         "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
     }
@@ -173,7 +173,7 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
 def install_requirements(environment: Environment, *, scripts: bool) -> None:
     """Install the requirements in `requirements.in`, and write the lock file."""
     if uv := find_uv():
-        # The lock file has hashes, and exactly its packages are installed.
+        # First write a lock file with hashes, then install exactly its packages.
         _resolve(environment, scripts=scripts, words=[])
         words = ["--require-hashes", "--compile-bytecode", "--target", environment.site]
         lock = environment.path(LOCK)
@@ -236,7 +236,7 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
         staging=environment.staging,
         registry=environment.registry,
         label=environment.label,
-        # In this directory corral sees whether anything was downloaded.
+        # corral watches the size of this directory to see whether anything is downloaded.
         settings={"PIP_CONFIG_FILE": os.devnull, "TMPDIR": make_downloads(environment.staging)},
         subprocess=scripts,
         reads=reads,
@@ -304,7 +304,9 @@ def check_lock(staging: str) -> tuple[dict[str, str], str]:
 
 
 def find_index(staging: str) -> str:
-    """Return the only index of all packages; "" if uv did not name one for each."""
+    """Return the index from which all packages came. Return "" if there are several, or if uv did
+    not name the index of each package.
+    """
     text = read_bounded_text(os.path.join(staging, LOCK))
     found = [line.split()[-1] for line in text.splitlines() if line.startswith(INDEX_MARK)]
     one = len(found) == len(check_lock(staging)[0]) and len(set(found)) == 1

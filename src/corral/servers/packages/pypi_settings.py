@@ -144,7 +144,7 @@ def _read_pip_settings(environment: Mapping[str, str]) -> Indexes:
 
 
 def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return (the machine's files, the user's own)."""
+    """Return pip's settings files: (the machine's, the user's own)."""
     home = home_directory(environment)
     machine, config = _config_directories(environment, home)
     if sys.platform == "win32":
@@ -155,7 +155,7 @@ def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:
-    """Return (the machine's, the user's)."""
+    """Return the directories of settings: (the machine's, the user's)."""
     if sys.platform == "win32":
         # /etc is not used, because on Windows any user may create such a directory.
         machine = environment.get("PROGRAMDATA") or "C:\\ProgramData"

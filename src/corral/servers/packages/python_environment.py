@@ -1,7 +1,7 @@
 """Make a virtual environment for one package without running anything, and check it afterwards.
 
-Its interpreter is a link to one outside of it. On Windows a link needs rights that users lack, so
-it is Python's own redirector, which is part of every Python there.
+The environment's interpreter is a link to an interpreter outside of it. On Windows users may not
+make links, so it is a copy of Python's own redirector, which is part of every Python there.
 """
 
 import os

@@ -43,7 +43,7 @@ MAX_FILE_BYTES = 32 << 20
 PROGRESS_SECONDS = 0.2
 SILENT_SECONDS = 12
 FETCH_SECONDS = 30
-"""How long the package managers wait for an answer of the registry."""
+"""How long the package managers wait for an answer from the registry."""
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
@@ -61,7 +61,8 @@ NO_MODES = (
     "install it where user namespaces are allowed; `corral doctor` says what forbids them here",
 )
 
-# Denials of other kinds are harmless: pip works without `lsb_release`, which it cannot start.
+# Hints name only these denials. Others are harmless: for example, pip cannot start `lsb_release`,
+# but works without it.
 HOST_KINDS = frozenset({"name", "port", "address", "guard", "sni"})
 
 
@@ -79,8 +80,8 @@ def run_installer(
 ) -> list[str]:
     """Run the command, and return the end of its output.
 
-    `links` may lead out of the staging directory. `notify` is called with a line if the registry
-    does not answer.
+    `links` are the only links that may refer to paths outside of the staging directory. `notify` is
+    called with a line if the registry does not answer.
     """
     downloads = make_downloads(staging)
     _remove_repository_marks(downloads)
@@ -144,9 +145,9 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 
 
 def _remove_repository_marks(downloads: str) -> None:
-    """Remove the file `.git` that uv puts beside the sources it builds, so that nothing takes them
-    for a part of a repository. corral would protect it by a mount, across which uv cannot rename.
-    Links are not followed, because a package that was built may have made them.
+    """Remove the file `.git`, which uv puts beside the sources it builds, so that they do not seem
+    to be part of a repository. corral would protect this file with a mount, and uv cannot rename
+    across mounts. Links are not followed, because a package that was built may have made them.
     """
     if sys.platform == "win32":
         return  # where uv is not used
@@ -217,7 +218,7 @@ class _Silence:
 
 def _measure(downloads: str) -> int:
     """Return the size of the downloaded files. Files that a package manager writes without an
-    answer of the registry do not count.
+    answer from the registry do not count.
     """
     sizes = 0
     for directory, below, names in os.walk(downloads):

@@ -2,7 +2,7 @@
 
 The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. Its answer is
 stored and used by later runs, even if no version was given. The publisher wrote server.json, so the
-variables in it are a request. `--config` has the values that the user has to fill in.
+variables in it are a request. The user fills in values with `--config`.
 """
 
 import json

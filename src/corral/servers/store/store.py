@@ -305,7 +305,9 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. Windows itself keeps files that are open."""
+    """Return whether a run has locked a tree. No locks are used on Windows, where open files cannot
+    be removed.
+    """
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False
     descriptor = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -1,7 +1,8 @@
 """Hash, check and remove a tree of files, and make it read-only.
 
-An installer may leave anything behind, so devices, sockets and links that lead out of the tree are
-refused. Set-id bits are removed when the tree is made read-only. On Windows a junction is a link.
+An installer may leave anything behind, so devices, sockets and links to paths outside of the tree
+are refused. Set-id bits are removed when the tree is made read-only. On Windows a junction is a
+link.
 """
 
 from __future__ import annotations
