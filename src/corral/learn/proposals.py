@@ -106,7 +106,7 @@ class Learned:
 
 
 class Tree:
-    """A set of paths. Each stands for itself and everything below it."""
+    """A set of paths. Each path includes everything below it."""
 
     def __init__(self, tops: Iterable[str]) -> None:
         self._tops = frozenset(tops)

@@ -42,7 +42,7 @@ STANDARD_SEARCH = ("/usr/local/bin", "/usr/bin", "/bin")
 
 @record
 class Chain:
-    """The file to execute, its arguments, and the scripts whose `#!` lines led to it."""
+    """The file to execute, its arguments, and the scripts whose `#!` lines were followed to it."""
 
     found: Executable
     arguments: tuple[str, ...]

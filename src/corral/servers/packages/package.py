@@ -147,8 +147,8 @@ def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | 
 
 
 def _announce(reference: Reference, notify: Callable[[str], None]) -> None:
-    """Tell the user in the client's log what takes time. A terminal has a line of progress
-    instead.
+    """Write to the client's log that a package is being installed, because this takes time. A
+    terminal has a line of progress instead.
     """
     from corral.servers.registry.download import is_progress_shown
 
