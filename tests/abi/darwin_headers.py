@@ -22,7 +22,8 @@ INCLUDES = (
     "spawn.h",
     "mach/mach_time.h",
 )
-# For an argument or a result: its size, whether it is a pointer, and whether it is signed.
+# These templates give, for an argument or a result, its size, whether it is a pointer, and whether
+# it is signed.
 PROLOGUE = (
     "#include <stddef.h>\n"
     + "".join(f"#include <{name}>\n" for name in INCLUDES)
@@ -65,7 +66,7 @@ def compiler(language: str, machine: str) -> list[str]:
 
 
 def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
-    """Return the names of the constant expressions that are false, or unknown to the headers."""
+    """Return the names of the constant expressions that are false, or not known to the headers."""
     require()
     keys = list(statements)
     lines = [f'static_assert({statements[key]}, "");\n' for key in keys]
@@ -100,7 +101,7 @@ def find_unlinked(machine: str, names: set[str]) -> set[str]:
     with tempfile.TemporaryDirectory() as place:
         source = pathlib.Path(place, "functions.c")
         source.write_text(text)
-        # `zig cc` would first spend a minute on building a runtime library.
+        # `zig cc` is not used, because it would first spend a minute on building a runtime library.
         command = [
             sys.executable,
             "-m",
@@ -112,7 +113,7 @@ def find_unlinked(machine: str, names: set[str]) -> set[str]:
         ]
         command += ["-fno-compiler-rt", "-fno-ubsan-rt", f"-femit-bin={place}/made"]
         command += ["-cflags", "-w", "-fno-builtin", "-fno-sanitize=undefined", "--", str(source)]
-        # Otherwise zig would write beside the sources.
+        # Without this variable zig would write files beside the sources.
         environment = {**os.environ, "ZIG_LOCAL_CACHE_DIR": place}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     missing = {name for name in ordered if re.search(rf"\b_{name}\b", done.stderr)}

@@ -50,7 +50,8 @@ def macros(source, *options):
 def headers():
     rigs.need("libseccomp")
     x86_64 = macros(f'#include "{X86_HEADER}"\n')
-    # arch/arm64/include/uapi/asm/unistd.h includes these parts of the generic table.
+    # The header of arm64 (arch/arm64/include/uapi/asm/unistd.h) selects these parts of the generic
+    # table.
     wanted = ("RENAMEAT", "NEW_STAT", "SET_GET_RLIMIT", "SYS_CLONE3", "MEMFD_SECRET")
     asked = "".join(f"#define __ARCH_WANT_{name}\n" for name in wanted)
     aarch64 = macros(f'{asked}#include "{GENERIC_HEADER}"\n')
@@ -70,7 +71,8 @@ def test_no_entry_contradicts_the_headers(machine, headers):
 def test_names_that_the_headers_lack_are_newer_or_exist_on_one_machine(machine, headers):
     table, header = linux_syscalls.TABLES[machine], headers[machine]
     newest = max(header.values())
-    late = {"uretprobe", "uprobe"}  # Linux 6.11 and 6.18 gave them unused numbers of x86_64
+    # Linux 6.11 and 6.18 added these calls with numbers that were unused on x86_64.
+    late = {"uretprobe", "uprobe"}
     for name in table.keys() - header.keys():
         assert table[name] > newest or name in late
 
@@ -86,7 +88,7 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
             assert (name, number) == (name, theirs)
             known += 1
         else:
-            # libseccomp does not know this name, so no name of libseccomp may have its number.
+            # libseccomp does not know this name, so it must not have another name for this number.
             assert libseccomp.seccomp_syscall_resolve_num_arch(arch, number) is None, name
     assert known > 290
 

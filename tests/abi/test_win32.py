@@ -21,7 +21,8 @@ from corral.abi import win32
 FOLDER = pathlib.Path(corral.abi.__file__).parent
 MODULES = [importlib.import_module(f"corral.abi.{path.stem}") for path in FOLDER.glob("win32*.py")]
 AGGREGATES = (ctypes.Structure, ctypes.Union)
-# Names that one set of headers or its import libraries lack. The other set must have them.
+# Names that one set of headers or its import libraries lack. The other set of headers must have
+# them.
 LACKING: dict[str, set[str]] = {
     "mingw": {"SECURITY_CAPABILITY_APP_RID"},
     "zig": set(),
@@ -76,7 +77,7 @@ def layouts(modules):
     found = {}
     for name, kind in aliases(modules):
         found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)
-        if is_integer(kind) and name != "LARGE_INTEGER":  # which is a union in C
+        if is_integer(kind) and name != "LARGE_INTEGER":  # LARGE_INTEGER is a union in C
             found[f"sign of {name}"] = f"({name})-1 < 0", int(is_signed(kind))
     for name, kind in structures(modules):
         found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)
@@ -118,7 +119,8 @@ class Measured:
             for i in range(len(function.arguments) + 2)
         }
         for authority, *identifiers in win32_elsewhere.SIDS.values():
-            # Matches the last number of a list in braces.
+            # The text becomes the end of a list in braces, so this reads the last number of that
+            # list.
             parts[authority] = f"SID_IDENTIFIER_AUTHORITY {authority}.Value[5]"
             parts |= {name: name for name in identifiers}
         with ThreadPoolExecutor() as pool:
@@ -139,7 +141,9 @@ class Measured:
         return self.unexplained(wrong)
 
     def constant(self, name, value):
-        """Return the header's number with the width of its type. It is signed if the module's number is negative."""
+        """Return the header's number with the width of its type, as a signed number if the module's
+        number is negative.
+        """
         if name not in self.numbers:
             return None
         range_ = 1 << 8 * self.numbers[f"width of {name}"]
@@ -162,7 +166,8 @@ class Measured:
             ]
             for i, code in enumerate(codes):
                 found = self.signatures.get(f"{name} {i}")
-                # Signed and unsigned arguments are passed in the same way.
+                # The system passes signed and unsigned arguments in the same way, so the sign is
+                # not compared.
                 same = found == code or (found is not None and i >= 2 and found >> 1 == code >> 1)
                 if not same:
                     wrong[f"argument {i - 1} of {name}" if i >= 2 else name] = found

@@ -1,4 +1,6 @@
-"""Check the bits of each mitigation policy with a compiler, because no C expression names a bit field's position."""
+"""Check the bits of each mitigation policy with a compiler, because C has no expression for the
+position of a bit field.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Read values from the headers of Windows with a compiler, and exports from the import libraries.
 
-There are two sets of headers: mingw-w64 as Debian packages it, and the newer one that comes with zig, which also
-compiles for ARM. Nothing is run: a constant table is compiled and read from the object file.
+There are two sets of headers: mingw-w64 as Debian packages it, and the newer mingw-w64 that comes
+with zig, which also compiles for ARM. No compiled program is run: the values are compiled into a
+constant table, and read from the object file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ INCLUDES = (
     *("userenv", "sddl", "aclapi", "securitybaseapi", "fltuser", "winternl", "psapi", "tlhelp32"),
     *("winioctl", "jobapi2", "processthreadsapi", "wtsapi32", "iphlpapi", "appmodel"),
 )
-# ntstatus.h has all statuses, and winnt.h only some.
+# winnt.h has only some of the status codes, so ntstatus.h is included too.
 PROLOGUE = """\
 #define _WIN32_WINNT 0x0A00
 #define NTDDI_VERSION 0x0A00000C
@@ -37,7 +38,8 @@ PROLOGUE = """\
 C_TABLE = "const unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
 # Without constexpr, C++ would fill the table only when the program starts.
 CPP_TABLE = "constexpr unsigned long long __attribute__((section(TABLE), used)) table[] = {\n"
-# For an argument or a result: its size, whether it is a pointer, and whether it is signed.
+# This template gives, for an argument or a result, its size, whether it is a pointer, and whether
+# it is signed.
 SIGNATURES = """
 template <class T, bool other = __is_class(T) || __is_union(T) || __is_enum(T)>
 struct travels { static constexpr int code = sizeof(T) * 4 + (T(-1) < T(0)); };
@@ -95,7 +97,9 @@ ALL = {
 
 
 def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) -> dict[str, int]:
-    """Compile the table, and again without the refused lines, until no line is refused."""
+    """Compile the table. If the compiler refuses lines, compile it again without these lines, until
+    none is refused.
+    """
     opening = f'#define TABLE "{SECTION}"\n{opening}'
     first = opening.count("\n") + 1
     keys = list(expressions)
@@ -117,7 +121,9 @@ def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) 
 
 
 def read_table(file: bytes, length: int) -> tuple[int, ...]:
-    """Return the numbers in the table's section of a COFF object file. The section may be padded."""
+    """Return the numbers in the table's section of a COFF object file. The section may be longer,
+    because of padding.
+    """
     (sections,) = struct.unpack_from("<H", file, 2)
     for i in range(sections):
         name, size, start = struct.unpack_from("<8s8xII", file, 20 + 40 * i)
@@ -144,7 +150,7 @@ def zig_exports(library: str) -> set[str]:
     assert found.origin is not None
     base = pathlib.Path(found.origin).parent / "lib/libc/mingw"
     files = [path for folder in ("lib-common", "lib64") for path in (base / folder).glob("*.def*")]
-    # kernelbase has no import library. These libraries refer to it.
+    # kernelbase has no import library of its own, so its functions are searched in these libraries.
     named = "api-ms-win-" if library == "kernelbase" else f"{library}."
     texts = [path.read_text() for path in files if path.name.startswith(named)]
     return {name for text in texts for name in re.findall(r"(?m)^(\w+)", text)}

@@ -1,4 +1,4 @@
-"""Fixtures that run corral on a real Mac. The authors of these tests had no Mac."""
+"""Define the fixtures that run corral on a real Mac."""
 
 import json
 import os
@@ -11,7 +11,7 @@ MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 
 
 class Mac:
-    """Runs code under corral, as a client starts it, and without corral."""
+    """Run code under corral, as a client starts it, and without corral."""
 
     def __init__(self, place):
         self.place = os.path.realpath(place)
@@ -33,7 +33,7 @@ class Mac:
         return json.loads(done.stdout)
 
     def outside(self, code, *arguments):
-        """Run the same code without walls, as the control."""
+        """Run the same code without the sandbox, as the control."""
         command = [sys.executable, "-c", script(code), *arguments]
         return json.loads(
             subprocess.run(command, capture_output=True, check=True, timeout=60).stdout

@@ -1,4 +1,6 @@
-"""Test an allowlist on a real Mac: the wall opens one loopback port, on which corral's proxy listens."""
+"""Test an allowlist on a real Mac: the sandbox opens one loopback port, on which corral's proxy
+listens.
+"""
 
 import json
 import os
@@ -39,7 +41,7 @@ def web():
             end, _ = listener.accept()
             with end:
                 if not end.recv(1 << 16).startswith(b"GET"):
-                    return  # the test has closed the listener
+                    return  # the test is over, and sent END
                 end.sendall(HELLO)
 
     port = listener.getsockname()[1]
@@ -65,7 +67,7 @@ def test_the_proxy_port_is_the_only_one_reached(mac, web):
     assert mac.inside(GET, url, flags=flags) == "hello"
     assert mac.inside(GET, "http://elsewhere.test/", flags=flags) == 403
     assert mac.inside(REACH, flags=flags) == "connected"
-    # The port that the policy names is reached only through the proxy.
+    # A direct connection to another loopback port is denied.
     beside = socket.create_server(("127.0.0.1", 0))
     with beside:
         port = str(beside.getsockname()[1])

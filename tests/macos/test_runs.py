@@ -1,4 +1,6 @@
-"""Check on a real Mac that runtimes start under Seatbelt, limits work, and the whole tree ends."""
+"""Check on a real Mac that runtimes start under Seatbelt, that limits work, and that all processes
+of a run end.
+"""
 
 import json
 import os
@@ -88,7 +90,9 @@ def test_a_daemon_ends_with_its_target(mac):
 
 
 def test_programs_that_start_others_work(mac):
-    """/bin/sh executes another shell. git and python3 in /usr/bin execute the selected developer tools."""
+    """Run programs that execute another program: /bin/sh executes the selected shell, and git and
+    python3 in /usr/bin execute the selected developer tools.
+    """
     done = mac.run("/bin/sh", "-c", "echo hi")
     assert (done.returncode, done.stdout) == (0, b"hi\n"), done.stderr
     if not developer_tools.find_directory():
@@ -145,7 +149,9 @@ ENDED_MEANWHILE = 64
 
 
 def test_a_fork_bomb_is_bounded(mac):
-    """The limit includes the user's processes at planning. Each that ends meanwhile makes room for one more."""
+    """The limit is computed when the run is planned, and includes the user's other processes. If
+    some of them end before the fork bomb starts, the target can start as many more.
+    """
     code = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n, flush=True)"
     error, count = map(int, mac.run(sys.executable, "-c", code, flags=MANY).stdout.split())
     assert error == 35

@@ -1,4 +1,6 @@
-"""Run MCP servers on a real Mac. Their project has a `.env`, which a server looks for and may not read."""
+"""Run MCP servers on a real Mac. Their project has a `.env` file, which the servers look for and
+may not read.
+"""
 
 import json
 import os
@@ -40,7 +42,7 @@ def exchange(process, *messages):
 
 
 def installed_version(python):
-    """Return the version of `mcp` for this interpreter, or "" if there is none."""
+    """Return the version of `mcp` for this interpreter, or "" if `mcp` is not installed."""
     code = "import importlib.metadata as found; print(found.version('mcp'))"
     if not python:
         return ""

@@ -1,4 +1,6 @@
-"""Try Seatbelt from inside: each act is denied under the profile and succeeds without it."""
+"""Try forbidden acts from inside Seatbelt: each act is denied under the profile and succeeds
+without it.
+"""
 
 import os
 import socket
@@ -154,7 +156,9 @@ def test_the_callers_environment_is_not_inherited(mac):
 
 
 def test_ungranted_files_look_absent(mac, secret):
-    """node's existsSync uses access(2), for which Seatbelt has a separate operation."""
+    """Check node's existsSync too, because it uses access(2), for which Seatbelt has a separate
+    operation.
+    """
     there = "answer = os.access(sys.argv[1], os.F_OK)"
     assert mac.inside(there, secret) is False
     assert mac.inside(there, secret, flags=("--read", mac.place)) is True
@@ -171,7 +175,9 @@ STAT = "answer = os.stat(sys.argv[1]).st_size"
 
 
 def test_a_clone_copies_no_hidden_file(mac):
-    """macOS checks only the top directory of a clone. If clones were allowed, they would copy hidden files."""
+    """Check that clones are denied. macOS checks only the top directory of a clone, so an allowed
+    clone would copy hidden files.
+    """
     os.makedirs(f"{mac.place}/project")
     with open(f"{mac.place}/project/.env", "w") as file:
         file.write("told")
@@ -228,7 +234,9 @@ def test_a_repository_cannot_be_created_in_a_grant(mac):
 
 
 def test_a_grant_in_another_spelling_works(mac, secret):
-    """Most volumes ignore case, and Seatbelt compares paths in the kernel's spelling."""
+    """Name the grant in upper case. Most volumes ignore case, but Seatbelt compares paths in the
+    kernel's spelling, so corral has to find that spelling.
+    """
     with open(f"{mac.place}/.env", "w") as file:
         file.write("hidden")
     other = os.path.join(os.path.dirname(mac.place), os.path.basename(mac.place).upper())

@@ -20,7 +20,7 @@ settings.register_profile("short", deadline=None, database=None, max_examples=50
 settings.register_profile("long", deadline=None, database=None, max_examples=1000)
 
 
-@pytest.hookimpl(trylast=True)  # at this point pytest knows --rigs
+@pytest.hookimpl(trylast=True)  # `--rigs` is known only after the configuration
 def pytest_configure(config):
     settings.load_profile("long" if "long" in rigs.declared() else "short")
     config.addinivalue_line("markers", "links: needs symbolic links, a privilege on Windows")
@@ -37,8 +37,8 @@ def pytest_runtest_setup(item):
 
 @functools.cache
 def without_links() -> str:
-    """Return why this Windows cannot make symbolic links, or an empty text. Wine reports success
-    and makes none.
+    """Return why this Windows cannot make symbolic links, or "" if it can. Wine reports success and
+    makes none, so the link is checked.
     """
     with tempfile.TemporaryDirectory() as place:
         try:

@@ -1,4 +1,4 @@
-"""Test `few_ctypes`, and that it uses ctypes if CPython's private module differs."""
+"""Test `few_ctypes`, and that it uses ctypes if CPython's private module lacks a function."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ print("ctypes" in sys.modules)
 def test_functions_are_called_with_and_without_the_private_module(module, imported):
     """Call C functions with the private module, and with ctypes in its place.
 
-    ctypes is the control, because it has to give the same results.
+    ctypes is the control, because both have to give the same results.
     """
     argv = [sys.executable, "-I", "-S", "-c", USE, str(SOURCE), module]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

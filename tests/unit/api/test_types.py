@@ -62,7 +62,9 @@ def test_requested_streams_are_not_optional(tmp_path):
 
 
 def test_type_checkers_find_mistakes_in_policies_and_streams(tmp_path):
-    """Check that each mistake is an error in its line. This is the control for the tests above."""
+    """Check that each mistake is an error in its line. This is the control for the tests above,
+    because a checker that finds nothing would pass them.
+    """
     lines = ["import corral"]
     lines += [f"corral.run(['x'], {policy})" for policy in BAD]
     lines += [

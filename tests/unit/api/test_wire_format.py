@@ -1,5 +1,5 @@
-"""Test that plans and endings arrive unchanged, and that the decoder makes only corral's
-records.
+"""Test that plans and endings are decoded unchanged, and that the decoder makes no objects other
+than corral's records.
 """
 
 import marshal
@@ -17,7 +17,7 @@ from corral.policy.model import CONTROLS
 from corral.programs.model import Program
 from corral.record import replace
 
-# File names are bytes: lone surrogates stand for bytes that are not UTF-8.
+# File names are bytes. Python shows bytes that are not UTF-8 as lone surrogates.
 words = st.text() | st.binary(max_size=20).map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 lists = st.lists(words, max_size=4).map(tuple)
 numbers = st.integers(min_value=0, max_value=2**63)

@@ -1,4 +1,4 @@
-"""Test the parser of flags, also with random input, on which it must not crash."""
+"""Test the parser of flags, also with random input, which must not crash it."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,9 @@ def test_a_value_may_be_anything(value):
 
 @pytest.mark.parametrize("value", ["--", "--strict", "--size", "-v"])
 def test_a_forgotten_value_is_not_the_next_option(value):
-    """`--read $UNSET -- server` would name a file `--`, and start another command."""
+    """If the parser took `--` as the value in `--read $UNSET -- server`, it would grant a file
+    `--`, and start another command.
+    """
     with pytest.raises(UsageError) as caught:
         parse(FLAGS, ["--read", value, "cmd"])
     assert caught.value.message == "--read needs a value: PATH"

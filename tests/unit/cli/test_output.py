@@ -1,4 +1,4 @@
-"""Test that corral's output arrives, whatever the encoding of the stream."""
+"""Test that corral's output can be written to a stream with any encoding."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def printed(monkeypatch, encoding: str, *, system: str, line: str) -> bytes:
 
 @pytest.mark.parametrize("encoding", ["cp1252", "cp437", "cp932", "utf-8"])
 def test_a_pipe_on_windows_gets_utf8(monkeypatch, encoding):
-    """By default Python would write in the system's code page, which lacks symbols and is wrong for
-    JSON.
+    """Check the bytes in the pipe. By default Python would write in the system's code page, which
+    lacks corral's symbols, and JSON has to be UTF-8.
     """
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
     found = printed(monkeypatch, encoding, system="win32", line="[✓] it works")

@@ -133,8 +133,8 @@ ARGUMENTS = [
 
 @pytest.mark.parametrize("name", ["a.json", "a.toml", "a.yaml"])
 def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
-    """Check arguments, addresses, a remote server's headers, and other settings on the same
-    line.
+    """Check that secrets are masked in arguments, in addresses, in a remote server's headers, and
+    in other settings on the same line.
     """
     args = json.dumps([*ARGUMENTS, "postgres://me:passw0rd@db/x", "kept"])
     text = {
@@ -239,8 +239,8 @@ def test_a_broken_file_is_reported_and_not_changed(config, content):
 
 
 def test_a_half_written_file_is_an_error_or_is_complete(config):
-    """Cut a file at every byte. A client that is killed while it writes leaves the beginning of a
-    file.
+    """Cut a file at every byte, because a client that is killed while it writes leaves only the
+    beginning of a file.
     """
     content = TEXT.encode()
     for length in range(1, len(content)):
@@ -258,7 +258,7 @@ def test_a_huge_file_is_refused_without_reading_it(config):
 
 
 def test_a_large_file_is_accepted(config):
-    """`.claude.json` also has histories, so it may be large."""
+    """Use a large file, because `.claude.json` also has histories."""
     history = [{"display": f"line {n}", "pasted": {}} for n in range(5_000)]
     text = json.dumps(
         {"history": history, "projects": {"/p": {"mcpServers": {"a": {"command": "node"}}}}}
@@ -337,7 +337,7 @@ with lock_client_file(sys.argv[2], dry_run=False) as file:
 
 @pytest.mark.parametrize("moment", [1, 2, 3])
 def test_a_crash_at_any_step_loses_nothing(config, moment):
-    """Kill corral before it replaces each of backup, record and configuration."""
+    """Kill corral just before it replaces the backup, the record or the configuration."""
     source = os.path.dirname(os.path.dirname(os.path.dirname(edit_file.__file__)))
     argv = [sys.executable, "-c", CRASH, source, str(config), str(moment)]
     assert subprocess.run(argv, check=False).returncode == 9
@@ -580,7 +580,7 @@ def test_corral_is_written_with_the_path_that_started_it(home, monkeypatch):
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert find_corral() == str(link)  # an upgrade may remove the target of the link
+    assert find_corral() == str(link)  # the target of the link may be removed by an upgrade
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
     assert find_corral() == real
@@ -608,7 +608,7 @@ def test_a_corral_in_a_temporary_directory_is_refused(home, monkeypatch, place):
     monkeypatch.setattr(sys, "argv", [program(home / place)])
     with pytest.raises(SandboxError, match="temporary directory") as caught:
         find_corral()
-    assert "`uv tool install .`" in caught.value.hint  # corral is in no package index
+    assert "`uv tool install .`" in caught.value.hint  # no package index has corral
 
 
 @pytest.mark.parametrize("word", ["corral", "/x/corral", "C:\\x\\corral.exe", "CORRAL.EXE"])

@@ -1,5 +1,5 @@
-"""Test wrapping and unwrapping of text: values keep their meaning, and all other text keeps its
-bytes.
+"""Test how servers in a text are wrapped and unwrapped: values keep their meaning, and all other
+text keeps its bytes.
 """
 
 import json
@@ -27,8 +27,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can have, except those that `json.dumps` writes in a
-# form that TOML does not read.
+# Every character that a configuration file can have, except for those that `json.dumps` escapes in
+# a form that TOML does not read.
 LETTERS = st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x7f")
 TEXTS = st.text(LETTERS, max_size=8) | st.sampled_from(
     ["-y", "# no", "x: y", "'", '"', "// x", "~", "\\", "[", "true"]
@@ -175,7 +175,7 @@ class Writer:
                     return candidate
             except pyyaml.YAMLError:
                 continue
-        return reject()  # PyYAML's writer does not restore every text
+        return reject()  # PyYAML cannot write this text so that it reads it back
 
 
 @st.composite
@@ -210,13 +210,13 @@ def configurations(draw):
     except (
         ValueError,
         SandboxError,
-    ):  # this is an error of PyYAML's writer, which no real file has
+    ):  # PyYAML's writer made an invalid text
         reject()
     return form, mark + text, servers
 
 
 def tables(data, servers):
-    """Return the entries by name, from the place where the format has them."""
+    """Return the servers' entries by name, wherever they are in the data."""
     found = {}
 
     def walk(value):
@@ -653,7 +653,9 @@ def test_two_servers_with_one_name_in_a_list_are_left():
     ],
 )
 def test_lines_that_cannot_be_changed_safely_stay(text):
-    """A splice would break these forms of YAML. The second parser notices it, so the lines stay."""
+    """Check that these lines of YAML stay as they are. Inserting text would break them, which the
+    second parser notices.
+    """
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)
     first, second = done.outcomes
@@ -663,7 +665,7 @@ def test_lines_that_cannot_be_changed_safely_stay(text):
 
 
 def test_a_wrong_splice_is_refused(monkeypatch):
-    """Make every splice wrong. This is the control for the test above."""
+    """Make every inserted text wrong. This is the control for the test above."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -697,13 +699,13 @@ def state_of(entry, **request):
 
 @pytest.mark.parametrize("name", [*CERTIFICATES, *VARIABLES, *EXCEPTIONS, "XDG_RUNTIME_DIR"])
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
-    """A proxy could read everything that is sent to allowed hosts, and the target can read
-    certificate files.
+    """Refuse these variables in a file. A proxy could read everything that is sent to allowed
+    hosts, and a certificate variable could name a secret file, which the target may then read.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
     assert state_of(entry) == "refused"
-    monkeypatch.setenv(name, "/home/me/.ssh")  # the user's environment has the same value
+    monkeypatch.setenv(name, "/home/me/.ssh")  # the user has set the same value
     assert state_of(entry) == "wrapped"
     for value in (f"${{{name}}}", f"${{env:{name}}}", None):
         assert state_of({"command": "srv", "env": {name: value}}) == "wrapped"
@@ -724,7 +726,9 @@ def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
-    """The user chose the directories on the user's own PATH. The file chose all others."""
+    """Refuse directories on PATH that only the file names. The user chose only the directories on
+    the user's own PATH.
+    """
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
     env = {"PATH": value}
@@ -746,7 +750,9 @@ def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_registry(name):
-    """A settings file in the project could send any of the user's variables to any registry."""
+    """Refuse these variables in a project's file, because their values could send any of the user's
+    variables to any registry.
+    """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
     assert state_of({"command": "uvx", "args": ["pkg"], "env": env}) == "refused"
@@ -762,13 +768,15 @@ def test_a_project_cannot_choose_the_registry(name):
     ],
 )
 def test_a_profile_applies_only_to_an_unmodified_package(more):
-    """Code that is started together with the package would get the grants of a well-known server."""
+    """Refuse other code that is started together with the package, because that code would get the
+    grants of a well-known server.
+    """
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
     assert state_of({**entry, **more}) == "refused"
     assert state_of({**entry, **more}, use_profiles=False) == "wrapped"
     assert state_of({**entry, **more}, flags=("--profile", "sqlite")) == "wrapped"
-    # A profile that grants nothing beyond the defaults is harmless.
+    # This profile grants nothing beyond the defaults, so other code gains nothing from it.
     words = [word.replace("sqlite", "time") for word in {**entry, **more}["args"]]
     assert state_of({**entry, **more, "args": words}) == "wrapped"
 
@@ -828,7 +836,9 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, environment, cwd, notify):
-    """Run the part of `prepare` that reads the server's files, on any host."""
+    """Run only the step of `prepare` that reads the server's files, because this step works on any
+    host.
+    """
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]
@@ -836,7 +846,7 @@ def resolved(command, sources, *, environment, cwd, notify):
 
 
 def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
-    """corral may not be able to start the package on Windows, so the entry stays as it is, and the
+    """Leave the entry as it is, because corral may not be able to start the package on Windows. The
     message names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'

@@ -39,7 +39,9 @@ def test_equal_denials_are_counted():
 
 
 def test_a_flag_that_is_too_long_is_left_out():
-    """A flag that was cut would allow another path, or end within a quoted word."""
+    """Check that a long flag is not cut, because the rest would allow another path, or end within a
+    quoted word.
+    """
     denials = Denials()
     for name in ("a b" * 50, "a b" * 200):
         denials.add("path", f"/{name}", allow=f"--write {shlex.quote(f'/{name}')}")
@@ -86,7 +88,7 @@ def test_long_texts_are_cut():
     denials.add("name", "a" * 10_000, allow="b" * 10_000, why="c" * 10_000)
     (row,) = denials.rows()
     assert max(len(row.destination), len(row.why)) == 300
-    assert row.allow == ""  # half a path is another path
+    assert row.allow == ""  # a flag that is cut would allow another path
 
 
 def test_a_path_with_odd_characters_is_quoted():
@@ -214,7 +216,9 @@ def test_any_text_becomes_one_line(text):
 
 
 def test_denials_after_the_end_are_not_recorded(tmp_path):
-    """A thread of a proxy may still wait for a lookup when the report is made."""
+    """Add a denial after the report, as a proxy's thread does that still waits for a lookup when
+    the report is made.
+    """
     path = tmp_path / "audit"
     fd = open_audit(str(path))
     denials = Denials(audit=Audit(fd))

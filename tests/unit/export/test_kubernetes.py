@@ -1,4 +1,4 @@
-"""Test the Kubernetes objects of each policy, and the policies that are refused."""
+"""Test the Kubernetes objects that are made from policies, and the policies that are refused."""
 
 import json
 
@@ -41,9 +41,7 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Return whether a pod meets the Pod Security standard "restricted", by the fields that it
-    lists.
-    """
+    """Yield for each field of a pod whether it meets the Pod Security standard "restricted"."""
     context = spec["securityContext"]
     yield context["runAsNonRoot"] is True
     yield context["runAsUser"] != 0
@@ -78,7 +76,7 @@ def test_ports_of_names_are_open_to_public_addresses_only():
     allow = ["api.example.com", "*.example.org:8443", "10.1.0.0/16:5432-5440"]
     dns, public, network = objects({"network": {"allow": allow}})["NetworkPolicy"]["spec"]["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
-    # A cache on the node is not a pod, so a selector of pods does not reach it.
+    # A DNS cache that runs on the node is not a pod, so only an address can allow it.
     addresses = {one["ipBlock"]["cidr"] for one in dns["to"] if "ipBlock" in one}
     assert addresses == {"169.254.20.10/32", "169.254.169.254/32"}
     assert [port["port"] for port in public["ports"]] == [80, 443, 8443]
@@ -122,7 +120,7 @@ def test_the_policy_inside_the_pod_omits_limits_that_the_pod_enforces():
         "resources"
     ]
     assert resources["limits"] == {"memory": "128Mi", "cpu": "500m", "ephemeral-storage": "2048Mi"}
-    from_data(policy_document(made.pod), "inside")  # corral itself reads the policy
+    from_data(policy_document(made.pod), "inside")  # corral accepts this policy
 
 
 UNITS = {"Mi": 1 << 20, "m": 1, "": 1}
@@ -336,7 +334,9 @@ def test_all_versions_of_a_server_have_one_name(one, other):
 
 
 def test_selectors_match_the_pods_of_this_server_only():
-    """A chart's pods often have the standard label `app.kubernetes.io/name` with the same value."""
+    """Check that no selector matches a pod of a chart, which often has the standard label
+    `app.kubernetes.io/name` with the same value.
+    """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}
     labels = found["Deployment"]["template"]["metadata"]["labels"]
@@ -372,7 +372,8 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
     assert found["Pod"]["spec"]["restartPolicy"] == "Never"
     assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
     assert "Service" in found
-    # The controls: sessions have the timeout, not the pod that waits for them.
+    # The controls: without a port the timeout applies to each session, not to the pod that waits
+    # for sessions. Without a timeout there is a Deployment.
     waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
     assert "activeDeadlineSeconds" not in waiting
     assert "Deployment" in objects({"network": {"listen": [8080]}})
@@ -412,7 +413,7 @@ OBJECTS_OF_COMMANDS = {
 @pytest.mark.parametrize("limits", [{}, {"timeout": "5m"}])
 def test_printed_commands_name_objects_that_are_written(listen, limits, sandbox):
     if listen and limits and sandbox:
-        return  # refused
+        return  # corral refuses this combination
     made = workload({"network": {"listen": listen}, "limits": limits})
     written = (
         kubernetes.make_sandbox_objects(made, replicas=2)
@@ -429,7 +430,9 @@ def test_printed_commands_name_objects_that_are_written(listen, limits, sandbox)
 
 
 def test_each_server_has_its_own_secret_and_field_manager():
-    """The second server's `kubectl create secret` would fail if both had one Secret."""
+    """Check that two servers share no Secret, because `kubectl create secret` would fail for the
+    second server.
+    """
     lines = []
     for name, server in (("one", "npm:one"), ("two", "npm:two")):
         made = workload({"environment": {"secrets": ["TOKEN"]}})
@@ -456,8 +459,8 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """A template without a network policy reaches the internet, and a claim with variables gets no
-    warm sandbox.
+    """Check both fields, because a template without a network policy can reach the internet, and a
+    claim with variables gets no warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
@@ -471,7 +474,9 @@ def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
 
 
 def test_each_sandbox_of_a_pool_has_its_own_state_and_service():
-    """Sandboxes on two nodes cannot mount the same claim."""
+    """Check that each sandbox has its own claim for its state, because sandboxes on two nodes
+    cannot mount the same claim.
+    """
     made = workload({"filesystem": {"state": True}, "network": {"listen": [8080]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
     assert "PersistentVolumeClaim" not in found

@@ -12,12 +12,13 @@ from unit.platforms.linux.bpf_simulator import JEQ, JSET, decode, run
 
 MACHINES = ("x86_64", "aarch64")
 WIDE = (1 << 64) - 1
-# In a container the target is PID 1, and the runtime calls exec under the filter.
+# The profile differs from corral's filter in these calls, because in a container the target is PID
+# 1, and the runtime calls execve under the filter.
 DIFFERENT = {*seccomp_rules.not_init(), "execve"}
 
 
 def is_allowed(profile, name, arguments):
-    """Evaluate the profile by the OCI runtime specification."""
+    """Return whether the profile allows the call, as the OCI runtime specification defines it."""
     for entry in profile["syscalls"]:
         if name in entry["names"] and all(
             arguments[one["index"]] & one["value"] == one["valueTwo"]
@@ -36,7 +37,9 @@ def matches(profile, name, arguments):
 
 
 def argument_tuples(program):
-    """Return arguments for every branch of the filter: its constants, and neighbouring bits."""
+    """Return arguments that reach every branch of the filter: its constants, also with one bit
+    changed, and random mixtures.
+    """
     words = sorted({k for code, _, _, k in program if code in {JEQ, JSET}})
     values = [0, 1, WIDE, 1 << 32, *words, *(word ^ 1 for word in words)]
     values += [word | 0xABCD << 32 for word in words]
@@ -68,7 +71,7 @@ def test_the_profile_allows_the_calls_of_the_filter(machine, subprocess):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_rules_of_one_call_do_not_overlap(machine):
-    """Runtimes try rules in any order, so no arguments may match two rules."""
+    """Check that no arguments match two rules, because runtimes try the rules in any order."""
     profile = build_profile(machine, subprocess=False)
     program = decode(
         seccomp_rules.compile_filter(
@@ -87,7 +90,7 @@ def test_rules_of_one_call_do_not_overlap(machine):
 
 def test_processes_are_denied_without_allow_subprocess():
     without, with_ = (build_profile("x86_64", subprocess=asked) for asked in (False, True))
-    fork = (17, 0, 0, 0, 0, 0)  # clone with SIGCHLD only
+    fork = (17, 0, 0, 0, 0, 0)  # the only flag of clone is SIGCHLD
     thread = (0x10000, 0, 0, 0, 0, 0)
     assert is_allowed(without, "clone", thread)
     assert not is_allowed(without, "clone", fork)

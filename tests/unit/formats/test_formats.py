@@ -1,4 +1,4 @@
-"""Test positions in JSON, TOML and YAML: every value has a span, and errors have a line."""
+"""Test positions in JSON, TOML and YAML: every value has a span, and every error has a line."""
 
 import json
 import math
@@ -36,8 +36,8 @@ def check_spans(form, text, value):
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([None, 1, 2, "\t"]), st.booleans())
 def test_json_values_have_positions(value, indent, ascii_only):
-    """Each value that may be a server has a position. Elsewhere a large value has one position as a
-    whole.
+    """Check that each value that may be a server has its own position. A large value elsewhere has
+    one position for all of its content.
     """
     whole = {"mcpServers": value, "history": [value]}
     text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only)
@@ -122,8 +122,8 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Read a deep document. `tomllib` refuses lists and inline tables of this depth, but accepts
-    dotted keys.
+    """Read a deeply nested document. `tomllib` refuses lists and inline tables of this depth, but
+    accepts dotted keys.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}
@@ -314,7 +314,9 @@ def test_an_invalid_yaml_tag_is_an_error(text):
     ids=["a text", "escapes", "a comment", "comments"],
 )
 def test_a_large_file_needs_little_memory(text):
-    """Measure the memory, because `corral status` reads a project's file, which may be large."""
+    """Measure the memory for a large file, because `corral status` reads files of a project, which
+    may be large.
+    """
     tracemalloc.start()
     try:
         jsonc.read(text)

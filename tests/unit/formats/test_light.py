@@ -1,4 +1,4 @@
-"""Compare corral's small JSON and SHA-256 with the results of `json` and `hashlib`."""
+"""Compare corral's own small JSON and SHA-256 functions with `json` and `hashlib`."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Check that proposals of a watched run are small, and never name sensitive paths."""
+"""Check that few accesses are proposed after a watched run, and never sensitive paths."""
 
 import os
 import socket
@@ -57,7 +57,9 @@ def test_reading_proposes_the_project_and_writing_the_file(home):
 
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
-    """Check links that lead to a secret's directory, in its usual place and elsewhere."""
+    """Use links whose target is a secret's directory: in the usual place of the secret, and in
+    another place.
+    """
     (home / "kept").mkdir()
     (home / "kept/credentials").write_text("x")
     for name, end in ((".aws", "kept"), ("link", "kept"), ("other", "data")):
@@ -81,7 +83,9 @@ def test_sensitive_paths_are_listed_and_not_proposed(home, path, write):
 
 @pytest.mark.parametrize("name", ["s", "link"])
 def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, name):
-    """A socket in a home or in /tmp may belong to docker, tmux or an editor, which run any program."""
+    """Check that no socket is proposed. A socket in a home or in /tmp may belong to docker, tmux or
+    an editor, which run any program for a client.
+    """
     path = f"{home}/{name}"
     with socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.chdir(home)
@@ -193,7 +197,9 @@ def found_variables(folder, text, environment, given=()):
 
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
-    """The target may have replaced its code, in a write grant, with a pipe or an endless file."""
+    """Replace the code with a pipe and with an endless file, as a target can if its code is in a
+    write grant.
+    """
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")
     assert found_variables(tmp_path, "process.env.NAME", {"NAME": "1"}) == ["NAME"]
