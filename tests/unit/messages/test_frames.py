@@ -178,7 +178,7 @@ def test_every_value_written_as_json_is_read(value, ascii_only, end):
     try:
         line = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False).encode()
     except (ValueError, UnicodeEncodeError):
-        return  # infinity, or half of a surrogate pair
+        return  # JSON cannot have infinity, and UTF-8 cannot have half of a surrogate pair
     assert frames.decode(line + end) == value
 
 

@@ -1,6 +1,4 @@
-"""Test that hidden and misleading parts of a definition are marked, and that ordinary texts get no
-mark.
-"""
+"""Test that hidden and misleading text in a definition is marked, and that ordinary text is not."""
 
 import pytest
 

@@ -89,7 +89,7 @@ def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name
     assert (problem["id"], problem["error"]["code"]) == (1, REFUSED)
     assert f"mcp.{table}.deny" in problem["error"]["message"]
     assert seen.denied[0][1] == name
-    # Some servers would obey a notification with the same method.
+    # A notification with the same method is dropped, because some servers would obey it.
     routed = guard.from_client(line(method=method, params=params))
     assert (routed.onward, routed.back) == (b"", b"")
     for rules in ({}, {"deny": {table: ["other"]}}, {"allow": {table: ["*"]}}):
@@ -221,7 +221,9 @@ def test_requests_of_the_server_pass_only_if_allowed(method):
 
 @pytest.mark.parametrize("method", REQUESTS[:3])
 def test_requests_inside_an_answer_need_permission_too(method):
-    """In protocol 2026-07-28 a server sends no requests, but asks for input in an answer."""
+    """Refuse such requests too. In protocol 2026-07-28 a server sends no requests, but asks for
+    input in an answer.
+    """
     result = {"resultType": "input_required", "inputRequests": {"q": {"method": method}}}
     for change in (result, {"inputRequests": {}, "InputRequests": result["inputRequests"]}, {"inputRequests": [1]}):  # fmt: skip
         guard, _ = make()
@@ -276,7 +278,7 @@ def test_an_answer_without_a_request_is_dropped():
 
 
 def test_an_answer_is_checked_by_the_method_of_its_request():
-    """The rules for a list depend on the request, whatever the answer looks like."""
+    """Check that the request decides which rules apply, whatever the answer contains."""
     guard, _ = make(deny={"tools": ["b"]})
     ask(guard, "tools/list", identity=1)
     ask(guard, "prompts/list", identity=2)
@@ -285,7 +287,7 @@ def test_an_answer_is_checked_by_the_method_of_its_request():
     assert ask(guard, "tools/list", identity=3).onward
     assert guard.from_client(
         line(id=3, method="prompts/list")
-    ).back  # a request with this id waits already
+    ).back  # refused: a request with this id is waiting
     assert read(answer(guard, hidden, 3).onward)["tools"] == []
 
 
@@ -346,7 +348,7 @@ def test_a_message_that_is_too_long_gets_an_error():
     problem = json.loads(guard.from_server(long).onward)
     assert problem["id"] == 5
     assert "mcp.max_message" in problem["error"]["message"]
-    assert guard.from_server(long).onward == b""  # no request waits any more
+    assert guard.from_server(long).onward == b""  # no request with this id is waiting any more
     assert json.loads(guard.from_client(long).back)["id"] == 5
     assert seen.calls == [("a", "refused")]
 
@@ -422,7 +424,7 @@ def test_every_small_change_of_a_definition_is_found(schema):
 
 
 def test_a_request_in_other_case_is_refused_inside_an_answer():
-    """Some parsers ignore the case of names."""
+    """Write the key in another case, because some parsers ignore the case of names."""
     guard, _ = make(requests=["roots"])
     ask(guard, "tools/call", {"name": "a"})
     error = {"code": 1, "Code": -32042, "message": "m"}

@@ -1,4 +1,4 @@
-"""Test the check of destinations: every decision, and the recorded denial."""
+"""Test how destinations are checked: every decision, and the recorded denial."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def check(*allow, **options):
 
 
 def to(host, port):
-    """Return a destination as an engine makes it."""
+    """Return a destination for an address or a name, as a proxy or the gateway makes it."""
     try:
         return address_destination(parse_address(host), port)
     except ValueError:
@@ -64,7 +64,7 @@ def test_an_allowed_destination_records_nothing(host, port):
         ("10.0.0.1", 23, "address", "10.0.0.1:23", "10.0.0.1:23", ""),
         ("::1", 80, "address", "[::1]:80", "[::1]:80", ""),
         ("::ffff:11.0.0.1", 22, "address", "11.0.0.1:22", "11.0.0.1:22", ""),
-        ("224.0.0.1", 22, "address", "224.0.0.1:22", "", ""),  # naming the address has no effect
+        ("224.0.0.1", 22, "address", "224.0.0.1:22", "", ""),  # multicast stays refused
         ("::ffff:224.0.0.1", 22, "address", "224.0.0.1:22", "", ""),
         ("198.18.0.7", 80, "address", "198.18.0.7:80", "", "no name has this address"),
         ("::ffff:198.18.0.7", 80, "address", "198.18.0.7:80", "", "no name has this address"),
@@ -128,10 +128,10 @@ def test_hellos_are_checked_on_ports_of_tls():
         ("api.example", 443, ["169.254.169.254"], [],
          [("api.example (169.254.169.254:443)", "169.254.169.254:443", "metadata")]),
         ("api.example", 443, ["9.9.9.9"], [], [("api.example (9.9.9.9:443)", "9.9.9.9:443", "the host's own")]),
-        ("api.example", 443, ["172.16.0.9"], ["172.16.0.9"], []),  # admitted by the user's config
-        ("api.example", 22, ["10.9.9.9"], ["10.9.9.9"], []),  # allowed by the policy, at this port
+        ("api.example", 443, ["172.16.0.9"], ["172.16.0.9"], []),  # the user's config admits it
+        ("api.example", 22, ["10.9.9.9"], ["10.9.9.9"], []),  # the policy allows it at this port
         ("10.1.2.3", 22, ["10.1.2.3"], ["10.1.2.3"], []),
-        ("127.0.0.1", 80, ["127.0.0.1"], [], [("127.0.0.1:80", "127.0.0.1:80", "loopback")]),  # 0.0.0.0/0 means the internet
+        ("127.0.0.1", 80, ["127.0.0.1"], [], [("127.0.0.1:80", "127.0.0.1:80", "loopback")]),  # the policy's 0.0.0.0/0 means only the internet
     ],
 )  # fmt: skip
 def test_the_guard_checks_every_address(host, port, found, good, denied):

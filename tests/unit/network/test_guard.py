@@ -109,7 +109,9 @@ def test_public_addresses_are_accepted(text):
 
 
 def test_addresses_that_the_standard_library_calls_global_are_refused():
-    """Check that corral's table has such addresses. If this fails, the standard library has changed."""
+    """Check that corral refuses some addresses that the standard library calls global. If this test
+    fails, the standard library has changed.
+    """
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken
 
@@ -165,7 +167,7 @@ def test_some_addresses_are_never_admitted():
 def test_an_embedded_address_is_admitted_like_the_address_itself():
     mapped = parse_address("::ffff:10.0.0.1")
     assert why_refused(mapped, admitted=[parse_network("10.0.0.0/8")]) is None
-    # Naming the outer address does not admit the embedded one.
+    # The embedded address is not admitted if only the outer address is named.
     assert (
         why_refused(parse_address("64:ff9b::10.0.0.1"), admitted=[parse_network("64:ff9b::/96")])
         is not None

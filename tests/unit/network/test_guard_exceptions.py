@@ -1,5 +1,5 @@
-"""Test the exceptions from the address guard in the user's config: accepted entries, and the
-addresses that they admit.
+"""Test the exceptions from the address guard in the user's config: which entries are accepted, and
+which addresses they admit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GOOD = {
     "169.254.7.7": ("169.254.7.7", "169.254.7.8"),
     "64:ff9b:1::/48": ("64:ff9b:1::808:808", "64:ff9b:1::a00:1"),
 }
-"""For each entry, an address that it admits, and one that it does not admit."""
+"""For each entry, an address that the entry admits, and an address that it does not admit."""
 
 
 @pytest.mark.parametrize("entry", GOOD)

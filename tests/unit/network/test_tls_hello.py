@@ -1,4 +1,4 @@
-"""Test the search for the name in a ClientHello, with hellos of the ssl module."""
+"""Test the search for the host's name in a ClientHello, with ClientHellos of the ssl module."""
 
 import ssl
 import string
@@ -167,7 +167,9 @@ def test_malformed_hellos_are_refused(what):
 
 
 def test_the_unchanged_hello_is_valid():
-    """This is the control: each malformed hello differs from this one only in the named error."""
+    """Read the hello from which the malformed hellos are made. This is the control, because each
+    malformed hello differs from it in one point.
+    """
     assert read(build(GOOD)) == Hello(state="name", name="a.example")
     assert read(build(GOOD + extension(5, b""), session=bytes(32))).state == "name"
     assert read(build(sni(b"a" * 255))).state == "name"

@@ -1,4 +1,4 @@
-"""Test the parser of mountinfo, and the search for a path's position on its disk."""
+"""Test how mountinfo is parsed, and how a path is translated to its path on the disk."""
 
 import sys
 

@@ -95,7 +95,7 @@ names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_s
 
 @given(names)
 def test_windows_reads_an_accepted_path_as_corral_does(name):
-    """Compare with ntpath, which reads a path as Windows does."""
+    """Compare with ntpath, which splits a path as Windows does."""
     try:
         plain = windows.normalize("C:\\data\\" + name)
     except windows.Refused:
@@ -169,8 +169,8 @@ def test_other_roots_are_accepted(path):
 
 
 def test_protected_directories_are_found_under_other_names():
-    """Check a short name and a path through a link. The path of a grant was resolved in the same
-    way.
+    """Name the directories by a short name and through a link. corral resolves them, as it resolves
+    the path of a grant.
     """
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
     known = windows.known_directories(

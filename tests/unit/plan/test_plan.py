@@ -1,4 +1,4 @@
-"""Test when `plan.decide` degrades and when it refuses."""
+"""Test when `plan.decide` drops a control with a warning, and when it refuses."""
 
 import pytest
 
@@ -21,7 +21,9 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return options: `always` enforces every control except those in `needs`, which need capabilities."""
+    """Return one option for each control. The options for the controls in `needs` need these
+    capabilities. All others work always.
+    """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
     return {**always, **named}
@@ -108,7 +110,9 @@ def test_a_refusal_lists_everything_missing_with_hints():
 
 
 def test_a_refused_wall_names_the_obstacles_of_its_first_and_last_option():
-    """The last option may fail for a reason that the user can remove. A default limit names one reason."""
+    """Name the last option too, because it may fail for a reason that the user can remove. A
+    default limit names only the first option's reason.
+    """
     chain = (Option(mechanism="best", needs=("a", "b")), Option(mechanism="last", needs=("c", "d")))
     machine = host(a="absent", b="absent", c="proven", d="absent")
     with pytest.raises(UnenforceableError) as caught:
@@ -139,7 +143,9 @@ def test_a_control_without_options_is_missing():
     ],
 )
 def test_the_first_option_with_proven_needs_is_taken(statuses, expected):
-    """An unknown finding counts as absent, and so does a capability that was never probed."""
+    """Check that an unknown finding counts as absent, and that a capability that was never probed
+    does too.
+    """
     chain = (
         Option(mechanism="best", needs=("a", "b"), status="verified"),
         Option(mechanism="second", needs=("a",), status="cooperative", note="weaker"),

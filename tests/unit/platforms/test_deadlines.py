@@ -1,4 +1,4 @@
-"""Test that deadlines come before samples, however long a target makes a sample."""
+"""Test that deadlines come before samples, however long a sample takes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Clock:
 
 
 class SlowChild:
-    """A tree whose measurement never ends by itself. Each step takes a second."""
+    """A process tree whose measurement ends only if it is interrupted. Each step takes a second."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -85,7 +85,7 @@ def test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory(clo
     assert clock.now == 1000.0 + deadlines.GRACE_SECONDS
     watched.run_due()
     assert child.acts[-1] == "kill"
-    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # the last sample took no time
+    assert clock.now == 1000.0 + deadlines.GRACE_SECONDS  # no sample took any time after that
 
 
 def test_a_signal_interrupts_a_sample(clock):
@@ -118,7 +118,7 @@ def test_a_timeout_counts_time_in_which_the_machine_sleeps(clock):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has one clock for both")
 def test_the_grace_does_not_count_time_in_which_the_machine_sleeps(clock):
-    """Put the machine to sleep during the grace. A target that had no time to end must not
+    """Put the machine to sleep during the grace period. A target that had no time to end must not
     be killed.
     """
     child = SlowChild(clock)

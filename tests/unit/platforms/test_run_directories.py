@@ -33,7 +33,7 @@ def victim(tmp_path):
 
 
 def swap_before(monkeypatch, name, path, victim):
-    """Put a link to `victim` in the place of `path` just before the first call of os.`name`."""
+    """Replace `path` with a link to `victim` just before the first call of os.`name`."""
     real = getattr(os, name)
 
     def swapped(*arguments, **options):

@@ -1,4 +1,4 @@
-"""Test run records: each is a locked file, and `clean` uses only the user's own."""
+"""Test run records: each record is a locked file, and `clean` uses only the user's own records."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
 @POSIX
 @pytest.mark.parametrize("alive", [True, False])
 def test_only_the_process_of_a_live_record_is_ended(place, alive):
-    """The pid in the record of a dead run may now belong to another process of the user."""
+    """Do not end the process if the run is dead, because the pid in its record may now belong to
+    another process of the user.
+    """
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         run = run_records.Run("install-1", residue=(), command=["x"])
         (entry,) = run_records.live()
@@ -99,7 +101,9 @@ def test_leftovers_that_cannot_be_removed_are_tried_again(place, swept, tmp_path
 
 @POSIX
 def test_a_record_is_complete_at_every_moment(place, tmp_path, monkeypatch):
-    """Kill a process while it rewrites the record. A complete record must remain."""
+    """Read the record just before it is rewritten. It must be complete even if the process were
+    killed at this moment.
+    """
     run = run_records.Run("1-a", residue=[str(tmp_path)], command=["x"])
     seen = []
     write = os.pwrite
@@ -125,7 +129,7 @@ def test_a_run_without_its_record_ends_normally(place):
 
 
 def test_two_runs_with_one_name_do_not_share_a_record(place):
-    """Start a run with the name of a run that has ended, and whose file is gone."""
+    """Start a second run with the name of a run that has ended, and whose record was removed."""
     first = run_records.Run("1-a", residue=[], command=["first"])
     first.end()
     second = run_records.Run("1-a", residue=[], command=["second"])

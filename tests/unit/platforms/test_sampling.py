@@ -1,4 +1,4 @@
-"""Test the decisions after a sample, with a clock that the test sets."""
+"""Test what is decided after a sample, with a clock that the test sets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Test that a message is dropped if a stream has no room, whatever other processes did to the
-stream.
+"""Test that a message is dropped if a stream is full, whatever flags other processes have set on
+the stream.
 """
 
 import os
@@ -24,8 +24,8 @@ sys.exit(not write_at_once(int(sys.argv[1]), b"message"))
 
 
 def fill(fd: int) -> None:
-    """Fill a stream. A terminal is stopped instead, because the kernel passes its data on, so that
-    it never stays full.
+    """Fill a stream. The output of a terminal is stopped instead, because a terminal never stays
+    full.
     """
     if os.isatty(fd):
         termios.tcflow(fd, termios.TCOOFF)
@@ -81,8 +81,8 @@ def test_an_open_stream_gets_the_message(kind):
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_older_kernels_do_not_wait_either(kind, monkeypatch):
-    """Imitate a kernel without the flag. corral then opens the stream again. A socket cannot be
-    opened again, so corral polls it first.
+    """Imitate a kernel without the flag. corral then opens the stream again. It polls a socket
+    instead, because a socket cannot be opened again.
     """
 
     def absent(*_: object) -> int:

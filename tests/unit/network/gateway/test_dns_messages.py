@@ -87,7 +87,7 @@ def test_a_dot_inside_a_label_is_escaped():
         (query(NAME, counts=(1, 0, 0, 1), tail=OPT[:9] + b"\xff\xff"), dns_messages.FORMERR),
         (query(NAME, counts=(1, 0, 0, 1), tail=b"\0\0\x10" + OPT[3:]), dns_messages.FORMERR),
         (query(b"\xc0\x0c"), dns_messages.FORMERR),  # a pointer to itself
-        (query(b"\x01a\xc0\x0c"), dns_messages.FORMERR),  # a loop
+        (query(b"\x01a\xc0\x0c"), dns_messages.FORMERR),  # the pointer makes a loop
         (query(b"\x80abc"), dns_messages.FORMERR),
         (query(wire([b"a" * 63] * 4)), dns_messages.FORMERR),
         (query(wire([b"a"] * 256)), dns_messages.FORMERR),
@@ -123,7 +123,9 @@ def test_random_bytes_do_not_crash_the_parser(data):
 
 
 def test_an_answer_repeats_the_question_in_its_own_case():
-    """Resolvers that mix upper and lower case (0x20) compare the case of the answer."""
+    """Check that the case is kept, because resolvers that mix upper and lower case (0x20) compare
+    it.
+    """
     found = dns_messages.parse_query(query(NAME))
     reply = dns_messages.build_answer(
         found, dns_messages.NOERROR, [dns_messages.Answer(kind=dns_messages.A, data=b"\1\2\3\4")]

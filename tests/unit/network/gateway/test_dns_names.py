@@ -20,7 +20,7 @@ def names(*allow: str, **options) -> Names:
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
-    """Return the code, and the data of the record if there is exactly one."""
+    """Return the response code, and the data of the record if the answer has one."""
     reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
     assert (number, questions) == (0x1234, 1)
@@ -143,7 +143,7 @@ def test_unknown_edns_versions_get_an_error():
 
 
 def test_responses_are_not_answered():
-    """Two servers that answer each other's answers would never stop."""
+    """Send a response. If it were answered, two servers could answer each other without end."""
     assert names("api.example.com").respond(query(NAME, flags=0x8180)) is None
 
 

@@ -1,4 +1,6 @@
-"""Test how the packet tap parses first packets. The tests of the allowlist use the real tap."""
+"""Test how the packet tap parses the first packet of a connection. The tests of the allowlist use
+the real tap.
+"""
 
 import struct
 import sys

@@ -57,7 +57,9 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """Replace the event that the proxy waits on. A pause lasts until the proxy is closed."""
+    """Replace the event that the proxy waits on, so that each pause lasts until the proxy is
+    closed.
+    """
 
     def __init__(self):
         super().__init__()
@@ -73,7 +75,7 @@ class Closed(threading.Event):
 
 
 class Running:
-    """A proxy as a run opens it, with the variables of its target."""
+    """Open a proxy as a run does, and make the variables of its target."""
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
         self.results = Results()
@@ -219,7 +221,7 @@ def test_a_name_that_leads_to_the_host_is_denied_even_after_a_change(run, web):
     moved = run([f"allowed.test:{port}"], lookup=lambda _: answers.pop(0))
     assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert moved.open(f"http://allowed.test:{port}/")[0] == 502
-    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)  # a mapped address
+    assert moved.open(f"http://allowed.test:{port}/") == (200, BODY)  # an IPv4 address in IPv6 form
     assert [row[0] for row in moved.rows()] == ["guard"]
 
 
@@ -309,8 +311,8 @@ def test_node_uses_the_proxy_variables(both, certificate, node):
 
 
 def test_requests_go_through_the_hosts_own_proxy(run, web):
-    """Use a second proxy as the host's proxy. It gets a CONNECT with the name and its own
-    password.
+    """Use a second proxy as the host's proxy. It gets a CONNECT request with the host's name and
+    the second proxy's password.
     """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
@@ -319,7 +321,7 @@ def test_requests_go_through_the_hosts_own_proxy(run, web):
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
     assert running.open(f"http://other.test:{port}/")[0] == 403
-    # A guarded address is not sent to the proxy either, although the policy names it.
+    # An address that the guard refuses is not sent to the proxy, even if the policy names it.
     assert running.open("http://224.0.0.1/")[0] == 502
     assert upstream.rows() == []
     assert [row[0] for row in running.rows()] == ["name", "guard"]
@@ -332,7 +334,7 @@ def test_large_bodies_arrive_and_a_client_that_does_not_read_blocks_the_server(r
     with lazy:
         assert head.startswith(b"HTTP/1.1 200")
         lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert lazy.recv(4) == b"HTTP"  # the answer has begun, and the client stops reading
+        assert lazy.recv(4) == b"HTTP"  # the client stops reading after the first bytes
         code, body = running.open(f"http://allowed.test:{port}/large")
         assert (code, len(body)) == (200, LARGE)
     data = os.urandom(1 << 20) * 4
@@ -426,7 +428,9 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
-    """Stop the clock, so that connections beyond the budget pause and keep their slots."""
+    """Stop the clock, so that connections beyond the budget pause until the proxy is closed, and
+    use up its handlers.
+    """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
     for _ in range(MAX_FAILED - 1 + 32):
@@ -448,7 +452,7 @@ def test_many_connections_are_accepted_at_a_limited_rate(run):
     assert len(closed.pauses) == MAX_FAILED - 1 + 32
     running.close()  # this ends all pauses
     assert not running.proxy._handlers
-    # The control: with a running clock the same number is served.
+    # The control: if the clock goes on, the same number of connections is served.
     other = run(["allowed.test"], max_connections=32, clock=itertools.count().__next__)
     for _ in range(MAX_FAILED + 64):
         end, head = other.connect("other.test", 443)
@@ -502,7 +506,7 @@ def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
     assert (running.rows(), dict(running.proxy.traffic())) == (
         [],
         {},
-    )  # the report was made before
+    )  # the report was made before this connection ended
     os.close(running.proxy.fileno())
 
 

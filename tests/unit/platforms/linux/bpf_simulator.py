@@ -1,4 +1,6 @@
-"""Simulate classic BPF over struct seccomp_data, with the checks that the kernel makes on loading."""
+"""Simulate classic BPF over struct seccomp_data, and check programs as the kernel does when it
+loads them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Program = list[tuple[int, int, int, int]]
 
 class Outcome(NamedTuple):
     action: int
-    executed: int  # instructions
+    executed: int  # number of instructions
     arguments: bool  # whether the filter read any argument
 
 

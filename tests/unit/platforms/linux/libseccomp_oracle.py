@@ -1,8 +1,8 @@
-"""Compile the same policy by libseccomp, to compare its program with corral's in the simulator.
+"""Compile the same policy with libseccomp, to compare its program with corral's in the simulator.
 
 libseccomp has no default case. A rule is a conjunction of comparisons, one for each argument, and
-all rules of a syscall are alternatives without an order. So ordered alternatives are first split
-into disjoint cubes. Each cube has one MASKED_EQ for each argument.
+all rules of a syscall are alternatives without an order. So corral's ordered alternatives are first
+split into disjoint cubes. Each cube has one MASKED_EQ for each argument.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The order of splitting. An ioctl's type comes first, because rules on types and on whole commands
-# then share splits. This leaves a fifth of the cubes.
+# The order in which bits are split. The bits of an ioctl's type come first, because rules for types
+# and rules for whole commands then share splits, which leaves a fifth of the cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 # Argument -> (mask, value). An argument that is missing here may have any value.
@@ -53,7 +53,9 @@ def load():
 
 
 def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
-    """Return the part in which the condition is true, or None, and disjoint cubes for the rest."""
+    """Split a cube by a condition. Return the part in which the condition is true (None if it never
+    is), and disjoint cubes for the rest.
+    """
     index, mask, value = condition
     known, fixed = cube.get(index, (0, 0))
     if (fixed ^ value) & known & mask:
@@ -66,7 +68,9 @@ def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
 
 
 def cubes(rule) -> list[tuple[Cube, int]]:
-    """Return the rule as disjoint cubes with their actions. Together they cover all arguments."""
+    """Return disjoint cubes that together cover all arguments, each with the action of the rule for
+    it.
+    """
     if isinstance(rule, int):
         return [({}, rule)]
     alternatives, default = rule
@@ -87,13 +91,13 @@ def cubes(rule) -> list[tuple[Cube, int]]:
 
 
 def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
-    """Return a program for x86_64. The numbers may belong to another machine, because they are
-    passed unchanged.
+    """Return a program for x86_64. The syscall numbers may be those of another machine, because
+    libseccomp takes them unchanged.
     """
     context = library.seccomp_init(unknown)
     assert context
     try:
-        if library.seccomp_arch_add(context, X86_64) == 0:  # the host is another machine
+        if library.seccomp_arch_add(context, X86_64) == 0:  # the host is not x86_64
             assert library.seccomp_arch_remove(context, 0) == 0
         bad_arch_attribute = 2  # SCMP_FLTATR_ACT_BADARCH
         assert library.seccomp_attr_set(context, bad_arch_attribute, bad_arch) == 0
@@ -107,7 +111,7 @@ def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
 def _add(library, context, number, rule, unknown):
     for cube, action in cubes(rule):
         if action == unknown:
-            continue  # libseccomp refuses rules that repeat its default
+            continue  # libseccomp refuses a rule whose action is the default
         array = (Comparison * len(cube))(
             *[(index, MASKED_EQ, mask, value) for index, (mask, value) in sorted(cube.items())]
         )

@@ -1,5 +1,5 @@
-"""Test that byte rates are limited for each disk, and that corral does not claim a limit without a
-disk.
+"""Test that byte rates are limited for each disk, and that corral reports no limit for paths that
+are on no disk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
 
 @pytest.fixture
 def known(monkeypatch):
-    """Replace the disks of this host with a table of paths, and return the table."""
+    """Replace the disks of this host with a table from paths to disks, and return the table."""
     found: dict[str, str] = {}
     monkeypatch.setattr(block_devices, "disk_of", lambda path: found.get(path, ""))
     return found

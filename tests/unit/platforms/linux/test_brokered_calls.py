@@ -1,4 +1,4 @@
-"""Test how the broker reads a target's addresses and numbers."""
+"""Test how the broker parses socket addresses and numbers from the target's memory."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_only_port_53_of_loopback_is_the_resolver():
     "option", [(), (socket.TCP_DEFER_ACCEPT, 1), (socket.TCP_QUICKACK, 0)], ids=str
 )
 def test_options_of_the_target_cannot_delay_the_supervisor(option, monkeypatch):
-    """Check options with which the kernel delays the last packet of a handshake."""
+    """Set options with which the kernel delays the last packet of a handshake. The supervisor must
+    not wait for that packet.
+    """
     monkeypatch.setattr(socket_broker, "ACCEPT_SECONDS", 0)
     step = BrokeredSockets(
         allow=(), admit=(), ports=(), unix=(), uid=os.getuid(), gid=os.getgid(), same_file=True

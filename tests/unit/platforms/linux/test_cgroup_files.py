@@ -41,7 +41,8 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
         # Only cgroup v1 is mounted, so its lines in /proc/self/cgroup are ignored.
         (V1, b"4:memory:/x\n", None),
         (b"", b"0::/x\n", None),
-        # One container sees only its own part. The other was moved out of the visible part.
+        # Both containers see only the cgroup /docker/abc. The process of the second container was
+        # moved out of that cgroup.
         (
             UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
             b"0::/docker/abc/init\n",
@@ -52,9 +53,9 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"0::/docker/abcdef\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup"),
         ),
-        # The process's cgroup is beside the root of its cgroup namespace.
+        # The process's cgroup is not below the root of its cgroup namespace.
         (UNIFIED, b"0::/../other\n", ("/sys/fs/cgroup", "/sys/fs/cgroup/other")),
-        # The second mount is the one that contains this process.
+        # The first mount shows another cgroup, so the second mount has to be chosen.
         (
             UNIFIED.replace(b" / /sys/fs/cgroup", b" /a /mnt/part") + UNIFIED,
             b"0::/b\n",
@@ -112,7 +113,9 @@ def test_limits_that_are_not_requested_are_not_set():
 
 @given(st.integers(1, 512_000))
 def test_the_kernel_accepts_every_cpu_share(millicores):
-    """The kernel requires a quota of at least a millisecond and a period of at most a second."""
+    """Check the numbers, because the kernel accepts only a quota of at least a millisecond and a
+    period of at most a second.
+    """
     ((file, value),) = cgroup.settings(Limits(cpu=millicores), ["cpu"], ())
     quota, period = map(int, value.split())
     assert file == "cpu.max"

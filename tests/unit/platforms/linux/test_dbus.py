@@ -1,4 +1,4 @@
-"""Test D-Bus messages: known bytes, round trips, another implementation, and refused input."""
+"""Test D-Bus messages with known bytes, round trips, another implementation, and invalid input."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ HELLO = (
     b"\x02\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00"
     b"\x03\x01s\x00\x05\x00\x00\x00Hello\x00\x00\x00"
 )
-# The arguments of a scope, written by hand.
+# The arguments of a call that makes a scope, written by hand.
 ARGUMENTS = (
     b"\x07\x00\x00\x00a.scope\x00" b"\x04\x00\x00\x00fail\x00" b"\x00\x00\x00"
     b"\x34\x00\x00\x00" b"\x00\x00\x00\x00"
@@ -131,7 +131,7 @@ def test_written_values_are_read_back(body):
 
 
 def theirs(kind: str, value):
-    """Return a value in jeepney's form: dictionaries are dicts and variants are pairs."""
+    """Return a value as jeepney represents it: dictionaries are dicts and variants are pairs."""
     if kind == "v":
         return value.signature, theirs(value.signature, value.value)
     if kind.startswith("a{"):

@@ -1,5 +1,5 @@
-"""Test cached filters: they are used as compiled, but not if they are damaged or belong to another
-user.
+"""Test cached filters: an intact filter is used as it was compiled, and a file that is damaged or
+belongs to another user is not used.
 """
 
 import os
@@ -30,7 +30,7 @@ def compiled(tmp_path, monkeypatch):
 
 
 def load(step=STEP):
-    """Load filters as a new process does, and return everything that a run can ask for."""
+    """Load filters as a new process does, and return all loaded filters."""
     seccomp._init.clear()
     seccomp._templates.clear()
     seccomp.load_filters([step])
@@ -39,7 +39,7 @@ def load(step=STEP):
 
 def test_a_second_run_compiles_nothing(compiled):
     first = load()
-    assert compiled == [STEP, QUIET]  # QUIET is for hosts with an outer listener
+    assert compiled == [STEP, QUIET]  # QUIET is needed on hosts with an outer listener
     assert load() == first
     assert compiled == [STEP, QUIET]
     assert len(set(first[1].values())) == 2

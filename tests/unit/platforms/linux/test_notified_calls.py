@@ -1,4 +1,4 @@
-"""Check over all call numbers that a notified call is continued only if the table permits it,
+"""Check for all call numbers that a notified call is continued only if the table permits it,
 whatever a decider answers.
 """
 
@@ -49,8 +49,8 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 @pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
 def test_only_calls_that_the_table_permits_are_continued(machine, flags):
     """Only three kinds of calls may continue: watched calls, task starts that are decided by a
-    number alone, and calls that ask a socket for a name or for received data. What these calls
-    reach does not depend on the caller's memory.
+    number alone, and calls that ask a socket for a name or for received data. The target cannot
+    misuse them by changing its memory after the decision.
     """
     names = {one: name for name, one in TABLES[machine].items()}
     for number in range(-1, 601):
@@ -67,7 +67,7 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
     assert judge(asked, names, {}).verdict == "deny"
-    watched = {"socket_watch": Yes()}  # in a run without a broker every target may call connect
+    watched = {"socket_watch": Yes()}  # without a broker every target may call connect
     goes_on = name in {"connect", "bind"}
     assert judge(asked, names, watched).verdict == ("continue" if goes_on else "deny")
     brokered = {"socket_broker": Yes()}

@@ -1,4 +1,6 @@
-"""Check that a search notices every change in a remembered directory, even one that the target hides."""
+"""Check that a search notices every change in a remembered directory, even a change that the target
+tries to hide.
+"""
 
 import os
 import shutil

@@ -1,5 +1,5 @@
-"""Compare the compiler's programs with a simple evaluation of the same rules and with the kernel's
-checks.
+"""Compare the compiler's programs with a simple evaluation of the same rules, and check them as the
+kernel does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNKNOWN = seccomp_compiler.errno_action(38)
 
 
 def interpret(rules, number, args, *, arch=ARCH, limit=None):
-    """Return the action of the rules by the simplest possible evaluation."""
+    """Return the action that the rules define, with the simplest possible evaluation."""
     if arch != ARCH or (limit is not None and number >= limit):
         return seccomp_compiler.KILL_PROCESS
     rule = rules.get(number, UNKNOWN)
@@ -37,7 +37,7 @@ actions = st.sampled_from(
         *map(seccomp_compiler.errno_action, (1, 38, 97, 4095)),
     ]
 )
-# Few distinct words, so that random arguments often meet random conditions.
+# Use few distinct words, so that random arguments often match random conditions.
 halves = st.sampled_from([0, 1, 2, 3, 0xF, 0x10000, 0x7E020080, 0x80000000, 0xFFFFFFFF])
 longs = st.builds(lambda high, low: high << 32 | low, halves, halves)
 conditions = st.builds(
@@ -68,7 +68,9 @@ def test_programs_do_what_the_rules_say(rules, limit, calls):
 
 
 def test_jumps_of_more_than_255_instructions_work():
-    """Compile 300 syscalls with one rule each, so that the search is far from the rules."""
+    """Compile 300 syscalls with one rule each, so that jumps from the search for a number to its
+    rules are long.
+    """
     rules = {
         2 * n: (
             (((seccomp_compiler.whole(n % 6, n << 32 | n),), seccomp_compiler.errno_action(n)),),
@@ -89,8 +91,8 @@ def test_jumps_of_more_than_255_instructions_work():
 
 @pytest.mark.parametrize("count", range(40, 140))
 def test_jumps_of_about_255_instructions_work(count):
-    """Add one instruction each time, so that some jump has a distance of exactly 254, 255 and
-    256.
+    """Use one more alternative each time, so that some jumps have a distance of exactly 254, 255
+    and 256.
     """
     alternatives = tuple(
         ((seccomp_compiler.low(0, n),), seccomp_compiler.ALLOW) for n in range(2 * count)
@@ -159,7 +161,7 @@ def test_neighbouring_numbers_with_one_rule_become_one_range():
     [
         b"",
         b"\0" * 7,
-        bytes.fromhex("2000000000000000"),  # the end without a return
+        bytes.fromhex("2000000000000000"),  # the program ends without a return
         bytes.fromhex("2000000003000000 06000000 00000000"),  # unaligned load
         bytes.fromhex("2000000040000000 06000000 00000000"),  # load past the data
         bytes.fromhex("1500010000000000 06000000 00000000"),  # branch past the end

@@ -1,4 +1,6 @@
-"""Test the rules of the filter: compared with libseccomp over all numbers, and attack by attack."""
+"""Test the rules of the filter: compare them with libseccomp for all numbers, and try
+each attack.
+"""
 
 from __future__ import annotations
 
@@ -124,17 +126,18 @@ def libseccomp():
     return libseccomp_oracle.load()
 
 
-# Rules that were already compared with all arguments. With other options a sample is enough.
+# Rules that were already compared with all arguments. If a rule occurs again with other options, a
+# sample of the arguments is enough.
 COMPARED = set()
 
 
 def assert_same(machine, rules, ours, theirs):
-    """Compare both programs over all numbers. Arguments are varied only if one of the programs
-    reads them.
+    """Compare both programs for all numbers. Arguments are varied only if one of the programs reads
+    them.
 
-    libseccomp's program is always for x86_64 (see the oracle). Tracers replace a number with -1.
-    libseccomp does not treat -1 as an x32 call, but corral's filter kills on it as on any number of
-    that range.
+    libseccomp's program is always for x86_64 (see the oracle). The number -1, which tracers use to
+    replace a number, is not compared: libseccomp does not treat it as an x32 call, but corral's
+    filter kills the process for it, as for any number in that range.
     """
     arch = AUDIT_ARCHES[machine]
     tuples = corpus(words_of(ours))
@@ -151,7 +154,7 @@ def assert_same(machine, rules, ours, theirs):
                 break
         else:
             COMPARED.add(rule)
-    assert compared > 1024 + 100  # a program read arguments
+    assert compared > 1024 + 100  # some calls were compared with several arguments
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -190,7 +193,8 @@ def test_x32_is_killed_and_its_old_numbers_are_absent():
     assert run(program, AUDIT_ARCH_X86_64, getpid).action == ALLOW
     for number in (X32 | getpid, X32, X32 | 520, 0x80000000, 0xFFFFFFFF):
         assert run(program, AUDIT_ARCH_X86_64, number).action == KILL_PROCESS
-    # Old kernels ran the numbers 512 to 547, such as execve (520), as x32 calls without the bit.
+    # Old kernels ran the numbers 512 to 547, such as execve (520), as x32 calls even without the
+    # bit for x32.
     for number in range(512, 548):
         assert run(program, AUDIT_ARCH_X86_64, number).action == ENOSYS
 
@@ -203,7 +207,7 @@ def test_unknown_numbers_return_enosys(machine):
         assert run(filter_.program, filter_.arch, number).action == ENOSYS
 
 
-# This list repeats the policy on purpose, so that a name lost from the policy fails a test.
+# This list repeats the policy on purpose, so that a test fails if a name is lost from the policy.
 ALWAYS = """
     io_uring_setup io_uring_enter io_uring_register ptrace process_vm_readv process_vm_writev
     process_madvise process_mrelease kcmp bpf perf_event_open keyctl add_key request_key userfaultfd
@@ -278,7 +282,7 @@ def test_clone_always_makes_threads_and_makes_processes_only_if_allowed(machine,
     for flags in (FORK, SPAWN, 17, 0):
         assert threads("clone", flags | junk) == EPERM
         assert processes("clone", flags | junk) == ALLOW
-    # CLONE_THREAD in the high word does not make a thread.
+    # The kernel ignores the high word, so CLONE_THREAD there does not make a thread.
     assert threads("clone", FORK | 0x10000 << 32) == EPERM
 
 
@@ -375,7 +379,8 @@ def test_unix_sockets_need_permission_and_only_stream_pairs_exist(junk, flags):
         args = (1 | junk, kind | flags | junk, 0)
         assert closed("socket", *args) == EPERM
         assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
-        # Datagram ends (SOCK_RAW makes them too) can be connected anew, to sockets of the host.
+        # Pairs of datagram sockets are denied, because one end can be connected anew, to a socket
+        # of the host. SOCK_RAW also makes datagram sockets.
         assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
 
 
@@ -418,7 +423,7 @@ def test_personality_cannot_turn_off_address_randomization(machine):
 
 
 @pytest.mark.parametrize(("name", "index"), [("mknod", 1), ("mknodat", 2)])
-@pytest.mark.parametrize("junk", [0, JUNK, 0xABCD0000])  # the kernel's umode_t has 16 bits
+@pytest.mark.parametrize("junk", [0, JUNK, 0xABCD0000])  # the kernel reads only 16 bits of the mode
 def test_device_files_cannot_be_made(name, index, junk):
     for kind, expected in (
         (0, ALLOW), (0x1000, ALLOW), (0x8000, ALLOW), (0x2000, EPERM), (0x6000, EPERM), (0x4000, EPERM),
@@ -553,7 +558,9 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
-    """The kernel answers a call from its bitmap if the filter does not read the call's arguments."""
+    """Check that the filter does not read these calls' arguments. For such calls the kernel has a
+    bitmap, and does not run the filter.
+    """
     filter_ = target(machine, **options)
     for name in ("read", "write", "futex", "mmap", "getppid", "epoll_pwait", "recvfrom"):
         outcome = run(filter_.program, filter_.arch, TABLES[machine][name])
@@ -600,8 +607,8 @@ def brokered(machine, **changes):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_only_brokered_internet_sockets_exist(machine):
-    """The target can make TCP sockets. Calls for datagram sockets go to the supervisor. No other
-    internet socket exists.
+    """Check that the target can make TCP sockets, that calls for datagram sockets go to the
+    supervisor, and that all other internet sockets are denied.
     """
     held = brokered(machine)
     for family in (2, 10):
@@ -638,8 +645,8 @@ def test_no_flag_of_a_send_can_connect_a_socket(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_only_harmless_socket_options_can_be_set(machine):
-    """Check that options that connect, route, mark, share a port or change the protocol look
-    absent.
+    """Check that options that connect, route, mark, share a port or change the protocol fail as if
+    they did not exist.
     """
     held = brokered(machine)
     absent = errno_action(92)
@@ -661,8 +668,9 @@ def test_only_harmless_socket_options_can_be_set(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_target_cannot_install_a_listener_with_a_broker(machine):
-    """If two filters notify, the kernel asks only the newer one. So the target's own listener could
-    let the target connect without the supervisor. The network's wall depends on this rule.
+    """Check that the target cannot install its own listener, because the kernel asks only the
+    newest filter that notifies. With its own listener the target could connect without the
+    supervisor. The network's wall depends on this rule.
     """
     held = brokered(machine)
     for flags in (8, 8 | 32, 8 | 1 | JUNK):

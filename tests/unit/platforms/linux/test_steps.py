@@ -45,7 +45,9 @@ def test_a_step_has_its_methods_and_a_stage(step):
 
 
 def test_opened_descriptors_are_closed_once():
-    """Release the descriptors twice. A service that takes a socket over closes the socket itself."""
+    """Release the results twice. The socket that a service has taken stays open, because the
+    service closes it.
+    """
     results = Results()
     given, taken = os.pipe()
     results.add(InitDescriptors(fds=[given]))

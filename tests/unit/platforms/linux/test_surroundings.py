@@ -1,5 +1,5 @@
-"""Test how corral finds the cause that forbids namespaces, from files of the kernel and of
-container engines.
+"""Test how corral finds out why namespaces are forbidden, from files of the kernel and of container
+engines.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def test_an_ordinary_host_has_no_cause(files):
 
 
 def test_apparmor_is_distinguished_from_a_container(files, monkeypatch):
-    """Compare Ubuntu's host with a container on it. The sysctl is the same in both."""
+    """Compare a host with Ubuntu and a container on it. Both have the same sysctl."""
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = b"1\n"
     assert line(*LANDLOCK).startswith(
         "AppArmor: it forbids namespaces to programs without a profile"
@@ -58,7 +58,7 @@ def test_apparmor_is_distinguished_from_a_container(files, monkeypatch):
     files["/.dockerenv"] = b""
     assert line(*LANDLOCK).startswith("Container (Docker): its engine forbids namespaces")
     del files["/.dockerenv"]
-    monkeypatch.setattr(os, "geteuid", lambda: 0)  # a process that AppArmor does not restrict
+    monkeypatch.setattr(os, "geteuid", lambda: 0)  # AppArmor does not restrict root
     assert line(*LANDLOCK) == ""
 
 
@@ -105,7 +105,7 @@ def test_the_line_names_the_missing_controls_only_where_they_are_missing(files):
     assert "network" not in line(*LANDLOCK, "socket_broker")
     assert "disk space is not limited" in line(*LANDLOCK)
     assert line(*LANDLOCK, "mount_namespace") == ""
-    assert line("seccomp") == ""  # the verdict says that no run is possible here
+    assert line("seccomp") == ""  # here the verdict already says that no run is possible
 
 
 def test_root_gets_no_advice_that_was_not_tried(files):
@@ -117,7 +117,9 @@ def test_root_gets_no_advice_that_was_not_tried(files):
 
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, version):
-    """Landlock is a wall from ABI 3 on, as in the probe of `landlock_wall`. ABI 0 means no Landlock."""
+    """Check that Landlock is called a wall from ABI 3 on, as in the probe of `landlock_wall`. ABI 0
+    means that there is no Landlock.
+    """
 
     def landlock_abi() -> int:
         if not version:
@@ -141,8 +143,8 @@ def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, vers
 def test_a_kernel_without_a_system_call_is_distinguished_from_a_container(
     files, monkeypatch, mark, hint
 ):
-    """Imitate Linux 5.10. An engine's filter may give the same answer, and then a newer kernel does
-    not help.
+    """Imitate Linux 5.10, which lacks mount_setattr. In a container the engine's filter may cause
+    the same error, and then a newer kernel does not help.
     """
     files[mark] = b""
     answers = iter(

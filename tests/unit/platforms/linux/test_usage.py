@@ -1,4 +1,4 @@
-"""Test how usage is read from the kernel's texts and from real processes."""
+"""Test how resource usage is read from files of the kernel and from real processes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_rows_are_added_up_as_bytes():
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
-    """A memfd whose name looks like a segment still counts as a memfd."""
+    """Check that mapped segments are left out. The memfd whose name looks like a segment is not
+    left out.
+    """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
 
@@ -67,8 +69,8 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """A privately changed page belongs to the process. A memfd without an open descriptor counts as
-    mapped.
+    """Check that only pages of the file itself are left out. A page that the process has changed
+    privately belongs to the process, and a memfd without an open descriptor counts as a mapping.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 
@@ -124,7 +126,7 @@ def test_memory_of_a_grandchild_is_counted(act, exact):
         after = usage.measure(pid, exact=exact)
         assert len(usage.tree(pid)) == 1
     assert before.tasks == after.tasks == 1
-    # A cheap sample may count shared pages twice: in the process and as a file.
+    # A cheap sample may count shared pages twice: as memory of the process and as memory of a file.
     most = 40 if exact or "mmap" not in act else 72
     assert 31 * MIB < after.memory - before.memory < most * MIB
 
@@ -138,7 +140,7 @@ def test_an_exact_sample_counts_mapped_and_written_pages_once():
     assert 32 * MIB <= exact.memory < 48 * MIB
 
 
-# Five processes have the same pages. The first one waits until the others have them.
+# Five processes share the same pages. The first process waits until the others have started.
 SHARING = """
 kept = bytearray(b'x' * (32 << 20))
 hold, ending = os.pipe()
@@ -265,7 +267,9 @@ os._exit(0)
 
 @LINUX
 def test_shared_pages_beyond_the_budget_count_twice(monkeypatch):
-    """Make more mappings than a sample reads. They must not hide the target's memory."""
+    """Make more mappings than a sample reads. Their memory must be counted twice rather than not at
+    all.
+    """
     with Child(MANY_MAPS) as pid:
         exact = usage.measure(pid, exact=True)
         monkeypatch.setattr(usage, "MAX_MAP_BYTES", 100)
@@ -323,7 +327,9 @@ def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
 
 @LINUX
 def test_a_walk_ends_however_fast_processes_come_and_go(monkeypatch):
-    """Each look at the root's list shows another orphan, as with processes that fork and end at once."""
+    """Show another orphan each time the list of the root's children is read, as if processes forked
+    and ended at once.
+    """
     numbers = iter(range(1 << 30, 1 << 31))
     monkeypatch.setattr(usage, "_children", lambda pid: [next(numbers)] if pid == 1 else [])
     assert len(usage.tree(1)) == usage.MAX_READS_OF_ROOT
@@ -358,7 +364,9 @@ signal.pause()
 
 @LINUX
 def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
-    """End the thread after the list of the first thread, to which the child moves, was read."""
+    """End the thread after the list of the first thread's children, to which the child moves, was
+    read.
+    """
     read, started = usage.abi.read_file, Child(MOVES)
     with started.process, started as pid:
         [_, thread] = usage._threads(pid)
@@ -383,7 +391,7 @@ def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
 
 @LINUX
 def test_a_walk_reads_each_list_once_however_fast_threads_come_and_go(monkeypatch):
-    """In every look at the process another thread has just ended."""
+    """Let a thread end just before its list of children is read."""
     read, reads = usage.abi.read_file, []
     with Child(THREADS) as root:
         [pid] = usage.tree(root)
@@ -403,7 +411,9 @@ def test_a_walk_reads_each_list_once_however_fast_threads_come_and_go(monkeypatc
 
 @LINUX
 def test_no_list_of_descriptors_is_read_beyond_the_budget(monkeypatch):
-    """A target can have threads with lists of their own. Here it seems that none shares its list."""
+    """Pretend that no two threads share their list of descriptors, because a target can make such
+    threads.
+    """
     listed, look = [], os.listdir
     monkeypatch.setattr(usage, "_shares_files", lambda *_: False)
     with Child(THREADS) as root:

@@ -1,12 +1,12 @@
-"""Evaluate Seatbelt profiles in a model, with the part of SBPL that corral's profiles use.
+"""Evaluate Seatbelt profiles in a model of the part of SBPL that corral's profiles use.
 
 The last matching rule for the operation itself decides. If there is none, the last matching rule
-for its class decides, then for the class of that class, and at last for `default`. `(version 1)`
-adds rules before the profile, and a few after it. A rule without filters applies to everything. Unknown words are
-errors, so that no rule is skipped.
+for the operation's class decides, then for the class of that class, and at last for `default`.
+`(version 1)` adds rules before the profile, and a few after it. A rule without filters applies to
+everything. Unknown words are errors, so that no rule is skipped.
 
-The model was not compared with a Mac. Seatbelt may also decide by the order of rules alone. So a
-verdict that would differ in this case is an error.
+The model was not compared with a Mac. Seatbelt may also decide by the order of rules alone. So the
+model raises an error if the two methods give different verdicts.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def parse(text: str) -> list:
 
 @dataclasses.dataclass(frozen=True)
 class Act:
-    """An attempt. `socket` is "unix" with a path, or "ip", "tcp" or "udp" with `host` and `port`.
-    "localhost" means any address of the Mac. `target` is self, same-sandbox or others. `vnode` is
-    the type of the file at the path.
+    """An act that a process tries. `socket` is "unix" with a path, or "ip", "tcp" or "udp" with
+    `host` and `port`. "localhost" means any address of the Mac. `target` is self, same-sandbox or
+    others. `vnode` is the type of the file at the path.
     """
 
     operation: str
@@ -66,8 +66,8 @@ class Act:
 
 
 class Profile:
-    """A profile. `known` is the table of operations of one release; other operations are undefined
-    there.
+    """A parsed profile. `known` has the operations of one release of macOS; other operations are
+    undefined in that release.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Profile:
         self.rules.append(("allow", own, (("target", "self"),)))
 
     def rule(self, item: list) -> tuple | None:
-        """Return (action, operations, filters), or None for a rule behind a `defined?` that is
-        false.
+        """Return (action, operations, filters). If the rule has a condition `defined?` that is
+        false, return None.
         """
         if item[0] == "if":
             _, (asked, name), item = item
@@ -118,7 +118,9 @@ class Profile:
         return tuple(self.resolve(part) if isinstance(part, list) else part for part in item)
 
     def allows(self, act: Act) -> bool:
-        """Return the verdict. An operation that the release lacks cannot be tried."""
+        """Return whether the profile allows the act. Raise an error if the release does not have
+        the operation.
+        """
         operation = tables.ALIASES.get(act.operation, act.operation)
         levels = classes_of(operation, self.known)
         found = [

@@ -1,5 +1,5 @@
-"""Test the mechanisms chosen on macOS, and the search of a process tree, with a table of invented
-processes.
+"""Test which mechanisms are chosen on macOS, and how a process tree is searched, with a table of
+invented processes.
 """
 
 import os
@@ -87,7 +87,7 @@ def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
     assert text == "python did not start in the sandbox when it was probed: seen"
     assert prepare._runtime_warnings(PROGRAM, mac("starts python")) == ()
     assert prepare._runtime_warnings(python, mac("starts node")) == ()
-    # A host without such a finding, as on Linux, reports nothing.
+    # On a host without such a finding, as on Linux, there is no warning.
     assert prepare._runtime_warnings(python, Host(system="linux", machine="x86_64")) == ()
 
 
@@ -170,7 +170,7 @@ def test_the_proxy_enforces_a_list_of_hosts_if_proven():
     made = steps(policy)
     assert made["LoopbackProxy"].allow == ("example.com",)
     assert made["Seatbelt"].proxy
-    # The control: without a request nothing is opened.
+    # The control: without an allowlist no port is opened.
     assert "LoopbackProxy" not in steps(Policy())
     assert not steps(Policy())["Seatbelt"].proxy
 
@@ -188,7 +188,7 @@ def test_an_unenforceable_network_is_refused_and_opens_no_port(asked, missing):
         decided(Policy(**asked), *missing)
     loose = Policy(**asked, best_effort=True)
     assert decided(loose, *missing)["network"] == ("", "degraded")
-    # The network stays closed.
+    # With `best_effort` the network stays closed.
     made = steps(loose, *missing)
     assert "(deny network*)" in made["Seatbelt"].profile
     assert not made["Seatbelt"].proxy
@@ -325,7 +325,9 @@ def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monk
 
 
 def test_a_limit_that_the_system_does_not_accept_is_a_failed_step():
-    """Use an invalid limit, because Linux accepts those that macOS refuses."""
+    """Use a limit that is invalid on every system, because Linux accepts the limits that macOS
+    refuses.
+    """
     with pytest.raises(OSError, match="RLIMIT_NOFILE"):
         rlimits.Rlimits(values=(("NOFILE", -5),)).apply(None)
 
@@ -359,7 +361,7 @@ def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
 
 
 def test_without_a_wall_every_check_from_inside_fails():
-    """Run the checks without a wall. This is their control."""
+    """Run the checks without a sandbox. This is the control: every check must fail."""
     for trial, words in (
         (seatbelt._verify_network, "network can be reached"),
         (seatbelt._verify_alone, "process can be started"),
@@ -385,7 +387,7 @@ def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
         trial.apply(results)
-    # The control: a missing file and a readable one give different results.
+    # The control: a readable file gives another error than a missing file.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
         replace(trial, marker=str(kept)).apply(results)
@@ -435,8 +437,8 @@ def test_the_bindings_fail_clearly_on_other_systems():
 
 
 def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
-    """The watcher closes inherited descriptors, and macOS kills a process that closes a guarded
-    descriptor.
+    """Check that such libraries are not imported. The watcher closes inherited descriptors, and
+    macOS kills a process that closes a guarded descriptor.
     """
     code = (
         "import sys, corral.platforms.macos.backend, corral.platforms.macos.spawn, corral.supervisor.start\n"
@@ -492,7 +494,9 @@ class Written:
 
 @pytest.fixture
 def table(monkeypatch):
-    """Return a table of 1 -> 10 (the target) -> 11 -> 12, and 20, which does not belong to the tree."""
+    """Return a table with the tree 1 -> 10 (the target) -> 11 -> 12, and with process 20, which
+    does not belong to the tree.
+    """
     made = Written(
         Process(pid=10, unique=110, parent=101),
         Process(pid=11, unique=111, parent=110),
@@ -516,7 +520,7 @@ def test_a_tree_contains_the_forks_of_its_processes(table):
     assert pids(walked.walk()) == [10, 11, 12]
     assert sorted(table.followed) == [10, 11, 12]
     walked.walk()
-    assert len(table.followed) == 3  # each process once
+    assert len(table.followed) == 3  # each process is followed once
 
 
 def test_dead_parents_still_link_their_children(table):
@@ -535,8 +539,8 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
-    """The process table does not show the parent. The profile and the responsible process still
-    identify the orphan, unless the pid of the responsible process was reused.
+    """Use orphans whose parents are not in the process table. They are recognized by their profile,
+    or by their responsible process unless its pid was reused.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)
@@ -551,8 +555,8 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
 
 
 def test_no_process_descends_from_an_unknown_one(table):
-    """Use parent 0, which a table reports for unknown parents. The tree of a target that ended at
-    once must stay empty.
+    """Use parent 0, which the table reports for unknown parents. If the target ended at once, its
+    own number is also 0, and no process may be killed.
     """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)

@@ -1,5 +1,5 @@
 """Test the Seatbelt profile of macOS targets: its verdicts, its exact text, and that no path can
-change it.
+change its rules.
 
 Seatbelt itself exists only on a Mac (`tests/macos`). Here the model in `seatbelt_evaluator.py`
 evaluates the rules.
@@ -186,7 +186,9 @@ def test_denied_acts_are_denied(what):
 @pytest.mark.parametrize("release", RELEASES)
 @pytest.mark.parametrize("view", [ALONE, GRANTED, MANY], ids=["alone", "granted", "many"])
 def test_every_operation_is_known_to_every_release(view, release):
-    """An unknown operation makes the whole profile fail, unless it is behind `defined?`."""
+    """Check that the profile loads in each release. An operation that a release does not know makes
+    the whole profile fail, unless the rule has the condition `defined?`.
+    """
     text, parameters = seatbelt_profile.profile(view)
     Profile(text + seatbelt_profile.proxy_rules(9), parameters, RELEASES[release])
     with pytest.raises(AssertionError, match="unbound"):  # the control
@@ -211,7 +213,9 @@ def test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason():
 
 @pytest.mark.parametrize("name", [name for name in needed_files.SYSTEM if name.startswith(("/usr", "/bin", "/sbin", "/nix", "/System"))])  # fmt: skip
 def test_system_paths_are_readable_without_a_grant(name):
-    """The resolver does not grant these paths, because every target can read them."""
+    """Check the system's paths, which the resolver does not grant, because every target can read
+    them.
+    """
     for operation in ("file-read-data", "file-map-executable", "file-read-metadata"):
         assert made(ALONE).allows(Act(operation, f"{name}/x"))
 
@@ -226,7 +230,7 @@ def test_network_flows_are_open_only_with_the_proxy():
 
 @given(some.integers(1, 65535), some.integers(1, 65535), some.sampled_from([ALONE, GRANTED, MANY]))
 def test_the_proxy_opens_only_one_port(port, other, view):
-    """With the proxy the text has additional rules for its port, and no other difference."""
+    """Check that the proxy's rules open its port, and change no other verdict."""
     text, parameters = seatbelt_profile.profile(view)
     opened, shut = (
         Profile(text + seatbelt_profile.proxy_rules(port), parameters),
@@ -268,7 +272,7 @@ def test_an_invalid_port_never_becomes_a_rule(port):
 
 
 def test_a_program_below_a_hidden_path_stays_readable():
-    """Use fnm's layout, which has node in Application Support."""
+    """Use the layout of fnm, which keeps node in Application Support."""
     hidden = f"{HOME}/Library/Application Support"
     node = f"{hidden}/fnm/node/bin/node"
     view = View(
@@ -279,7 +283,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
         hidden=(hidden,),
     )
     assert made(view).allows(Act("file-read-data", node))
-    # realpath needs the metadata of all directories above. None of them can be listed.
+    # realpath needs the metadata of all directories above node, but none of these directories can
+    # be listed.
     assert made(view).allows(Act("file-read-metadata", hidden))
     assert not made(view).allows(Act("file-read-data", hidden))
     assert not made(view).allows(Act("file-read-data", f"{hidden}/Google/Chrome/Cookies"))
@@ -287,8 +292,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
 
 
 def test_the_rule_for_the_deepest_path_wins():
-    """Nest paths: write in read in write, a grant in a hidden path, and the server's own files in a
-    write grant.
+    """Nest a write grant in a read grant in a write grant, a grant in a hidden path, and the
+    server's own files in a write grant.
     """
     top = f"{HOME}/w"
     view = replace(
@@ -323,8 +328,8 @@ def test_the_rule_for_the_deepest_path_wins():
 
 @pytest.mark.parametrize("name", ["alone", "granted", "many"])
 def test_profiles_equal_the_stored_texts(name):
-    """Compare with the stored texts. A difference changes the walls of every target on a Mac, so
-    check it before you store it.
+    """Compare with the stored texts. A difference changes the sandbox of every target on a Mac, so
+    check the difference before you store it.
     """
     text, parameters = seatbelt_profile.profile(
         {"alone": ALONE, "granted": GRANTED, "many": MANY}[name]
@@ -351,7 +356,9 @@ def shaped(path):
 
 @given(STRANGE)
 def test_paths_do_not_change_the_text(path):
-    """The rules are the same for every path, because a path is only in the parameters."""
+    """Check that the rules are the same for every path, because paths are only in the
+    parameters.
+    """
     text, parameters = seatbelt_profile.profile(shaped(path))
     assert text == seatbelt_profile.profile(shaped("/plain"))[0]
     assert {value for _, value in parameters} == {path}
@@ -384,7 +391,9 @@ def test_a_relative_path_is_refused(path):
 
 
 def test_a_rule_without_paths_is_left_out():
-    """A rule without filters would apply to everything. Only one operation accepts no filters."""
+    """Check that no rule lacks its filters, because such a rule would apply to everything. The only
+    exception is an operation that takes no filters.
+    """
     rules = parse(seatbelt_profile.profile(replace(ALONE, execute=(), needed=()))[0])
     bare = [
         rule
@@ -403,7 +412,7 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_read_only(tmp_path):
     assert f"{home}/Library/Keychains" in hidden
     held = seatbelt_secrets.held(grants, home)
     assert f"{home}/project/.git" in held
-    assert f"{home}/Library/LaunchAgents" not in held  # this path is not writable anyway
+    assert f"{home}/Library/LaunchAgents" not in held  # no grant makes this path writable
     assert f"{home}/project" in seatbelt_secrets.anchors(grants, (*hidden, *held))
     named = (*grants, grant(f"{home}/project/.git", "write"))
     held = seatbelt_secrets.held(named, home)
@@ -414,7 +423,9 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_read_only(tmp_path):
 
 @pytest.mark.parametrize("kind", ["absent", "file", "link"])
 def test_a_target_cannot_make_a_repository(tmp_path, kind):
-    """Try all ways: rename a directory with hooks to .git, or replace an existing link or file."""
+    """Try to rename a directory with hooks to .git, also if .git is a link or a file that the
+    target would replace.
+    """
     top = os.path.realpath(tmp_path)
     (tmp_path / "store/hooks").mkdir(parents=True)
     if kind == "file":
@@ -522,7 +533,7 @@ def test_a_run_sees_its_files_and_grants():
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
-    """The names of the framework and of its image vary."""
+    """Use several names, because the names of the framework and of its executable vary."""
     version = f"{os.path.realpath(tmp_path)}/{name}.framework/Versions/3.9"
     images = f"{version}/Resources/Python.app/Contents/MacOS"
     os.makedirs(images)
@@ -547,8 +558,8 @@ def test_sh_may_execute_the_selected_shell(tmp_path, monkeypatch):
 
 
 def test_libraries_of_package_managers_are_readable(tmp_path, monkeypatch):
-    """Use pyenv's layout. Its python links Homebrew's openssl, which on Intel is in /usr/local,
-    where all users may read.
+    """Use the layout of pyenv, whose python loads Homebrew's openssl. On Intel, openssl is in
+    /usr/local, which all users may read.
     """
     top = os.path.realpath(tmp_path)
     monkeypatch.setattr(tier_seatbelt, "MANAGERS", ((f"{top}/Cellar", tier_seatbelt.HOMEBREW),))
@@ -607,7 +618,9 @@ HOMEBREW = Program(
 
 @pytest.mark.parametrize("prefix", ["/opt/homebrew", "/usr/local"])
 def test_data_of_installed_services_is_hidden(prefix):
-    """Check Homebrew's databases and settings. They belong to the user who also runs the target."""
+    """Check that the databases and settings of Homebrew are hidden, because they belong to the user
+    who also runs the target.
+    """
     data, settings = f"{prefix}/var/postgresql@16/base/1", f"{prefix}/etc/wireguard/wg0.conf"
 
     def seen(*grants):
@@ -628,8 +641,8 @@ def test_data_of_installed_services_is_hidden(prefix):
 
 
 def test_rules_use_paths_as_the_kernel_spells_them(monkeypatch):
-    """Use a volume that ignores case. There `realpath` keeps the typed case, so hidden paths would
-    not match.
+    """Use a volume that ignores case. There `realpath` keeps the typed case, so rules for hidden
+    paths would not match.
     """
     monkeypatch.setattr(
         seatbelt_paths, "to_kernel_path", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")

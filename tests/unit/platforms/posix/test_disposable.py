@@ -1,4 +1,6 @@
-"""Test the child process that probes use: one answer comes back, whatever forked in it."""
+"""Test the child process that probes use: it gives one answer, even if processes that it has forked
+give answers too.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_is_the_answer():
-    """First a child of the probe fails, and then the probe, which waited for the child."""
+    """Let a child of the probe fail first, and then the probe itself, which waited for
+    the child.
+    """
 
     def attempt() -> str:
         pid = os.fork()
