@@ -1,5 +1,5 @@
-"""Test approvals: they apply to exactly the content that was shown, and are in a directory that
-only the user can write.
+"""Test approvals: an approval applies to exactly the content that was shown, and is stored in a
+directory that only the user can write.
 """
 
 import json
@@ -230,7 +230,7 @@ def test_different_contents_have_different_digests(contents, subject):
             assert found.setdefault(approvals.request_digest(*key), key) == key
 
 
-# Where the files are, and the ceilings in them
+# Paths of the user's files, and the ceilings in them
 
 
 @pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="only other systems use XDG")

@@ -1,4 +1,6 @@
-"""Test that corral remembers where a granted path first led, and refuses a change."""
+"""Test that corral remembers the real path of a grant, and refuses the grant if it later becomes a
+link to another path.
+"""
 
 import os
 import shlex
@@ -63,8 +65,8 @@ def test_a_changed_link_above_the_path_is_refused(home):
 
 
 def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
-    """corral does not remember paths directly in such a directory, so the link may have led
-    elsewhere before.
+    """Use a directory in which other users may make files. corral does not remember paths directly
+    in it, so the link may have had another target before.
     """
     (home / "project").chmod(0o1777)
     check(home, "project/data")
@@ -117,7 +119,9 @@ def test_a_memory_that_is_too_large_is_refused(home):
 
 @pytest.mark.parametrize("end", [b"", b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0\0", b"a\0\0\0\0"])
 def test_a_memory_with_a_damaged_end_is_repaired(home, end):
-    """Damage the end, as a power cut or a full disk does. Whole entries and new ones count."""
+    """Damage the end of the file, as a power cut or a full disk does. Complete entries and new
+    entries must still be used.
+    """
     old, new = (str(home / "project" / name) for name in ("old", "data"))
     os.mkdir(old)
     file = write_memory(home, f"{old}\0{old}\0".encode() + end)
@@ -152,8 +156,8 @@ def test_a_large_memory_drops_paths_that_no_longer_exist(home, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no rlimits")
 def test_a_full_disk_leaves_no_partial_entry(tmp_path):
-    """Limit the size of files to imitate a full disk. A partial entry would make every later run
-    refuse.
+    """Limit the size of files to imitate a full disk. A partial entry would make corral refuse
+    every later run.
     """
     import resource
     import signal

@@ -1,4 +1,6 @@
-"""Test that the home directory and /etc are not granted, and that the refusal names smaller grants that work."""
+"""Test that the home directory and /etc are not granted, and that the error names smaller grants
+that work.
+"""
 
 import os
 import shlex
@@ -24,7 +26,7 @@ def home(tmp_path, monkeypatch):
     (home / "file").write_text("")
     (home / "linked").symlink_to("notes")
     (home / "bad\x1bname").mkdir()
-    # Root can open every directory.
+    # A mode cannot make a directory unreadable for root, so `os.access` is replaced.
     monkeypatch.setattr(os, "access", lambda path, mode: not path.endswith("closed"))
     return home
 

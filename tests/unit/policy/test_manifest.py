@@ -1,4 +1,4 @@
-"""Test policy files: every mistake is reported with its position, and invalid text has no
+"""Test policy files: every mistake is reported with its position, and a file with mistakes has no
 effect.
 """
 
@@ -139,7 +139,7 @@ def test_toml_syntax_errors_have_their_line(text, line):
 
 def test_json_syntax_errors_have_their_line():
     [(_, line, _, words)] = mistakes('{\n "version": 1,\n}', manifest.parse_json)
-    assert line in {2, 3}  # depends on the version of Python
+    assert line in {2, 3}  # the line depends on the version of Python
     assert words.startswith("not valid JSON")
 
 
@@ -380,7 +380,9 @@ SCALARS = st.sampled_from(
 
 @st.composite
 def toml_document(draw):
-    """Draw a TOML text with comments and line breaks in odd places, and the line of each key."""
+    """Draw a TOML text with comments and line breaks in unusual places, and the line of
+    each key.
+    """
     lines, expected = [], {}
 
     def bare(name):
@@ -441,7 +443,7 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_a_text_that_is_not_toml_has_no_lines(text):
-    """Scan random texts. The given data is empty, so no key may have a line."""
+    """Scan random texts for lines. The parsed data is empty, so no key may have a line."""
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

@@ -67,7 +67,7 @@ def test_directories_of_modules_cannot_be_written(home, monkeypatch):
 
 @pytest.mark.parametrize("value", ["{}", "/nowhere:{}/deep", ":/nowhere", "/nowhere:"])
 def test_directories_of_pythonpath_cannot_be_written(home, monkeypatch, value):
-    """An empty entry of PYTHONPATH means the working directory."""
+    """Use empty entries of PYTHONPATH too, because they mean the working directory."""
     monkeypatch.chdir(home / "data")
     allowed(home, home / "data")
     monkeypatch.setenv("PYTHONPATH", value.format(home / "data"))
@@ -79,7 +79,7 @@ def test_the_users_site_cannot_be_written(home, monkeypatch):
     monkeypatch.setattr(site, "ENABLE_USER_SITE", False)
     allowed(home, home / "data")
     monkeypatch.setattr(site, "ENABLE_USER_SITE", True)
-    refused(home, home / "data")  # even before the directory exists
+    refused(home, home / "data")  # the directory need not exist
 
 
 def test_a_module_cannot_be_written_under_another_name(home, monkeypatch):
@@ -132,7 +132,7 @@ def test_the_entry_point_removes_foreign_directories_from_sys_path(home, monkeyp
     monkeypatch.setattr(sys, "path", [*foreign, *kept])
     entry.remove_foreign_paths()
     assert sys.path == (kept if not sys.flags.safe_path else [foreign[0], *kept])
-    # corral may be installed in the user's site.
+    # If corral itself is installed in the user's site, that directory stays on the path.
     monkeypatch.setattr(site, "USER_SITE", own)
     entry.remove_foreign_paths()
     assert own in sys.path

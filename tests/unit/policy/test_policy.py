@@ -1,5 +1,5 @@
-"""Test merging: the user overrides, a request can only tighten, and forbidden paths are never
-granted.
+"""Test how policies are merged: the user overrides, a request can only tighten, and forbidden paths
+are never granted.
 """
 
 import functools
@@ -364,7 +364,9 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_homes_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """On macOS /private is on the users' volume. A kernel file system is recognized on any volume."""
+    """Imitate macOS, where /private is on the users' volume. A file system of the kernel is still
+    recognized, on any volume.
+    """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
     monkeypatch.setattr(grants_module, "file_identity", apple.get)
@@ -397,8 +399,8 @@ def test_corrals_own_directories_are_never_granted(home, access):
 @POSIX
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_packages_that_are_being_installed_are_not_granted(home, access):
-    """In the staging directory a target could change another server's files. An installer may get
-    its own part.
+    """Refuse the staging directory, in which a target could change another server's files. An
+    installer may get only its own directory in it.
     """
     staging = directories(home=str(home)).cache + STAGING
     part = os.path.join(staging, "0123")
@@ -626,7 +628,7 @@ def test_an_empty_manifest_changes_nothing():
 
 
 def test_flags_become_a_policy_without_slow_imports():
-    """`corral run` pays for every import before its target starts."""
+    """Check the imports, because each import delays the start of the target."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from corral.policy.manifest import from_flags\n"

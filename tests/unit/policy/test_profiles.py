@@ -1,4 +1,6 @@
-"""Test the curated profiles: each loads, each grant has a reason, and no user's path is granted."""
+"""Test the curated profiles: each profile can be loaded, each grant has a reason, and no path of
+the user is granted.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ GRANTS = {
 
 
 def test_each_profile_has_a_started_server_or_a_reason():
-    """The rig `servers` starts them. The reason says why one cannot be started without an account."""
+    """Check that the rig `servers` starts a server for each profile. If it needs an account, a
+    reason is listed instead.
+    """
     called = {one.profile for one in SERVERS}
     assert set(NAMES) == {*called, *STARTED, *NOT_STARTED}
     assert not set(NOT_STARTED) & {*called, *STARTED}

@@ -1,4 +1,6 @@
-"""Test that parser, JSON Schema and reference agree, because one table makes all three."""
+"""Test that the parser, the JSON Schema and the reference agree, because all three are made from
+one table.
+"""
 
 import json
 import os
@@ -88,7 +90,7 @@ INVALID = [
     {"macos": {"seatbelt": True}},
     {"extra": {}},
 ]
-# JSON Schema cannot express these; only the parser refuses them.
+# JSON Schema cannot express these mistakes, so only the parser refuses them.
 PARSER_ONLY = [
     {"limits": {"memory": "1"}},
     {"limits": {"memory": "9999999999T"}},

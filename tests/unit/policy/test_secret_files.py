@@ -1,4 +1,6 @@
-"""Test that every user of the table of secret files has all of its entries, on every system."""
+"""Test that all code that uses the table of secret files uses all of its entries, on
+every system.
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Test the switches that only the user can turn on. An approved request of a server cannot turn them on."""
+"""Test the switches that only the user can turn on. A server's request cannot turn them on, even if
+it is approved.
+"""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""Test that arguments that look like secrets are masked, because command lines do not mark
-secrets.
+"""Test that arguments that look like secrets are masked, because a command line does not say which
+arguments are secret.
 """
 
 from __future__ import annotations

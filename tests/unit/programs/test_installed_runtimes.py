@@ -1,4 +1,4 @@
-"""Test the search for Pythons and Node.js of version managers, and the choice by version or
+"""Test how Pythons and Node.js of version managers are found, and how one is chosen by version or
 path.
 """
 
@@ -44,7 +44,7 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Return the output of a command, as a run in the sandbox would."""
+    """Return the output of a command, without the sandbox that a run would use."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):

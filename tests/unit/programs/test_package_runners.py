@@ -44,7 +44,7 @@ def test_a_runner_is_replaced_by_its_package_and_the_remaining_arguments(line):
     assert (found.reference, found.used) == PACKAGES[line]
     assert (
         parse_reference(found.reference).kind == found.registry
-    )  # `corral run` understands the package as well
+    )  # `corral run` accepts this reference too
 
 
 def test_additional_packages_are_kept():

@@ -1,7 +1,7 @@
 """Resolve typed commands, and prove that the resolved files suffice to run them.
 
 bubblewrap shows exactly the system's directories and the program's `reads` and `links`. The control
-runs the same without them and must fail.
+runs the same program without its `reads` and must fail.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def view(program: Program, *, reads: bool = True) -> subprocess.CompletedProcess
 
 
 def works(program: Program) -> str:
-    """Return the program's output with only its files visible. Without its reads it must fail."""
+    """Return the program's output with only its files visible. Check that the program fails without
+    its `reads`.
+    """
     rigs.need("bwrap")
     assert program.reads, program.describe()
     result = view(program)
@@ -116,7 +118,9 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """Create a script. Without a text, create a native program that prints files: a copy of cat."""
+    """Create a script with this text. If there is no text, create a native program that prints
+    files: a copy of cat.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:
         shutil.copy(os.path.realpath(CAT), path)
@@ -147,7 +151,9 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """Create a real venv without scripts, because scripts would depend on its path."""
+    """Copy a real venv, which has no scripts, because scripts would contain the path of the
+    original.
+    """
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
 
@@ -743,8 +749,8 @@ def test_asdf_chooses_by_tool_versions(run: Resolver, home: Path) -> None:
 
 
 def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
-    """A project's files may only choose among installed runtimes. Clients start servers in any open
-    directory.
+    """Check that a project's file only chooses among installed runtimes, because clients start
+    servers in any open directory.
     """
     root = home / ".asdf"
     shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
@@ -755,7 +761,7 @@ def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
     file_at(home / "project" / ".tool-versions", f"nodejs path:{other}\n")
     run.cwd = home / "project"
     assert "/20.1.0/" in run("node").path
-    file_at(home / ".tool-versions", f"nodejs path:{other}\n")  # typed by the user
+    file_at(home / ".tool-versions", f"nodejs path:{other}\n")  # this file is the user's own
     assert run("node").path == str(other / "bin" / "node")
 
 
@@ -929,8 +935,8 @@ def test_a_module_in_the_callers_project_is_readable(run: Resolver, home: Path, 
 def test_a_project_does_not_replace_an_installed_module(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Run `python -m mcp_server_git` in a project, because a client starts it in any open
-    project.
+    """Run `python -m pkg` in a project that has a module of the same name, because a client starts
+    servers in any open project.
     """
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
@@ -945,7 +951,9 @@ def test_a_project_does_not_replace_an_installed_module(
 
 
 def test_only_programs_of_homebrew_are_readable(run: Resolver, home: Path) -> None:
-    """Homebrew's directory also has the user's databases and their keys."""
+    """Check that other files of Homebrew are not readable, because its directory also has the
+    user's databases and their keys.
+    """
     prefix = home / "brew"
     node = program_at(prefix / "Cellar" / "node" / "25" / "bin" / "node")
     for name in ("var/postgres/base", "etc/redis.conf", "etc/openssl@3/cert.pem", "lib/libx.so"):

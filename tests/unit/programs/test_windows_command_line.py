@@ -26,7 +26,9 @@ NAMES = TEXT.filter(lambda text: '"' not in text and text)
 
 
 def split(line):
-    """Split a command line as CommandLineToArgvW does. This code follows only its manual page."""
+    """Split a command line as CommandLineToArgvW does. This code is written only from the manual
+    page of that function.
+    """
     arguments, at = [], 0
     if line.startswith('"'):
         end = line.index('"', 1)
@@ -144,7 +146,7 @@ def test_arguments_that_cmd_would_reinterpret_are_refused(argument):
     with pytest.raises(CommandError, match=r"cmd\.exe does not") as caught:
         start_line(["x.cmd", argument], system_root=ROOT)
     assert caught.value.exit_code == 126
-    # The control: the same argument reaches a program that is not a batch file.
+    # The control: a program that is not a batch file gets the same argument unchanged.
     assert split(start_line(["x.exe", argument], system_root=ROOT)[1]) == ["x.exe", argument]
 
 
@@ -196,7 +198,7 @@ def test_the_environment_block_has_every_variable_once_and_sorted(variables):
 def test_variables_are_sorted_as_windows_sorts_them():
     names = ["b", "A_", "AB", "a", "Path", "é", "\uffff", "\U0001f600"]
     found = [name for name, _ in read_block(environment_block((name, "") for name in names))]
-    # A surrogate pair sorts before U+FFFF, the underscore after every letter.
+    # A surrogate pair sorts before U+FFFF, and the underscore sorts after every letter.
     assert found == ["a", "AB", "A_", "b", "Path", "é", "\U0001f600", "\uffff"]
 
 

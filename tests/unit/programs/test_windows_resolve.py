@@ -25,8 +25,8 @@ BATCH = '@IF EXIST "%~dp0\\node.exe" (\r\n  "%~dp0\\node.exe"  "%~dp0\\..\\srv\\
 
 
 class Table:
-    """A disk as a table of files by path, ignoring case as NTFS does. `links` have a target, and
-    aliases have none.
+    """Imitate a disk with a table of files by path, which ignores case as NTFS does. `links` have a
+    target, and `aliases` have none.
     """
 
     def __init__(self, files, links=(), aliases=()):
@@ -138,7 +138,9 @@ def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
 
 
 def test_relative_and_remote_entries_of_path_are_ignored():
-    """A relative entry means the current directory, and a share belongs to another machine."""
+    """Ignore them, because a relative entry depends on the current directory, and a share belongs
+    to another machine.
+    """
     disk = Table(
         files(
             **{"relative\\tool.exe": b"MZ", "tool.exe": b"MZ", "\\\\server\\share\\tool.exe": b"MZ"}
@@ -159,7 +161,7 @@ def test_shares_and_devices_are_refused(name):
 def test_a_share_is_never_opened(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if "//" not in path:
-        (tmp_path / path).mkdir(parents=True)  # Linux treats the share like any other name
+        (tmp_path / path).mkdir(parents=True)  # on Linux this path is an ordinary name
         assert (tmp_path / path).is_dir()
     disk = HostDisk()
     assert (disk.kind(path), disk.read(path), disk.names(path), disk.real(path)) == (
@@ -193,7 +195,9 @@ def test_npms_batch_file_is_followed():
 
 
 def test_a_package_of_a_project_is_readable_with_its_neighbours():
-    """A package has its own package.json, and needs the packages that npm put next to it."""
+    """Check that the whole project is readable, because a package has its own package.json, but
+    needs the packages that npm put next to it.
+    """
     for top in ("C:\\work", f"{HOME}\\.corral\\cache\\store\\trees\\0123"):
         script = f"{top}\\node_modules\\@a\\srv\\dist\\cli.js"
         disk = Table(files(**{
@@ -203,13 +207,13 @@ def test_a_package_of_a_project_is_readable_with_its_neighbours():
             f"{top}\\package.json": b"{}",
         }))  # fmt: skip
         assert resolve("node", script, disk=disk).reads == (NODE, top)
-    home = f"{HOME}\\node_modules\\srv"  # a home directory is never a project
+    home = f"{HOME}\\node_modules\\srv"  # the home directory is never taken as a project
     disk = Table(files(**{f"{home}\\cli.js": b"", f"{HOME}\\package.json": b"{}"}))
     assert resolve("node", f"{home}\\cli.js", disk=disk).reads == (NODE, home)
 
 
 def test_npms_batch_file_of_a_global_package_is_followed():
-    """Only this package is needed, not other global packages."""
+    """Check that only this package is readable, and not the other global packages."""
     npm = "C:\\Users\\Ann\\AppData\\Roaming\\npm"
     text = BATCH.replace("..\\srv", "node_modules\\@a\\srv").encode()
     disk = Table(
@@ -276,7 +280,9 @@ def launcher(python):
     "python", [f"{VENV}\\Scripts\\python.exe", "python.exe", "..\\Scripts\\python.exe"]
 )
 def test_a_script_of_an_environment_is_followed(python):
-    """Start the script through the launcher and the redirector behind it."""
+    """Follow the script's launcher to the environment's python.exe, and from there to the real
+    Python.
+    """
     script = f"{VENV}\\Scripts\\srv.exe"
     found = resolve(script, "--flag", disk=venv(**{script: launcher(python)}))
     assert found.argv == (PYTHON, script, "--flag")
@@ -304,8 +310,8 @@ def test_editable_installs_are_readable():
 
 
 def test_an_environment_inside_its_own_project_is_readable():
-    """Use the layout of `uv sync`: the project contains the environment, and the environment points
-    at the project.
+    """Use the layout of `uv sync`: the project contains the environment, and a file of the
+    environment names the project.
     """
     disk = venv(
         **{
@@ -415,8 +421,8 @@ def test_scripts_are_not_programs_on_windows(name):
 
 
 def test_a_linked_node_is_followed():
-    """Use the layout of nvm for Windows: the directory on PATH is a link, and its target is
-    copied.
+    """Use the layout of nvm for Windows: the directory on PATH is a link, and the target of the
+    link is copied.
     """
     disk = Table(
         {"C:\\nvm\\v22\\node.exe": b"MZ"}, links={"C:\\Program Files\\nodejs": "C:\\nvm\\v22"}
@@ -454,7 +460,9 @@ def test_missing_and_empty_commands_are_refused(argv):
 
 @given(st.text(max_size=40))
 def test_any_word_is_found_or_refused(name):
-    """No random word raises another exception, and a bare name is only found on PATH."""
+    """Resolve random words. No word may raise another exception, and a bare name may be found only
+    on PATH.
+    """
     disk = Table(files(**{"C:\\work\\evil.exe": b"MZ"}))
     try:
         found = resolve(name, disk=disk)

@@ -1,4 +1,6 @@
-"""Test the readers of files that only start another program, on samples made by the real tools."""
+"""Test how corral reads files that only start another program, on samples made by the
+real tools.
+"""
 
 import io
 import os
@@ -24,7 +26,7 @@ def distlib_launcher(tmp_path, executable, kind="t", bits="64"):
     maker._is_nt = True
     maker._build_shebang = lambda path, words: (
         b"#!" + path + words + b"\n"
-    )  # pip's branch for Windows
+    )  # take pip's branch for Windows
     maker.executable = executable
     maker.variants = {""}
     ending = {"64": "", "arm": "-arm"}[bits]
@@ -120,7 +122,7 @@ COMPILERS = {"x86_64": "x86_64-w64-mingw32", "i686": "i686-w64-mingw32"}
 
 
 def program_with(tmp_path, kind, path, machine="x86_64"):
-    """Make a real program file with these resources, by a real resource compiler and linker."""
+    """Make a real program file with these resources, with a real resource compiler and linker."""
     tools = COMPILERS[machine]
     rigs.need("mingw")
     text = RESOURCES.format(kind=kind, path=path.replace("\\", "\\\\"))
@@ -141,9 +143,7 @@ def test_uvs_resources_are_read(tmp_path, machine):
     assert windows_shims.launcher(raw) == windows_shims.Launcher(
         kind="script", python="C:\\py\\python.exe"
     )
-    for at in range(
-        0, len(raw), 97
-    ):  # a file that is cut anywhere is read or not, but never raises
+    for at in range(0, len(raw), 97):  # a cut file never causes an exception
         assert windows_pe_resources.resources(raw[:at]) in (
             {},
             windows_pe_resources.resources(raw),
@@ -233,8 +233,8 @@ def test_other_batch_files_are_not_read(text):
 
 @given(st.text(max_size=300), st.integers(0, len(NPM)))
 def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
-    """A batch file with inserted lines is not read, or gives one command whose words are in the
-    file.
+    """Insert lines into a batch file. It must be refused, or give one command whose words are in
+    the file.
     """
     found = windows_shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
     if found is not None:

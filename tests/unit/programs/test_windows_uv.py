@@ -1,4 +1,4 @@
-"""Test the reader of uv's trampolines. uv for Windows writes them under Wine when it installs a
+"""Test how corral reads uv's trampolines. uv for Windows writes them under Wine when it installs a
 package with a script.
 """
 
@@ -15,7 +15,7 @@ import pytest
 import rigs
 from corral.programs import windows_pe_resources, windows_shims
 
-RECIPE = 1  # a change here makes a new cache entry
+RECIPE = 1  # increased with each change, to make a new cache entry
 VERSION = "0.13.7"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps")
 COMPILER = "x86_64-w64-mingw32-gcc"

@@ -1,5 +1,5 @@
-"""Test archives: each malicious kind is refused with its reason, and has a control that is
-unpacked.
+"""Test archives: each kind of malicious archive is refused with its reason, and a similar harmless
+archive is unpacked.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ END = b"PK\x05\x06"
 def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
     made = zipfile.ZipInfo(name)
     mode = mode or (stat.S_IFDIR | 0o755 if name.endswith("/") else stat.S_IFREG | 0o644)
-    made.filename = name  # ZipInfo would correct the name
+    made.filename = name  # ZipInfo's constructor changes some names
     made.external_attr = mode << 16
     made.create_system = 3
     made.compress_type = zipfile.ZIP_DEFLATED
@@ -35,14 +35,16 @@ def entry(name: str, mode: int = 0) -> zipfile.ZipInfo:
 def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
     held = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(held, "w") as made:
-        warnings.simplefilter("ignore")  # some tests are about duplicate names
+        warnings.simplefilter("ignore")  # some tests write a name twice
         for one, content in entries:
             made.writestr(entry(one) if isinstance(one, str) else one, content)
     return held.getvalue()
 
 
 def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
-    """Return the reason, and check that nothing was written outside of the directory."""
+    """Return the reason of the refusal, and check that nothing was written outside of the
+    directory.
+    """
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
     with pytest.raises(ArchiveError) as caught:
@@ -56,7 +58,7 @@ def test_a_good_archive_is_unpacked_with_its_executable_bits(tmp_path):
     data = archive(*GOOD, (entry("bin/tool", stat.S_IFREG | 0o755), b"#!"), ("empty/", b""))
     extract_archive(io.BytesIO(data), str(tmp_path), limits=SMALL)
     assert (tmp_path / "server" / "main.py").read_bytes() == b"print()"
-    if sys.platform != "win32":  # on Windows the name decides whether a file is a program
+    if sys.platform != "win32":  # Windows has no executable bits
         assert (tmp_path / "bin" / "tool").stat().st_mode & 0o111
     assert not (tmp_path / "manifest.json").stat().st_mode & 0o111
     assert (tmp_path / "empty").is_dir()
@@ -94,7 +96,7 @@ def test_names_that_lead_out_are_refused(name, tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Python's parser ends a name at NUL, and others do not."""
+    """Refuse such a name, because Python's parser ends a name at NUL, and others do not."""
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
 
@@ -140,7 +142,9 @@ def test_two_names_for_one_file_are_refused(first, second, tmp_path):
 
 
 def test_a_directory_may_be_listed_after_its_files(tmp_path):
-    """This is the control: zip tools list a directory before its files, after them or not at all."""
+    """Unpack such an archive. This is the control: zip tools list a directory before its files,
+    after them or not at all.
+    """
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
 
@@ -153,7 +157,9 @@ def test_an_archive_beyond_the_limits_is_refused_before_anything_is_written(tmp_
 
 
 def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
-    """corral refuses the stated size at once, although the entry has only a few bytes."""
+    """State a size of four gigabytes for an entry of a few bytes. corral refuses it before it
+    unpacks anything.
+    """
     data = bytearray(archive(("zeros", bytes(1000))))
     central = data.index(b"PK\x01\x02")
     data[central + 24 : central + 28] = struct.pack("<I", 0xFFFFFFF0)
@@ -161,7 +167,9 @@ def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """State 5 bytes for half a megabyte. Reading has to stop early, so the checksum is wrong."""
+    """State 5 bytes for an entry of half a megabyte. corral stops reading early, and then finds
+    that the checksum is wrong.
+    """
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
@@ -172,7 +180,7 @@ def test_a_false_size_is_found_while_unpacking(tmp_path):
 
 
 def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
-    """Declare one byte more than the entry has. Its checksum still matches."""
+    """State one byte more than the entry has. The checksum still matches."""
     data = bytearray(archive(("short", b"12345678")))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
@@ -228,8 +236,8 @@ def test_data_after_the_archive_is_refused(tmp_path):
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
 def test_a_signed_bundle_is_unpacked(declared, tmp_path):
-    """Unpack both forms. `mcpb sign` appends its block, and newer versions also declare it as the
-    comment.
+    """Unpack both forms of a signature. `mcpb sign` appends a block, and newer versions also
+    declare the block as the archive's comment.
     """
     block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
     data = bytearray(archive(*GOOD))
@@ -240,7 +248,9 @@ def test_a_signed_bundle_is_unpacked(declared, tmp_path):
 
 
 def test_overlapping_entries_are_refused(tmp_path):
-    """Let two entries share the same bytes, as in a zip bomb or an archive with two meanings."""
+    """Let two entries share the same bytes, as a zip bomb does, or an archive that two parsers read
+    differently.
+    """
     data = archive(("first", b"1" * 100), ("other", b"2" * 100))
     start = data.index(b"PK\x01\x02")
     second = data.index(b"PK\x01\x02", start + 4)
@@ -275,8 +285,8 @@ def test_an_archive_in_parts_is_refused(tmp_path):
 
 
 def test_a_count_that_leaves_entries_out_is_refused(tmp_path):
-    """The archive states one entry and has two. Parsers that use the count see one entry, and
-    parsers that use the length see two.
+    """State one entry in an archive that has two. Parsers that use the count see one entry, and
+    parsers that use the length of the list see two.
     """
     data = bytearray(archive(*GOOD))
     end = data.rindex(END)
@@ -291,8 +301,8 @@ def test_a_name_that_is_not_text_is_refused(tmp_path):
 
 
 def test_an_entry_with_two_names_is_refused(tmp_path):
-    """Give an entry two names. Some parsers use the list at the end, others the header before the
-    data.
+    """Give an entry two names. Some parsers use the name in the list at the end, others the name in
+    the header before the data.
     """
     data = archive(*GOOD)
     at = data.index(b"server/main.py")
@@ -301,7 +311,9 @@ def test_an_entry_with_two_names_is_refused(tmp_path):
 
 
 def test_an_end_record_that_hides_another_list_is_refused(tmp_path):
-    """Write two complete archives one after the other. The parser would decide which one counts."""
+    """Write two complete archives one after the other, because parsers disagree about which of them
+    counts.
+    """
     assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
 
 
@@ -326,7 +338,7 @@ def test_zip64_archives_are_unpacked(field, tmp_path):
     value=st.integers(min_value=0, max_value=255),
 )
 def test_a_damaged_archive_is_refused_or_harmless(at, value, tmp_path_factory):
-    """An archive with any changed byte is unpacked inside its directory, or refused with an
+    """Change any byte of an archive. It must be unpacked inside its directory, or refused with an
     ArchiveError.
     """
     data = bytearray(archive(*GOOD))

@@ -1,5 +1,5 @@
-"""Test a bundle's manifest.json: strict parsing, values that are filled in once, and no path that
-leads out.
+"""Test a bundle's manifest.json: it is parsed strictly, values are filled in only once, and paths
+outside of the bundle are refused.
 """
 
 from __future__ import annotations
@@ -198,7 +198,9 @@ def test_numbers_and_booleans_are_checked(shape, good, bad):
 
 
 def test_a_value_is_filled_in_once():
-    """Otherwise a value could name another value, or a path that the user did not mean."""
+    """Check that a filled-in value is not expanded again, because it could then name another value,
+    or a path that the user did not mean.
+    """
     made = configured("x${user_config.text}")
     values = user_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
     words = user_values.expand(made.arguments, KNOWN, values)

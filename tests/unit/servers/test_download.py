@@ -1,5 +1,5 @@
-"""Test downloads with real HTTP on loopback: bounded, over TLS, and only with the expected
-content.
+"""Test downloads with real HTTP on loopback: they have a maximum size, need TLS, and are refused if
+the content is not the expected one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_a_too_large_answer_is_refused_whatever_its_length_field(registry, tmp_p
         else:
             with pytest.raises(SandboxError, match="is larger than"):
                 download.fetch_document(f"{registry.url}/large", max_bytes=most)
-    registry.longer["/huge"] = 1 << 30  # the stated length is refused before anything is read
+    registry.longer["/huge"] = 1 << 30  # the stated length is refused before any data is read
     registry.files["/huge"] = b"x"
     with pytest.raises(SandboxError, match="is larger than"):
         download.fetch_document(f"{registry.url}/huge", max_bytes=4999)

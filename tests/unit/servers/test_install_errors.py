@@ -7,7 +7,7 @@ import pytest
 from corral.servers.packages.install_errors import UNKNOWN, explain_failure
 from corral.servers.reference import parse_reference
 
-# Printed by npm 11.19, uv 0.9 and pip 23.2.
+# These texts were printed by npm 11.19, uv 0.9 and pip 23.2.
 NPM_GIT = """\
 npm error     at promiseRetry (/usr/lib/node_modules/npm/node_modules/@gar/promise-retry/lib/index.js:43:10)
 npm error     at module.exports (/usr/lib/node_modules/npm/node_modules/@npmcli/git/lib/spawn.js:29:10) {
@@ -127,12 +127,14 @@ def test_the_cause_is_named_with_a_hint(text, what, hint):
 
 @pytest.mark.parametrize("text", [NPM_TRANSITIVE, UV_TRANSITIVE, PIP_TRANSITIVE])
 def test_a_missing_version_of_a_dependency_has_its_own_hint(text):
-    """The user typed no version of the dependency, so there is none to leave out."""
+    """Check that the hint does not say to leave out the version, because the user typed no version
+    of the dependency.
+    """
     what, hint = explain_failure(text.split("\n"), parse_reference("npm:server"))
     assert what == "there is no such version of dep"
     assert "leave the version out" not in hint
     assert "another version of the server" in hint
-    # The control: the user typed that version.
+    # The control: here the user typed the missing version.
     assert (
         "leave the version out"
         in explain_failure(text.split("\n"), parse_reference("npm:dep@5.0.0"))[1]

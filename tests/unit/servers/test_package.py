@@ -1,4 +1,4 @@
-"""Test packages: one table of sources, and a fast start of an installed package."""
+"""Test packages: all sources are in one table, and an installed package starts fast."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
 
 
 def without_pip(tmp_path) -> str:
-    """Return an interpreter without pip, as Debian's python3 is."""
+    """Return an interpreter that has no pip, like Debian's python3."""
     path = tmp_path / "python3"
     words = f'case "$*" in *"import pip"*) exit 1;; esac\nexec {find_own_python()} -S "$@"'
     path.write_text(f"#!/bin/sh\n{words}\n")

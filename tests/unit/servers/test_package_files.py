@@ -1,4 +1,4 @@
-"""Test how corral reads an installation: checksums, programs, entry points."""
+"""Test how corral reads an installed package: checksums, programs and entry points."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_every_python_package_has_a_hash(tmp_path):
 
 
 def started(place, scripts: str, word: str = "pypi:my-thing") -> str:
-    """Return the output of the generated start file."""
+    """Return the output and exit code of the generated start file."""
     site = place / "site"
     put(site / "my_thing-1.0.dist-info" / "entry_points.txt", scripts)
     put(
@@ -188,7 +188,9 @@ def test_a_missing_program_is_an_error(tmp_path):
 
 
 def test_files_read_outside_of_the_walls_have_a_limit(tmp_path):
-    """A package can make its own description as large as the disk."""
+    """Check the limit for files that corral reads without a sandbox, because a package can make its
+    own description as large as the disk.
+    """
     for name, read in (
         ("package-lock.json", lambda: npm.read_lock(str(tmp_path), "thing")),
         (pypi.LOCK, lambda: pypi.check_lock(str(tmp_path))),

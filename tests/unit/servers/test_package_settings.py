@@ -1,4 +1,4 @@
-"""Test which registries the user's npm, pip and uv would ask, and that credentials stay hidden."""
+"""Test which registries the user's npm, pip and uv would use, and that credentials stay hidden."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_pip_reads_its_file_and_the_environment(env, tmp_path):
 
 
 def test_pips_files_are_read_from_the_directories_of_this_system(env, tmp_path, monkeypatch):
-    """On Windows /etc is not read, because any user may make this directory."""
+    """Check that /etc is not read on Windows, because there any user may make this directory."""
     env = {name: value for name, value in env.items() if name != "PIP_CONFIG_FILE"}
     monkeypatch.setattr(sys, "platform", "win32")
     everybody, own = pypi_settings.pip_files(env)
@@ -142,7 +142,8 @@ def test_an_index_must_be_a_web_address_or_a_path(env, url):
 def test_only_the_registrys_hosts_and_ports_are_allowed():
     urls = ["http://127.0.0.1:4873/npm/", "https://[::1]:8443/", "http://127.0.0.1:4873/other"]
     assert sandboxed_install.urls_to_rules(urls) == ["127.0.0.1:4873", "[::1]:8443"]
-    # The guard would refuse the address of this name, but the user named it.
+    # The address guard would refuse the address of this name, so the address is allowed too,
+    # because the user named it.
     assert set(sandboxed_install.urls_to_rules(["https://localhost:7777/"])) >= {
         "localhost:7777",
         "127.0.0.1:7777",
@@ -227,7 +228,7 @@ def test_order_and_scopes_make_another_key(env, tmp_path):
         pypi_settings.fingerprint_registry({**env, "UV_DEFAULT_INDEX": main, "UV_INDEX": more})
         for main, more in ((one, two), (two, one), (one, ""), (one, one))
     }
-    assert len(keys) == 3  # an index that is named twice changes nothing
+    assert len(keys) == 3  # an index that is named twice counts once
     found = set()
     for scope in ("@a", "@b"):
         (tmp_path / ".npmrc").write_text(f"{scope}:registry=https://corp.example.com/\n")

@@ -63,12 +63,16 @@ def test_commands_are_recognized(word):
 
 
 def test_a_plain_command_is_recognized_by_its_characters():
-    """Otherwise every run would import the parser of references."""
+    """Recognize plain commands by their characters, because otherwise every run would import the
+    parser of references.
+    """
     assert not any(map(_may_be_reference, ["node", "/usr/bin/node", "bin/server", "./server"]))
 
 
 def test_a_name_that_is_also_a_file_is_refused(tmp_path, monkeypatch):
-    """The owner of the current directory must not choose what runs, so the user has to choose."""
+    """Refuse such a name, because the owner of the current directory must not choose what runs. The
+    user has to choose.
+    """
     monkeypatch.chdir(tmp_path)
     assert parse_reference("my.tools/serve").kind == "registry"
     (tmp_path / "my.tools").mkdir()
@@ -118,7 +122,7 @@ NAMES = st.text(alphabet="aZ0._-~+", min_size=1, max_size=8)
 
 @given(st.sampled_from(["npm:", "npm:@a/", "npm:@", "pypi:", "pypi:a["]), NAMES)
 def test_no_name_becomes_an_option_or_a_path(start, name):
-    """`_x` is a valid name, but it is normalized to `-x`, which would be an option of pip."""
+    """Try random names. For example, `_x` would be normalized to `-x`, which is an option of pip."""
     text = start + name + {"pypi:a[": "]", "npm:@": "/b"}.get(start, "")
     try:
         found = parse_reference(text)

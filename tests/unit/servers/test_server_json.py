@@ -112,7 +112,7 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
 
 @pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
 def test_a_path_built_around_a_users_value_belongs_to_the_publisher(value, own, tmp_path):
-    """Put a harmless value into a path that leads elsewhere."""
+    """Put a harmless value into a path of the publisher, which then names another directory."""
     item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
     place = str(tmp_path)
     words, paths = server_json.build_arguments(
@@ -191,8 +191,8 @@ def test_an_answer_for_another_server_is_refused(case):
 
 
 def test_a_version_of_the_registry_is_safe_to_print():
-    """If the user names no version, the version comes from the registry and is printed on a
-    terminal.
+    """Check the version, because if the user names none, it comes from the registry and is printed
+    on a terminal.
     """
     newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}
@@ -219,7 +219,7 @@ def test_any_answer_of_a_registry_is_read_or_refused(data):
 
 
 def test_a_publisher_cannot_name_a_loopback_address(monkeypatch, tmp_path):
-    """Services on this machine's loopback trust local clients."""
+    """Refuse such an address, because services on this machine's loopback trust local clients."""
     from registries import Registries
 
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):

@@ -1,4 +1,6 @@
-"""Test the store: entries are complete or absent, unchanged or refused, and belong to the user."""
+"""Test the store: an entry is complete or absent, a changed entry is refused, and entries of other
+users are not used.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def home(tmp_path, monkeypatch):
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
-    for name in ("cache", "home"):  # on macOS the cache is in the second one
+    for name in ("cache", "home"):  # on macOS the cache is in the home
         remove_tree(str(tmp_path / name))  # pytest could not remove read-only directories
 
 
@@ -38,7 +40,7 @@ def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> stor
     os.makedirs(f"{place}/lib")
     with open(f"{place}/lib/main.js", "w", encoding="utf-8") as file:
         file.write(content)
-    if sys.platform != "win32":  # this needs a privilege on Windows
+    if sys.platform != "win32":  # on Windows links need a privilege
         os.symlink("main.js", f"{place}/lib/link")
     values = {
         "key": key,
@@ -134,7 +136,7 @@ def test_two_keys_can_share_a_tree():
         "npm:thing@1.0",
     )
     other = put("npm:other@1", "other")
-    store.add_key(other, "npm:thing@1.0")  # the key has another tree already
+    store.add_key(other, "npm:thing@1.0")  # the key already has another tree
     assert store.find("npm:thing@1.0") == found
 
 
@@ -160,7 +162,7 @@ def forget_boot(entry: store.Entry) -> None:
 def test_a_changed_tree_is_refused_at_the_first_use_after_a_boot():
     made = put()
     forget_boot(made)
-    assert store.find(made.key) == made  # the control: unchanged, and now verified
+    assert store.find(made.key) == made  # the control: it is unchanged, and then verified
     assert store.is_verified(made.digest)
     forget_boot(made)
     change(f"{made.path()}/lib/main.js", "evil")
@@ -215,7 +217,7 @@ def test_a_link_that_leads_out_of_a_tree_is_refused(leads):
 
 
 class Found:
-    """The result of lstat for a junction on Windows."""
+    """Imitate the result of lstat for a junction on Windows."""
 
     st_mode = stat.S_IFDIR | 0o777
     st_reparse_tag = 0xA0000003
@@ -315,7 +317,9 @@ def test_downloads_are_kept_for_a_day():
 
 
 def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
-    """An installer may run for more than a day, or the clock may have been set."""
+    """Keep old downloads too, because an installer may run for more than a day, or the clock may
+    have been set.
+    """
     with store.lock_key("npm:old@1"):
         path = store.make_downloads(store.make_staging("npm:old@1"))
         os.utime(path, (0, 0))
@@ -327,7 +331,9 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_a_staging_root_of_another_user_has_no_garbage():
-    """Otherwise root would change files to which the other user's links lead."""
+    """Leave such a directory alone, because root would otherwise change files to which the other
+    user has made links.
+    """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
     os.mkdir(theirs)
@@ -386,7 +392,7 @@ def test_list_remove_and_verify_from_the_command_line(capfd):
 
 @POSIX
 def test_directories_deeper_than_any_path_are_removed_too(home):
-    """A package's script can make such a directory by going down one level at a time."""
+    """Make such a directory by going down one level at a time, as a package's script can."""
     top = home / "deep"
     top.mkdir()
     code = "import os\nfor _ in range(1500):\n    os.mkdir('abcdef')\n    os.chdir('abcdef')\nopen('f', 'w')"

@@ -45,7 +45,7 @@ def test_the_name_of_the_variable_is_returned():
 
 
 def test_the_host_in_an_address_is_not_a_secret():
-    """A denied database has to be named, but neither its address nor its password."""
+    """Show the host of a denied database, but neither its whole address nor its password."""
     value = "postgres://me:hunter2hunter2@db.example:5432/notes"
     secrets = find_secrets([("DATABASE_URL", value)], ["DATABASE_URL"], [])
     found = SecretValues(secrets)

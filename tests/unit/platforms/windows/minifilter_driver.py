@@ -1,9 +1,9 @@
 """Imitate the driver's side of the minifilter protocol over a socket pair, with the driver's checks
 of sizes.
 
-The filter manager keeps messages whole, and so does SOCK_SEQPACKET. The first byte of each packet
-names the call: M, FilterGetMessage; R, FilterReplyMessage; S and A, FilterSendMessage and its
-answer.
+The filter manager sends each message as a whole, and so does SOCK_SEQPACKET. The first byte of each
+packet names the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A
+is the answer to S.
 """
 
 import queue
@@ -62,8 +62,8 @@ class Transport:
 
 
 class Driver:
-    """The driver's end. `seen` has the accepted commands. `ask` sends a message and returns the
-    reply.
+    """The driver's end. `seen` has the commands that it accepted. `ask` sends a message and returns
+    the reply.
     """
 
     def __init__(self):
@@ -86,8 +86,8 @@ class Driver:
         if len(message) < HEADER.size:
             return INVALID
         kind, size, _ = HEADER.unpack_from(message)
-        # As the driver does: a message shorter than the structure is refused, and the header must
-        # agree.
+        # The driver also refuses a message that is shorter than the structure, or whose header
+        # states another size.
         if len(message) < SIZES.get(kind, 1 << 30) or size != len(message):
             return INVALID
         self.seen.append(message)

@@ -37,7 +37,8 @@ foreign = st.builds(
     st.integers(0, 2**32 - 1),
     st.sampled_from([*FOREIGN, OTHER_RUN]),
 )
-# corral makes no deny entries and no entries of other kinds, so it keeps them even for its SID.
+# Deny entries and entries of other kinds are kept even if they name corral's SID, because corral
+# does not make such entries.
 odd = st.builds(
     entry, st.sampled_from([1, 9]), st.just(0), st.integers(0, 2**32 - 1), st.just(OURS)
 )
@@ -53,9 +54,7 @@ def test_an_entry_is_added_and_removed(entries, control, directory, root, access
     after = access_list.read(granted)
     assert [one for one in after.entries if not access_list.is_entry_of(one, OURS)] == entries
     assert tuple(one for one in after.entries if access_list.is_entry_of(one, OURS)) == ours
-    assert (
-        after.control & 0x1400 == control & 0x1400
-    )  # the list still inherits from its parent, or still does not
+    assert after.control & 0x1400 == control & 0x1400  # inheritance from the parent stays on or off
     assert bool(after.control & 0x0100) == bool(control & 0x0400)
     assert access_list.has_entry(granted, OURS)
     assert access_list.grant(granted, OURS, ours) is None
@@ -84,7 +83,9 @@ def test_own_entries_come_before_inherited_ones():
 
 
 def test_inherited_entries_of_corral_are_removed_too():
-    """A file that the target made inherits the entry from its directory."""
+    """Remove inherited entries too, because a file that the target made inherits the entry from its
+    directory.
+    """
     mark = entry(0, 0x10, access_list.RIGHTS["write"], OURS)
     raw = access_list.revoke(descriptor([mark, entry(0, 0x10, 1, FOREIGN[0])]), (OURS,))
     assert access_list.read(raw).entries == (entry(0, 0x10, 1, FOREIGN[0]),)
@@ -105,7 +106,7 @@ def test_a_grant_never_allows_changing_access_lists_or_deleting_its_root():
                     if access == "read" or (root and reaches_the_object_itself):
                         assert not mask & access_list.DELETE
                     if access == "read":
-                        assert not mask & 0x0116  # no data, no attributes, no children
+                        assert not mask & 0x0116  # nothing can be written, and nothing added
 
 
 def test_new_objects_inherit_the_entries():
@@ -125,7 +126,7 @@ def test_new_objects_inherit_the_entries():
         b"",
         bytes(20),
         descriptor([], control=0x8000),
-        struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 0),  # present and NULL: open to all users
+        struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 0),  # a NULL list is open to all users
         descriptor([entry(0, 0, 1, FOREIGN[0])])[:-4],
     ],
     ids=["empty", "zeros", "absent", "null", "cut"],
@@ -162,16 +163,18 @@ ANDREW, JANE, GROUP_A, EVERYONE = (
 READ, WRITE, EXECUTE = 0x1, 0x2, 0x20
 ALL = READ | WRITE | EXECUTE
 DOCUMENTED = [
-    # Microsoft, "DACLs and ACEs": one user is denied, and rights of a group and of everyone add up.
+    # Microsoft, "DACLs and ACEs": one user is denied everything. For the others the rights of a
+    # group and of everyone add up.
     ([(1, 0, ALL, ANDREW), (0, 0, WRITE, GROUP_A), (0, 0, READ | EXECUTE, EVERYONE)],
      {(ANDREW, EVERYONE): 0, (JANE, GROUP_A, EVERYONE): ALL, (JANE, EVERYONE): READ | EXECUTE}),
-    # The same page: a denial of the user after the group's entry has no effect.
+    # The same page: an entry that denies the user has no effect after an entry that allows the
+    # group.
     ([(0, 0, ALL, GROUP_A), (1, 0, ALL, ANDREW)], {(ANDREW, GROUP_A): ALL, (ANDREW,): 0}),
     # [MS-DTYP] 2.5.3.2: a list without entries allows nothing.
     ([], {(ANDREW, EVERYONE): 0}),
     # An inherit-only entry does not apply to the object itself.
     ([(0, 0x0B, ALL, EVERYONE)], {(EVERYONE,): 0}),
-    # Generic rights stand for those of files.
+    # A generic right means the corresponding rights of files.
     ([(0, 0, 0x80000000, EVERYONE)], {(EVERYONE,): 0x120089}),
     ([(0, 0, 0x10000000, EVERYONE)], {(EVERYONE,): 0x1F01FF}),
 ]  # fmt: skip

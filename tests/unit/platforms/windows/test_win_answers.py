@@ -1,5 +1,5 @@
 """Check that corral works or refuses for every result of calls that are undocumented or differ
-between versions.
+between versions of Windows.
 
 Each test replaces the result of one call. Its docstring says where the result was seen or is
 documented.
@@ -54,8 +54,8 @@ def windows_error(code: int) -> OSError:
 
 
 class Tokens:
-    """Privileges and groups by the number of a token. 1 is corral's own token, and 2 is the
-    target's.
+    """Imitate the privileges and groups of tokens. Token 1 is corral's own token, and token 2 is
+    the target's.
     """
 
     def __init__(self, monkeypatch) -> None:
@@ -111,7 +111,7 @@ def test_an_ordinary_user_keeps_the_same_token(tokens):
 def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
     tokens, privileges, administrators
 ):
-    """With restricting SIDs node and python do not start."""
+    """Check that there are no restricting SIDs, because with them node and python do not start."""
     tokens.privileges[1] = privileges
     tokens.groups[1].append((ADMINISTRATORS, administrators))
     results = Results()
@@ -181,8 +181,8 @@ def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
 
 
 def test_a_profile_is_created_without_capabilities(monkeypatch):
-    """Only the capabilities of the token matter. Chromium, mxc, maka and agentcad make the same
-    call.
+    """Check that the profile has no capabilities, because only those of the token matter. Chromium,
+    mxc, maka and agentcad make the same call.
     """
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(
@@ -194,8 +194,8 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Let Windows name another folder, because a program that a packaged client has started may
-    have another AppData.
+    """Let Windows name another folder, because AppData may be redirected for a program that a
+    packaged client has started.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -226,8 +226,8 @@ def test_errors_of_creating_a_process_have_a_hint(code, told):
     ],
 )
 def test_a_target_with_children_has_a_console_without_a_window(processes, children, flag):
-    """The process of a console is a child of the target (Project Zero issue 213), so the probe of
-    the child process policy must not need one.
+    """Check that a target without children gets no console. The process of a console is a child of
+    the target (Project Zero issue 213), which the child process policy would forbid.
     """
     attributes = mitigations.plan(0, subprocess=children).attributes()
     assert process_creation._console(job.Job(processes=processes), attributes) == flag
@@ -235,7 +235,9 @@ def test_a_target_with_children_has_a_console_without_a_window(processes, childr
 
 @pytest.mark.parametrize("found", ["C:\\Users\\ann\\AppData\\Local", ""])
 def test_a_container_always_gets_the_variables_that_windows_needs(monkeypatch, found):
-    """Without LOCALAPPDATA CreateProcess fails with 0x800700CB (microsoft/mxc#1130, #1158)."""
+    """Check that LOCALAPPDATA is set. Without it CreateProcess fails with 0x800700CB
+    (microsoft/mxc#1130, #1158).
+    """
     monkeypatch.setattr(win32_process, "windows_directory", lambda: "C:\\Windows")
     monkeypatch.setattr(process_creation.os.path, "expanduser", lambda _: "D:\\ann")
     monkeypatch.setenv("LOCALAPPDATA", found)
@@ -317,11 +319,13 @@ def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, la
 def test_a_target_has_no_right_to_the_clipboard():
     assert not desktop.STATION & 0x4  # WINSTA_ACCESSCLIPBOARD
     assert not desktop.STATION & 0x200  # WINSTA_READSCREEN
-    assert not desktop.ACCESS & (0x8 | 0x10 | 0x20 | 0x100)  # hooks, journals, switching
+    assert not desktop.ACCESS & (0x8 | 0x10 | 0x20 | 0x100)  # hooks, journals, switching desktops
 
 
 def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
-    """Set the clock. KeSetSystemTime then adds the change to the boot time and to its bias."""
+    """Imitate a change of the clock. KeSetSystemTime adds the change to the boot time and to its
+    bias.
+    """
 
     def answer(boot: int, bias: int):
         def call(_kind: int, block: object, _size: int, _needed: object) -> int:
@@ -343,7 +347,8 @@ def test_a_mutex_is_the_same_in_every_session_and_private_to_the_user(monkeypatc
     granted_tree.mutex("S-1-15-3-9")
     ((name, security),) = asked
     assert name == f"Global\\corral-{USER}-S-1-15-3-9"
-    # An elevated process creates a mutex that the same user can open without elevation.
+    # A mutex that an elevated process has made names the user, so that the same user can open it
+    # without elevation.
     assert f";{USER})" in security
     assert security.endswith("S:(ML;;NW;;;ME)")
 
@@ -360,7 +365,7 @@ def test_compiled_modules_do_not_make_another_copy():
 
 
 def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
-    """Compare SECURITY.md and `doctor` with the rows of the table."""
+    """Compare SECURITY.md and `doctor` with the rows of the table of evidence."""
     rows = {row.capability: row for row in evidence.WINDOWS}
     assert {capability for capability, _, _ in host.LABELS} == set(host.PROBES) <= set(rows)
     text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
@@ -373,8 +378,8 @@ def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
 
 @pytest.mark.parametrize("row", evidence.WINDOWS, ids=lambda row: row.capability)
 def test_evidence_from_wine_matches_the_tests_that_run_there(row):
-    """A test that is skipped under Wine proves nothing there, and a test that runs under Wine has
-    to be listed.
+    """Check that a row says "seen under Wine" exactly if its test runs under Wine. A test that is
+    skipped there proves nothing.
     """
     file, _, name = row.test.partition("::")
     tree = ast.parse((ROOT / "tests" / "windows" / file).read_text(encoding="utf-8"))
@@ -391,8 +396,8 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
 
 
 def test_only_wanted_capabilities_are_probed(monkeypatch):
-    """Each probe starts processes, so a run tries only the capabilities of its plan, and those that
-    they need.
+    """Check that a run probes only the capabilities of its plan and those that they need, because
+    each probe starts processes.
     """
     tried: list[str] = []
     for name, probe in host.PROBES.items():
@@ -444,7 +449,9 @@ def test_a_default_run_probes_only_capabilities_that_it_can_use():
     ],
 )
 def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limited, status):
-    """Compare two processes, because a clock could not distinguish a busy machine from a limit."""
+    """Compare two processes, because a busy machine slows down both, and a limit only
+    one of them.
+    """
     monkeypatch.setattr(host.job, "create", lambda _step: types.SimpleNamespace(release=int))
     monkeypatch.setattr(host, "_race", lambda first, _second: limited if first.cpu else free)
     found = host._try("job_cpu_rate", lambda: host._cpu_rate(job.Job()))
@@ -461,8 +468,8 @@ def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
 
 
 class Trials:
-    """Replace the trials by given results: first outside, then inside. `arrives` says for each
-    trial whether it reaches the listener.
+    """Replace the trials with given results: first outside, then inside. `arrives` says for each
+    trial whether its connection reaches the listener.
     """
 
     def __init__(self, monkeypatch, inside: str, *, outside: str = "done done done done") -> None:
@@ -481,10 +488,11 @@ class Trials:
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        # Seen on 10.0.26200: loopback inside one container works, and connections to the host's
-        # loopback are dropped.
+        # This was seen on 10.0.26200: loopback inside one container works, and connections to the
+        # host's loopback are dropped.
         ("denied denied done done", ""),
-        # If a firewall also denies loopback inside the container, asyncio and so Python servers fail.
+        # If a firewall also denies loopback inside the container, asyncio fails, and so do Python
+        # servers.
         ("denied denied done denied", "inside: denied denied done denied"),
         ("denied done done done", "inside: denied done done done"),
         ("done denied done done", "inside: done denied done done"),
@@ -507,8 +515,8 @@ def test_results_of_the_wall_probe_are_judged(monkeypatch, tmp_path, inside, pro
     [([True, True], "arrived on the host's loopback"), ([False, False], "the control failed")],
 )
 def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
-    """Only the listener counts, not the output of the process inside. If nothing arrives from
-    outside, the control has failed.
+    """Check that a connection is judged by the listener, not by the output of the process inside.
+    If no connection arrives from outside, the control has failed.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     Trials(monkeypatch, "denied denied done done").arrives = list(arrives)
@@ -528,8 +536,8 @@ def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, 
     ],
 )
 def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printed, refused):
-    """Let the event loop fail. `asyncio` first makes a socket pair, which is a loopback connection on
-    Windows.
+    """Let the event loop fail. `asyncio` first makes a socket pair, which on Windows is a loopback
+    connection.
     """
     assert "asyncio.run(" in trial.LINES["python"][-1]
     done = (
@@ -563,18 +571,20 @@ WINDOW = "corral-0123456789abcdef"
 @pytest.mark.parametrize(
     ("outside", "inside", "status"),
     [
-        # In a session of the user, Service-0x0-LUID$ is the station of CreateWindowStationW(NULL).
+        # In a session of the user, Service-0x0-LUID$ is the window station that
+        # CreateWindowStationW(NULL) makes.
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
-        # In session 0 corral is in that station already, so only the desktop differs.
+        # In session 0 corral already runs in that window station, so only the desktop differs.
         ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "", "absent"),
         ("", f"Service-0x0-1$|{WINDOW}|denied", "absent"),
-        # OpenClipboard returns ERROR_ACCESS_DENIED also while another program has it open.
+        # OpenClipboard returns ERROR_ACCESS_DENIED also while another program has the clipboard
+        # open.
         ("WinSta0|Default|denied", f"Service-0x0-1$|{WINDOW}|denied", "unknown"),
     ],
 )
@@ -592,7 +602,7 @@ def test_results_of_the_desktop_probe_are_judged(monkeypatch, outside, inside, s
     [("200 403", ""), ("200 200", "200 200"), ("403 403", "403 403"), ("", "nothing|location")],
 )
 def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, errors):
-    """Return the statuses of a named port and of another one."""
+    """Return the HTTP status for a port that the policy names, and the status for another port."""
     started: list[object] = []
 
     def start(_code: str, steps: tuple[object, ...], *_ports: str) -> object:
@@ -612,15 +622,15 @@ def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, err
 @pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
 @pytest.mark.parametrize("output", ["open", "[Errno 13] Permission denied: 'NUL'"])
 def test_results_of_the_nul_probe_are_judged(monkeypatch, output, errors):
-    """Return what nub measured on 26200 (open) and on 26100 (denied)."""
+    """Return the results that nub measured on 26200 (open) and on 26100 (denied)."""
     monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))
     found = host._try("nul", lambda: container.try_nul(()))
     assert found.status == ("proven" if output == "open" else "absent")
 
 
 def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
-    """Let a probe time out. The machine may be busy, so the next run that needs the capability
-    tries again.
+    """Let a probe time out. The machine may only be busy, so the next run that needs the capability
+    probes again.
     """
 
     def late() -> str:
@@ -630,8 +640,8 @@ def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
 
 
 def test_the_evidence_names_the_time_to_create_a_profile(monkeypatch):
-    """Every run creates and deletes a profile, through the firewall service, so `doctor -v` shows
-    the time.
+    """Check that `doctor -v` shows this time, because every run creates and deletes a profile,
+    through the firewall service.
     """
     monkeypatch.setattr(app_container, "_create", lambda step: parse_sid(step.package))
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", lambda _name: None)

@@ -1,4 +1,4 @@
-"""Test which trees can be granted to an AppContainer, from listings of them."""
+"""Test which directory trees can be granted to an AppContainer, from listings of the trees."""
 
 import contextlib
 import os
@@ -69,7 +69,9 @@ def test_grants_can_be_kept():
 
 
 def entries(step, name, **facts):
-    """Return (rights, rights that new objects inherit) of one object in the first root of a plan."""
+    """Return the rights of one object in the first root of a plan, and the rights that new objects
+    in it inherit.
+    """
     node = Node(name=name, directory=facts.pop("directory", False), **facts)
     made = step.exceptions[0].entries(step.roots[0], node)
     masks = [(entry[1], int.from_bytes(entry[4:8], "little")) for entry in made]
@@ -87,8 +89,8 @@ def test_trees_with_links_are_refused():
 
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_file_with_several_names_can_only_be_read(access):
-    """Check hard links, which uv and pnpm create. The content is the same under each name, and
-    another name may be outside.
+    """Use a hard link, as uv and pnpm create them. The content is the same under each name, and
+    another name may be outside of the grant.
     """
     step = plan((grant("D:\\work", access), tree(file("twin", links=2))))
     assert entries(step, "twin", links=2) == (READ, 0)
@@ -130,7 +132,7 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     assert entries(other, "docs", directory=True) == (
         READ,
         READ,
-    )  # the inner root has its own entries
+    )  # the inner root has entries of its own
 
 
 def test_socket_grants_are_refused():
@@ -146,9 +148,7 @@ def test_secrets_get_no_entry(name, access):
     step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
     assert entries(step, name) == (0, 0)
     above = name.rpartition("\\")[0]
-    if (
-        access == "write" and above
-    ):  # otherwise it could be renamed, and another file put in its place
+    if access == "write" and above:  # or the directory could be replaced
         assert not entries(step, above, directory=True)[0] & access_list.DELETE
         assert entries(step, above, directory=True)[1] & access_list.DELETE
     assert name in step.describe()
@@ -180,7 +180,7 @@ def test_self_starting_files_are_read_only(name):
 )
 def test_secrets_of_the_profile_get_no_entry(place, name):
     assert granted_tree.is_secret(name, place)
-    assert not granted_tree.is_secret(name)  # the control: elsewhere the name has no meaning
+    assert not granted_tree.is_secret(name)  # the control: elsewhere the name is ordinary
 
 
 def test_files_that_start_at_logon_are_read_only():
@@ -191,7 +191,9 @@ def test_files_that_start_at_logon_are_read_only():
 
 
 def test_missing_self_starting_files_are_watched():
-    """A missing file cannot be made read-only, so the report says whether a target has created it."""
+    """Check that the report watches for such files, because a missing file cannot be made
+    read-only.
+    """
     documents = "C:\\Users\\Ann\\Documents"
     seen = tree(Node(name="sub", directory=True))
     step = plan((grant(documents, "write"), seen), (grant("D:\\read"), seen))
@@ -218,8 +220,8 @@ def test_a_secret_that_is_granted_by_name_gets_an_entry():
 
 
 def test_a_git_checkout_with_an_environment_and_packages_is_granted(tmp_path):
-    """In a typical checkout the environment file is closed, hard links are read-only, and so are
-    hooks.
+    """Check a typical checkout: the .env file gets no entry, and hard links and hooks are
+    read-only.
     """
     for name in (".git/hooks", ".git/objects", ".venv/Lib", "node_modules/x", "src"):
         (tmp_path / name).mkdir(parents=True)
@@ -249,7 +251,7 @@ def test_a_tree_in_the_store_is_not_listed_again(tmp_path, monkeypatch):
 
     assert seen("read", "copied") == (True, ("node_modules",))
     assert seen("read", "other") == (False, ())
-    assert seen("write", "copied") == (False, ())  # writable paths are not copied
+    assert seen("write", "copied") == (False, ())  # a writable path is not copied
 
 
 def test_objects_of_other_users_in_a_read_grant_are_skipped_and_named(tmp_path):
@@ -330,7 +332,7 @@ USER, ADMINISTRATORS, SYSTEM = "S-1-5-21-1-2-3-1001", "S-1-5-32-544", "S-1-5-18"
 
 
 def owned(owner: str, *allowed: str) -> bytes:
-    """Return a descriptor with an owner, as GetKernelObjectSecurity does."""
+    """Return a security descriptor with an owner, as GetKernelObjectSecurity does."""
     entries = tuple(access_list._allowed(sid, 0x1F01FF, 0) for sid in allowed)
     listed = access_list.Descriptor(control=0, revision=2, entries=entries)
     raw = bytearray(access_list.write(listed))
@@ -341,8 +343,8 @@ def owned(owner: str, *allowed: str) -> bytes:
 @pytest.mark.parametrize(
     ("owner", "allowed", "readable"),
     [
-        # CPython's mkdir(0o700): D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). An elevated
-        # process makes administrators the owner.
+        # CPython's mkdir(0o700) sets D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an
+        # elevated process the owner is the group of administrators.
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), False),
         (USER, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), True),
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, USER), True),
@@ -375,7 +377,7 @@ def test_a_missing_root_is_an_error(tmp_path):
         )
 
 
-# Of ntifs.h. OneDrive's files and directories have the last two.
+# The values are from ntifs.h. Files and directories of OneDrive have the last two.
 SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 0x9000701A
 
 
@@ -384,7 +386,9 @@ SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 
     [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
 )
 def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
-    """Files of OneDrive are reparse points where Windows does not disguise them."""
+    """Check that files of OneDrive are not links, although they are reparse points if Windows does
+    not hide this.
+    """
     mode = stat.S_IFREG | 0o666
     found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
     assert granted_tree._node("x", found).reparse is leads
@@ -392,7 +396,7 @@ def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
 
 @pytest.fixture
 def handles(monkeypatch):
-    """Replace the information that Windows gives about handles, by path."""
+    """Replace the information that Windows gives about handles with a table of paths."""
     facts = {}
     denied = facts["denied"] = set()
 
@@ -445,8 +449,8 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """A closed object gets no entry, so reading its list is enough. Any other object has to be
-    changed.
+    """Check that such an object is only read. A closed object gets no entry, so its access list
+    need not be changed.
     """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
@@ -465,16 +469,18 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ("sid", "flags", "open_to_all"),
     [
         ("S-1-15-2-1", 0, True),
-        ("S-1-15-2-2", 0x0B, True),  # the files below inherit this
+        ("S-1-15-2-2", 0x0B, True),  # files below this directory inherit the entry
         (
             "S-1-5-32-545",
             0,
             False,
-        ),  # the group of users: the target needs an entry for containers as well
+        ),  # the group of users: a container needs an entry of its own
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Some directories, such as Program Files, pass on entries for all containers to new files."""
+    """Refuse such a secret. Some directories, such as Program Files, give new files entries for all
+    containers.
+    """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw
     listed = struct.pack("<BBHIIII", 1, 0, 0x8004, 0, 0, 0, 20) + acl
@@ -487,8 +493,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_must_be_closed_to_every_container():
-    """Other closed names are packages with a copy in the store, and files of other users, which
-    cannot be opened.
+    """Check only secrets. The other closed names are packages with a copy in the store, and files
+    of other users, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

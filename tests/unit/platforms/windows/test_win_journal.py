@@ -1,5 +1,5 @@
-"""Test the journal: after a cut at any byte it is complete or empty, and it is locked as long as
-its run lives.
+"""Test the journal: if it is cut at any byte it is read as complete or empty, and it is locked as
+long as its run lives.
 """
 
 import os
@@ -64,7 +64,7 @@ def test_a_journal_that_is_cut_after_claims_were_given_up_keeps_the_others():
             assert found is None
         else:
             done = whole[len(raw) : at].count(b"\n")
-            assert found.roots == one.roots[done:], at  # no claim may be missing
+            assert found.roots == one.roots[done:], at  # no claim is lost
             assert found.profile == one.profile
 
 
@@ -105,7 +105,7 @@ def test_only_one_process_cleans_up(tmp_path):
     journal.create(directory, "one", entry(root())).leave()
     (dead,) = journal.dead(directory)
     assert journal.dead(directory) == []
-    assert journal.living(directory) == [entry(root())]  # in use until its cleaner releases it
+    assert journal.living(directory) == [entry(root())]  # used until the cleanup ends
     dead.drop(root())
     assert journal.living(directory) == [entry()]
     dead.leave()
@@ -139,7 +139,9 @@ own.end()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
 def test_a_run_killed_while_writing_leaves_a_complete_or_empty_journal(tmp_path):
-    """Kill a real process with a real lock after some bytes. Its file is then unlocked."""
+    """Kill a real process with a real lock after it has written some bytes. The file must then be
+    unlocked.
+    """
     source = os.path.dirname(os.path.dirname(corral.__file__))
     made = [
         journal.Root(path=path, access="write", sid=grant_sid(path, "write"), volume=1, file=2)
@@ -180,7 +182,7 @@ def test_a_missing_directory_has_no_journals(tmp_path):
 
 
 def test_a_journal_that_is_too_long_is_refused(tmp_path):
-    """A file that is read only in part would count as empty."""
+    """Refuse a long file, because if it were read only in part, it would count as empty."""
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()
     with pytest.raises(OSError, match="too many grants"):

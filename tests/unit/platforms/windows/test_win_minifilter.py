@@ -72,7 +72,7 @@ def test_sizes_match_those_of_c(layout):
         "reply_header": wire.REPLY_HEADER.size,
     }
     assert found == {name: size for name, size in layout.items() if "." not in name}
-    # The driver refuses any other size.
+    # The driver accepts only these sizes.
     assert found["session"] == 1072
     assert found["config"] == 40
     assert found["exclude"] == 24
@@ -152,7 +152,7 @@ def test_a_session_is_registered_and_unregistered(driver):
     kinds = [struct.unpack_from("<I", message)[0] for message in driver.seen]
     assert kinds == [104, 107, 100, 101]
     config, exclude, register, unregister = driver.seen
-    assert struct.unpack_from("<I", config, 16)[0] == 1  # on errors the driver denies
+    assert struct.unpack_from("<I", config, 16)[0] == 1  # on errors the driver must deny
     assert struct.unpack_from("<I", exclude, 16)[0] > 0
     assert struct.unpack_from("<QI", register, 16) == (session.token, 4242)
     assert struct.unpack_from("<Q", unregister, 16) == (session.token,)
@@ -242,14 +242,16 @@ def test_questions_of_another_session_are_denied(driver, session):
 
 
 def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, session):
-    """The driver's cache does not know the destination of a rename or the access of an open."""
+    """Check that other answers are not cached, because the driver's cache ignores the destination
+    of a rename and the access of an open.
+    """
     remembered = {
         "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],
         "rename": driver.decide(file_check(session.token, 5, rf"{DATA}\x", rf"{DATA}\y"))[1],
         "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
     }
     assert remembered["write"] > 1000
-    # Never 0, because the driver then uses its own default of seconds.
+    # The time is never 0, because for 0 the driver uses its own default, which is some seconds.
     assert remembered["rename"] == remembered["read"] == 1
 
 

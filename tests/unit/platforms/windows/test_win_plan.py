@@ -125,7 +125,9 @@ def test_cpu_time_is_sampled_only_if_stated():
 
 
 def test_a_job_that_cannot_be_read_back_still_ends_the_tree():
-    """Use the findings under Wine: killing the job works, but no limit can be read back."""
+    """Use the findings that corral has under Wine: killing the job works, but no limit can be read
+    back.
+    """
     loose = decided(LETTING_GO, host("job_kill_on_close"))
     assert (loose["tree"].status, loose["tree"].mechanism) == ("applied", job.UNREAD)
     (made,) = [
@@ -163,7 +165,7 @@ def test_extras_that_prevent_a_start_are_not_used():
     steps = {type(step): step for step in composed(Policy(), plain)}
     assert steps[mitigations.Mitigations] == mitigations.plan(0, subprocess=True)
     assert steps[job.Job].ui == 0
-    # The child process policy is not used, so only the job's limit applies.
+    # The child process policy is not used, so the job's limit has to forbid children.
     assert steps[job.Job].processes == 1
 
 
@@ -175,7 +177,9 @@ def test_the_job_counts_allowed_subprocesses():
 
 
 def test_no_token_is_restricted_in_an_app_container():
-    """Under both restrictions together node and python do not start."""
+    """Check that the container is the only restriction, because with a restricted token as well
+    node and python do not start.
+    """
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
         restricted_token.RestrictedToken, restricted_token.LowIntegrity,
@@ -295,7 +299,7 @@ def test_network_levels_are_capabilities_and_name_what_stays_open(level, sids):
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
     assert held.asked == ("none" if level == "none" else f"level {level}")
-    # The level has no meaning on Linux.
+    # On Linux the level has no effect.
     assert plan.describe_control("network", policy, "linux") == "none"
     assert bool(held.why) == (level != "none")
     assert held.status == ("verified" if level == "none" else "applied")
@@ -316,7 +320,8 @@ def test_named_hosts_need_the_relay_and_no_network_capability(monkeypatch):
     assert steps[app_container.Profile].capabilities == (desktop.CAPABILITY,)
     assert steps[relay_start.NamedHosts].python == "C:\\store\\python.exe"
     assert steps[relay_start.NamedHosts].allow == ("example.com",)
-    # The target may take over the shim, so the shim must not be allowed more than the target.
+    # The target may take control of the shim, so the shim must have the same restrictions as the
+    # target.
     assert steps[relay_start.NamedHosts].ui == steps[job.Job].ui == job.UI_LIMITS
     assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 
@@ -357,7 +362,9 @@ def test_state_needs_an_app_container():
 
 
 def test_every_step_has_a_unique_name(monkeypatch):
-    """Errors report a failed step by its name, and `explain` prints the stages."""
+    """Check the names and stages, because errors name a failed step, and `explain` prints the
+    stages.
+    """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
     copies = runtimes.Store(trees=(), program=PROGRAM)
@@ -372,7 +379,9 @@ def test_every_step_has_a_unique_name(monkeypatch):
 
 
 def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
-    """The step after the creation registers the process while the process is still suspended."""
+    """Check the order: the step that registers the process comes after its creation, while the
+    process is still suspended.
+    """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
     assert kinds(composed(Policy(), host(*FULL)))[-2:] == [
@@ -382,7 +391,7 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """The paths are the copies that this target runs from, and no others."""
+    """Check that the readable paths are the copies that this target runs from, and no others."""
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
     (tmp_path / "server.js").touch()

@@ -1,5 +1,5 @@
-"""Test the preload of Python. The calls that Windows denies in an AppContainer are replaced by
-their denials.
+"""Test the preload of Python. Calls that Windows denies in an AppContainer are replaced by calls
+that fail in the same way.
 """
 
 import builtins
@@ -103,7 +103,7 @@ def test_a_closed_nul_becomes_an_empty_file(container, tmp_path):
     with pytest.raises(PermissionError):
         open("nul", "w").close()
     preload.install()
-    descriptor = os.open("nul", os.O_RDWR)  # as `subprocess` does for DEVNULL
+    descriptor = os.open("nul", os.O_RDWR)  # `subprocess` opens it in this way for DEVNULL
     done = subprocess.run(["cat"], stdin=descriptor, stdout=subprocess.PIPE, check=True)
     assert done.stdout == b""
     os.close(descriptor)
@@ -121,12 +121,14 @@ def test_a_nul_that_opens_is_not_replaced(container, monkeypatch):
     before = os.open
     preload.install()
     assert os.open == before
-    with pytest.raises(PermissionError):  # the control: NUL is closed here, and stays so
+    with pytest.raises(PermissionError):  # the control: NUL is still denied here
         open("nul").close()
 
 
 def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
-    """Deny the file. pydantic-settings finds its name, and raises the error of `open`."""
+    """Deny the file. pydantic-settings sees that the file exists, and would fail with the error of
+    `open`.
+    """
     for name in (".env", ".Env.local", "secret", ".envrc"):
         (tmp_path / name).write_text("TOKEN=told")
     call = builtins.open
@@ -158,7 +160,9 @@ def test_readable_environment_files_are_read(container, tmp_path):
 
 
 def test_python_loads_the_preload_by_itself(tmp_path):
-    """The preload works in isolated mode too, and adds no other module."""
+    """Check that Python loads the preload even in isolated mode, and that the preload adds no other
+    module.
+    """
     listing = Listing(directories=("", "Lib", "Lib\\site-packages"), files=())
     for name, text in store._preload_texts(listing):
         (tmp_path / name.rpartition("\\")[2]).write_text(text)

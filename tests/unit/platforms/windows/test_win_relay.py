@@ -60,7 +60,7 @@ def test_invalid_frames_are_errors(data):
 
 
 class Pair:
-    """An outer mux. The test is its other side."""
+    """Run the outer end of the relay. The test is the inner end."""
 
     def __init__(self):
         self.reader, write = os.pipe()
@@ -120,7 +120,7 @@ def test_valid_frames_of_an_inner_end_are_accepted(pair):
     stream.send(b"there")
     stream.end()
     assert os.read(pair.reader, 100) == shim.frame(shim.DATA, 1, b"there") + shim.frame(shim.END, 1)
-    # Frames that arrive after the end of their stream are ignored.
+    # A frame for a stream that has ended is ignored.
     pair.say((shim.CREDIT, 1, b"\x01\0\0\0"), (shim.RESET, 1))
     assert pair.end() is None
 
@@ -161,7 +161,7 @@ def test_the_number_of_streams_is_limited(pair):
     for _ in range(shim.MAX_STREAMS):
         pair.open()
     pair.say((shim.RESET, 1))
-    pair.open()  # there is room again
+    pair.open()  # one stream has ended, so another can be opened
     assert pair.end() is None
 
 

@@ -41,7 +41,7 @@ def outbound(allow, denials, *, admitted=(), proxy=None, tls_ports=frozenset({44
 
 
 class Running:
-    """A shim in a separate process, and its relay."""
+    """Run a shim in a separate process, and its relay."""
 
     def __init__(self, allow, **options):
         self.denials = Denials()
@@ -57,7 +57,7 @@ class Running:
             os.dup(self.process.stdin.fileno()),
             outbound(allow, self.denials, **options),
         )
-        # From here on only the relay has the other ends, as in a run.
+        # From here on only the relay has the other ends of the pipes, as in a run.
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -121,7 +121,7 @@ def test_the_relay_reaches_an_allowed_name_and_denies_another(run, web):
     assert running.asked == ["allowed.test"]  # a denied name is not resolved
     assert web.heads == [("/x", f"allowed.test:{port}", "close")]
     while not running.relay.traffic():
-        pass  # the relay has not seen the end of the connection yet
+        pass  # wait until the relay has seen the end of the connection
     traffic = running.relay.traffic()["allowed.test"]
     assert traffic.connections == 1
     assert traffic.down > len(BODY)
@@ -132,7 +132,7 @@ def test_other_ports_and_addresses_are_denied(run, web):
     running = run([f"allowed.test:{port + 1}", f"127.0.0.1:{port}"], admitted=())
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 403
     assert status_of(lambda: running.open(f"http://127.0.0.2:{port}/"))[0] == 403
-    # The control: the policy names this address, so the guard allows it too.
+    # The control: the guard allows this address, because the policy names it.
     assert status_of(lambda: running.open(f"http://127.0.0.1:{port}/")) == (200, BODY)
     assert [row[:2] for row in running.rows()] == [
         ("port", f"allowed.test:{port}"),
@@ -150,8 +150,8 @@ def test_an_allowed_name_that_leads_to_the_host_is_denied(run, web):
 
 
 def test_a_name_is_looked_up_once(run, web):
-    """Return another address the second time. The relay connects to the checked address, so there
-    is no second lookup.
+    """Return another address the second time. The relay connects to the address that it has
+    checked, without a second lookup.
     """
     answers = [[bytes([127, 0, 0, 1])], [bytes([169, 254, 169, 254])]]
     running = run([f"allowed.test:{web.server_port}"], lookup=lambda _name: answers.pop(0))
@@ -189,8 +189,8 @@ def tls_client(running, certificate, server_name):
 
 
 def test_a_hello_with_another_name_is_denied(run, tls, certificate):
-    """Send another name. Another host may be behind an allowed name, so the name in the hello has
-    to be allowed too.
+    """Send another name in the hello. It has to be allowed too, because another host may answer at
+    the same address.
     """
     running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
     running.tls_port = tls.server_port
@@ -209,7 +209,7 @@ def test_large_bodies_arrive_in_both_directions(run, web):
     data = os.urandom(1 << 20) * 8
     client = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
     client.set_tunnel("allowed.test", port)
-    for _ in range(2):  # a tunnel stays open
+    for _ in range(2):  # use the tunnel for a second request
         client.request("POST", "/", body=data)
         assert client.getresponse().read().decode() == hashlib.sha256(data).hexdigest()
     client.close()
@@ -222,9 +222,7 @@ def test_a_client_that_does_not_read_delays_only_itself(run, web):
     assert head.startswith(b"HTTP/1.1 200")
     with lazy:
         lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert lazy.recv(4).startswith(
-            b"HTTP"
-        )  # the answer has begun, and the client stops reading
+        assert lazy.recv(4).startswith(b"HTTP")  # the client stops reading
         for _ in range(5):
             assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
 
@@ -235,7 +233,7 @@ def echo_server():
     def answer():
         end, _ = listener.accept()
         with end:
-            data = b"".join(iter(lambda: end.recv(1 << 16), b""))  # until the client's half-close
+            data = b"".join(iter(lambda: end.recv(1 << 16), b""))  # until the client ends its side
             end.sendall(data[::-1])
 
     thread = threading.Thread(target=answer)
@@ -304,8 +302,8 @@ def test_invalid_requests_get_an_error(run):
 
 
 def test_the_relay_uses_the_hosts_own_proxy(run, web):
-    """Use a second relay as the host's proxy. It gets a CONNECT with the name, and the first relay
-    looks nothing up.
+    """Use a second relay as the host's proxy. It gets a CONNECT request with the host's name, and
+    the first relay makes no lookup.
     """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
@@ -335,7 +333,7 @@ def test_the_shim_ends_with_its_pipe(run):
 
 
 class ByHand:
-    """A relay whose inner end is this test, as if a target had taken over the shim."""
+    """A relay whose inner end is the test, as if a target had taken control of the shim."""
 
     def __init__(self, allow, **options):
         reader, self.theirs = os.pipe()
@@ -383,7 +381,9 @@ def test_an_invalid_first_frame_ends_the_relay(said, error):
 
 
 def test_frames_written_by_the_target_are_checked(web):
-    """Write frames without the shim. They are checked as well, because the checks are outside."""
+    """Write frames without the shim. The relay checks them too, because it does not
+    trust the shim.
+    """
     port = web.server_port
     options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
     by_hand = ByHand([f"allowed.test:{port}"], **options)
@@ -402,8 +402,8 @@ def test_frames_written_by_the_target_are_checked(web):
 
 
 def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
-    """Open denied streams. They use up the handlers, so the reader waits, the pipe fills up and its
-    writer waits.
+    """Open streams that are denied. They use up the handlers, so the reader waits, the pipe fills
+    up, and the process that writes to it waits.
     """
     rests, resting, let_go = [], threading.Semaphore(0), threading.Event()
 
@@ -414,7 +414,7 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
             let_go.wait(60)
 
     monkeypatch.setattr(outer.time, "sleep", sleep)
-    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # enough to read the last stream
+    monkeypatch.setattr(outer, "CLOSE_SECONDS", 60.0)  # long enough to read the last stream
     by_hand = ByHand(["allowed.test"], clock=lambda: 0.0)
     flood = [
         item
@@ -425,13 +425,14 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
     flooding.start()
     for _ in range(outer.MAX_HANDLERS):
         assert resting.acquire(timeout=60)
-    # All handlers pause. Of 3000 streams only as many were checked as the budget allows.
+    # All handlers pause. Of the 3000 streams the relay has checked only as many as the budget
+    # allows.
     assert len(rests) == MAX_FAILED - 1 + outer.MAX_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()
     flooding.join(60)
     by_hand.close()
-    for _ in range(outer.MAX_HANDLERS):  # the last stream has ended
+    for _ in range(outer.MAX_HANDLERS):  # all streams have ended
         assert by_hand.relay._handlers.acquire(timeout=60)
     assert len(rests) == 3000
     assert rests[: MAX_FAILED - 1] == [0.0] * (MAX_FAILED - 1)

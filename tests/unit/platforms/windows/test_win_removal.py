@@ -1,4 +1,4 @@
-"""Test the removal of trees with everything that a target can make in them."""
+"""Test how trees are removed that have everything that a target can make in them."""
 
 import os
 
@@ -9,7 +9,9 @@ from corral.platforms.windows.files import file_trees
 
 
 def deep(top, levels, name):
-    """Make nested directories, one by one as a target would, deeper than any path."""
+    """Make nested directories, one by one as a target would, until their path is too long for one
+    call.
+    """
     here = os.open(top, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir(name, dir_fd=here)
@@ -23,7 +25,9 @@ def deep(top, levels, name):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs directories that can be opened")
 @pytest.mark.parametrize(("levels", "name"), [(3000, "d"), (40, "x" * 200)])
 def test_a_very_deep_tree_is_removed(tmp_path, levels, name):
-    """Make a tree deeper than Python's recursion limit, with paths longer than this system's."""
+    """Make a tree that is deeper than Python's recursion limit, or whose paths are longer than this
+    system allows.
+    """
     top = tmp_path / "private"
     top.mkdir()
     deep(str(top), levels, name)

@@ -1,8 +1,8 @@
-"""Check that runs leave only what a live run uses or the user keeps, in whatever order they start,
-end and die.
+"""Check that runs leave behind only what a live run uses or the user keeps, in whatever order they
+start, end and die.
 
-The journals and locks are real. A set of SIDs replaces the disk, because the removal of entries
-from access lists has its own tests. The profiles are replaced in the same way.
+The journals and locks are real. A set of SIDs replaces the access lists on disk, because the
+removal of their entries has its own tests. A set of names replaces the profiles.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ ROOTS = tuple(
 
 
 class Host:
-    """The parts of Windows that undoing a run changes."""
+    """Imitate what undoing a run changes in Windows."""
 
     def __init__(self):
         self.entries = set()
@@ -109,7 +109,7 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "alive", None))
     @rule(data=st.data())
     def die_and_be_swept(self, data):
-        """Let a run die. The kernel unlocks its file, and its memory is lost."""
+        """Let a run die. The kernel unlocks its journal, and what the run had in memory is lost."""
         name = data.draw(st.sampled_from(sorted(self.alive)))
         results, _, _ = self.alive.pop(name)
         results.get(undo.OpenClaim).journal.leave()
@@ -172,8 +172,8 @@ def test_a_profile_that_cannot_be_deleted_stays_in_the_journal(tmp_path, monkeyp
 
 @pytest.mark.parametrize("told", [True, False], ids=["an error", "a success"])
 def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatch, told):
-    """Use names that Windows' own removal cannot handle, with or without an error. A target can
-    make them.
+    """Use names that Windows' own removal cannot handle: it fails, or reports success and leaves
+    the files. A target can make such names.
     """
     folder = tmp_path / "packages" / "one"
     (folder / "AC").mkdir(parents=True)
@@ -192,7 +192,7 @@ def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatc
 
 
 def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
-    """Each run sees the other run's claim until the other has given it up."""
+    """Each run sees the claim of the other run until that run has given up its claim."""
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
@@ -206,8 +206,8 @@ def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
 
 
 def test_a_dead_run_is_cleaned_up_by_one_process(tmp_path):
-    """While one process cleans up, a run in another process ends and leaves the entries to the
-    first.
+    """While one process cleans up after the dead run, another run ends. It leaves the entries to
+    the process that cleans up.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
@@ -250,7 +250,7 @@ def test_a_kept_grant_that_cannot_be_removed_stays_kept(tmp_path):
 
 
 def test_entries_are_removed_below_a_directory_without_a_list(tmp_path, monkeypatch):
-    """Remove the access list of a directory, as a user may. Objects in it still have corral's
+    """Use a directory whose access list the user has removed. Objects in it still have corral's
     entries.
     """
     (tmp_path / "open").mkdir()

@@ -1,4 +1,4 @@
-"""Test the parts of tokens, mitigations and network levels that need no Windows."""
+"""Test the code for tokens, mitigations and network levels that needs no Windows."""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Test the store: the key of a copy, its content, and the program's arguments inside."""
+"""Test the store: the key of a copy, its content, and how a program's arguments are changed to name
+the copy.
+"""
 
 import os
 import types
@@ -71,7 +73,9 @@ def test_node_and_its_server_are_copied():
 
 
 def test_granted_paths_are_used_in_place():
-    """The target could not write to a copy, and changes in a copy would not be seen outside."""
+    """Check that granted paths are not replaced by copies, because the target cannot write to a
+    copy, and its changes would not be seen outside.
+    """
     tree = copied("C:\\work\\srv")
     program = Program(
         path=NODE,
@@ -136,7 +140,7 @@ def test_the_working_directory_and_variables_name_copies():
 
 
 def test_a_linked_node_is_copied_from_its_target():
-    """Start node by a link on PATH."""
+    """Start node through a link on PATH."""
     real = "C:\\nvm\\v22\\node.exe"
     tree = copied(real, ONE)
     found = runtimes.program_inside(
@@ -214,11 +218,12 @@ def test_a_tree_is_copied(source, tmp_path):
     assert (target / "a.py").read_bytes() == b"x" * 3000
     assert (target / "lib" / "deep" / "b.py").read_bytes() == b"y"
     assert (target / "empty").is_dir()
-    # Compiled modules are valid only for the exact time of their source.
+    # The times are the same, because Python uses a compiled module only if it names the exact time
+    # of its source.
     assert file_trees.list_files(str(target)).files == listing.files
     assert (target / "a.py").stat().st_ino != (
         source / "a.py"
-    ).stat().st_ino  # a copy, and never a link
+    ).stat().st_ino  # it is a copy, not a link
     file_trees.remove(str(target))
     assert not target.exists()
 
@@ -293,7 +298,9 @@ def test_a_link_that_names_the_tree_by_another_path_is_copied(source, tmp_path):
 @pytest.mark.links
 @pytest.mark.parametrize("text", ["\\\\host\\share\\x", "\\\\?\\UNC\\host\\share\\x", "//host/x"])
 def test_a_link_to_another_machine_is_not_opened(source, monkeypatch, text):
-    """Windows sends the user's credentials to the machine."""
+    """Check that such a link is not opened, because Windows would send the user's credentials to
+    that machine.
+    """
     (source / "link").symlink_to(text)
     monkeypatch.setattr(file_trees.os.path, "realpath", lambda _: pytest.fail("opened"))
     with pytest.raises(file_trees.Unsuitable, match="leads out"):
@@ -302,7 +309,7 @@ def test_a_link_to_another_machine_is_not_opened(source, monkeypatch, text):
 
 @pytest.mark.parametrize("change", ["written", "removed"])
 def test_a_compiled_module_that_changes_during_the_copy_is_left_out(source, tmp_path, change):
-    """Python may write one at any time. It replaces the file by a new one."""
+    """Replace a compiled module during the copy, as Python may do at any time."""
     compiled = source / "lib" / "__pycache__" / "b.cpython-313.pyc"
     compiled.parent.mkdir()
     compiled.write_bytes(b"one")
@@ -522,8 +529,8 @@ def test_a_runtime_without_store_or_trial_line_is_not_tried():
 
 @pytest.mark.parametrize("printed", ["started", "spawn EPERM", ""])
 def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
-    """Under a restricted token, node cannot open its pipes for writing: `spawn EPERM`
-    (openai/codex#18861).
+    """Try node with a child, because under a restricted token node cannot open its pipes for
+    writing: `spawn EPERM` (openai/codex#18861).
     """
     monkeypatch.setattr(trial, "directories", lambda: types.SimpleNamespace(cache=str(tmp_path)))
     started: list[Plan] = []
@@ -540,7 +547,7 @@ def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
     plan = Plan(program=node, steps=steps, controls=(), environment=())
     if printed == "started":
         trial.check_runtime_starts(plan)
-        trial.check_runtime_starts(plan)  # the success was recorded
+        trial.check_runtime_starts(plan)  # not tried again: it was recorded
         assert len(started) == 1
         other = runtimes.replace(plan, program=runtimes.replace(node, inode=3))
         trial.check_runtime_starts(other)
@@ -554,7 +561,7 @@ def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
     assert started[0].steps == steps
     bare = Plan(program=node, steps=steps[1:], controls=(), environment=())
     before = len(started)
-    trial.check_runtime_starts(bare)  # no step restricts the token
+    trial.check_runtime_starts(bare)  # nothing is tried, because no step restricts the token
     assert len(started) == before
 
 
