@@ -32,7 +32,7 @@ SLOW = {
 }  # fmt: skip
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "base", "manager", "misc"}
 
-# A package imports only packages in later rows. Packages in one row do not import each other.
+# A package may import only packages in later rows, so packages in one row do not import each other.
 LAYERS = (
     "cli",
     "demo export learn mcp",
@@ -78,7 +78,9 @@ def names(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]:
-    """Return the modules that a module imports when it runs, without imports for type checkers."""
+    """Return the modules that a module imports when it runs, so without imports for
+    type checkers.
+    """
     found: set[str] = set()
 
     def walk(node: ast.AST) -> None:
@@ -125,7 +127,9 @@ def package(module: str) -> str:
 
 
 def upward(module: str, tree: ast.Module) -> list[str]:
-    """Return the modules in the same row or above that a module names, outside its own package."""
+    """Return the modules that a module names outside its own package and that are in the same row
+    or above.
+    """
     own = package(module)
     return [
         f"{module} -> {other}"
@@ -135,7 +139,9 @@ def upward(module: str, tree: ast.Module) -> list[str]:
 
 
 def test_the_import_graph_is_not_empty():
-    """This is the control: the other rules would also pass for an empty graph."""
+    """Check that the graph has modules. This is the control, because the other rules would also
+    pass for an empty graph.
+    """
     mechanisms = SOURCE / "platforms" / "linux" / "mechanisms"
     assert len(FILES) > 40
     assert "ctypes" in imports(SOURCE / "abi" / "darwin.py", lazy=True)
@@ -218,8 +224,8 @@ def test_only_abi_imports_ctypes():
 
 
 def test_native_modules_are_imported_only_on_their_system():
-    """Every system imports every module, so native modules are imported in functions or behind
-    sys.platform.
+    """Check that native modules are imported in functions or behind sys.platform, because all
+    modules are imported on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}
@@ -229,7 +235,8 @@ def test_native_modules_are_imported_only_on_their_system():
 STREAM_WRITES = {
     f"sys.{stream}.{verb}" for stream in ("stdout", "stderr") for verb in ("write", "writelines")
 }
-# `output` and `show_progress` escape their text. The demo's decoy prints only a number.
+# `output` and `show_progress` escape their text, and the demo's decoy prints only a number, so
+# these modules may print.
 PRINTERS = ("cli/output.py", "servers/registry/download.py", "demo/bystander.py")
 
 
@@ -307,7 +314,7 @@ FOLDERS = {"win32": "windows", "darwin": "macos", "linux": "linux"}
 
 
 def verbs() -> list[str]:
-    """Return the functions that the flow calls on a platform."""
+    """Return the names of the functions that every platform has to provide."""
     tree = parsed(SOURCE / "platforms" / "contract.py")
     seam = next(
         node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == "Backend"
@@ -376,9 +383,10 @@ os.write(out, " ".join(name for name in sys.modules if name.startswith("corral")
 sys.exit(code)
 """
 MAX_MODULES = 79
-"""Highest number of corral's modules in a plain run, on a host with namespaces and no cgroup of the user.
+"""The highest number of corral's modules in a plain run, on a host with namespaces and without a
+cgroup for the user.
 
-Each costs about 0.15 ms and ten system calls.
+Each module costs about 0.15 ms and ten system calls.
 """
 BY_HOST = "systemd_scope dbus outer_filter tier_landlock subreaper run_directories stream_relay"
 BY_NEED = {
@@ -411,7 +419,7 @@ def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
     counted = {name for name in loaded if name.rpartition(".")[2] not in BY_HOST.split()}
     assert len(counted) <= MAX_MODULES, sorted(counted)
     shutil.rmtree(tmp_path / ".cache/corral/filters")
-    compiling = modules_of_run(tmp_path, ["/bin/true"])  # the control: other runs need them
+    compiling = modules_of_run(tmp_path, ["/bin/true"])  # the control: compiling needs them
     assert compiling & BY_NEED == {name for name in BY_NEED if "seccomp" in name}
 
 
@@ -432,7 +440,9 @@ print(" ".join(sys.modules))
 
 
 def test_naming_a_package_imports_no_module_of_clients():
-    """`clients` imports `typing`, `shutil` and `difflib`, which take thirty milliseconds."""
+    """Check that `clients` is not imported, because it imports `typing`, `shutil` and `difflib`,
+    which take thirty milliseconds.
+    """
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
@@ -466,12 +476,14 @@ def unguarded_imports(tree: ast.Module) -> set[str]:
 
 
 def test_unguarded_imports_are_found():
-    """The control of the next test."""
+    """Find unguarded imports in a sample. This is the control for the next test."""
     text = "import os, pty\nfrom termios import *\nif os:\n    import grp\ntry:\n    import pwd\nexcept ImportError:\n    pass"
     assert unguarded_imports(ast.parse(text)) == {"os", "pty", "termios"}
 
 
 @pytest.mark.parametrize("path", ANY_HOST, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tests_for_any_host_can_be_collected_on_windows(path):
-    """pytest runs no test at all if one file cannot be imported."""
+    """Check that each test file can be imported on Windows, because pytest runs no test at all if
+    one file cannot be imported.
+    """
     assert not unguarded_imports(ast.parse(path.read_text(encoding="utf-8"))) & POSIX_ONLY

@@ -1,4 +1,4 @@
-"""Test the pure code of the benchmarks: counts, texts and options."""
+"""Test the functions of the benchmarks that only compute: counts, texts and options."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_cpu_time_of_a_child_is_counted():
         before = cpu.read()
         subprocess.run([sys.executable, "-c", burn], check=True)
         after = cpu.read()
-    assert cpu.read() is None  # the process has left the group
+    assert cpu.read() is None  # this process is no longer in the cgroup
     assert before is None or after - before >= 50
 
 
@@ -284,7 +284,9 @@ def test_a_peer_that_fails_is_left_out_with_its_error():
 
 
 def test_the_cpu_time_of_a_process_is_the_kernels_count():
-    """The count of this process is the one that its own interpreter reads, to the kernel's tick."""
+    """Compare the count with the one that this process's interpreter reads. They may differ by one
+    tick of the kernel.
+    """
     before = os.times()
     found = processes.cpu_seconds(os.getpid())
     after = os.times()
@@ -293,7 +295,9 @@ def test_the_cpu_time_of_a_process_is_the_kernels_count():
 
 
 def test_the_copy_without_reports_of_denials_differs_in_these_lines_only(tmp_path):
-    """If a line changes, the benchmark must not go on comparing corral with itself."""
+    """Check the changed lines. If they were not changed, the benchmark would compare corral with
+    itself.
+    """
     script = pathlib.Path(peers.write_silent_script(sys.executable, str(tmp_path)))
     assert script.stat().st_mode & 0o111
     source, copy = pathlib.Path(corral.__file__).parent, tmp_path / "silent" / "corral"

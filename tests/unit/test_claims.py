@@ -99,7 +99,9 @@ SYSTEMS = ("linux", "macos", "windows")
 
 
 def is_there(written: str) -> bool:
-    """Return whether a path exists. NAME matches any file, and SYSTEM each of the three systems."""
+    """Return whether a path exists. If it contains NAME, any file will do. If it contains SYSTEM,
+    the path must exist for each of the three systems.
+    """
     patterns = [written.replace("NAME", "*")]
     if "SYSTEM" in written:
         patterns = [patterns[0].replace("SYSTEM", system) for system in SYSTEMS]
@@ -120,7 +122,7 @@ def test_every_file_of_the_source_that_the_docs_name_exists():
     ]
     assert not missing
     assert is_there("platforms/SYSTEM/options.py")
-    assert not is_there("platforms/SYSTEM/subreaper.py")  # the control: only Linux has one
+    assert not is_there("platforms/SYSTEM/subreaper.py")  # the control: only Linux has this file
 
 
 def test_every_package_and_its_first_modules_exist():
@@ -137,8 +139,8 @@ def test_every_package_and_its_first_modules_exist():
 
 
 def test_every_step_that_the_docs_name_exists():
-    """Check names such as `cgroup.Leaf`, the class Leaf in a module cgroup.py. `corral.Pool` is a
-    public name.
+    """Check names such as `cgroup.Leaf`, which means the class Leaf in a module cgroup.py. Public
+    names such as `corral.Pool` are left out.
     """
     public = [f"corral.{name}" for name in corral.__all__]
     steps = [

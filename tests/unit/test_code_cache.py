@@ -1,4 +1,4 @@
-"""Test that modules come from the cache file only while their sources are unchanged."""
+"""Test that modules are loaded from the cache file only as long as their sources are unchanged."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_changed_source_is_compiled_again(site):
 
 
 def test_a_source_replaced_with_the_same_size_and_time_is_compiled_again(site):
-    """The cache file compares inode and change time too, which a `.pyc` file does not."""
+    """Check that the cache file also compares inode and change time, unlike a `.pyc` file."""
     start(site)
     units = site / "corral" / "units.py"
     seen = units.stat()
@@ -140,7 +140,7 @@ def test_no_cache_file_is_written_without_bytecode(site):
 
 
 def test_a_directory_that_cannot_be_written_is_not_an_error(site):
-    """Put a directory in the place of the file, because root may write everywhere."""
+    """Put a directory in the place of the file, because a mode would not stop root from writing."""
     start(site, keep=False)
     path = site / "corral" / "__pycache__" / f"corral.{sys.implementation.cache_tag}.pyc.all"
     path.mkdir()
@@ -150,8 +150,8 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """corral's processes close descriptors that they do not need, and may import modules
-    afterwards.
+    """Close the descriptors, as corral's processes do with those that they do not need, and import
+    a module afterwards.
     """
     start(site)
     code = f"""

@@ -44,7 +44,7 @@ def test_every_parser_has_a_corpus():
     assert {path.name for path in FUZZ.CORPUS.iterdir()} == set(FUZZ.TARGETS)
 
 
-# dnslib accepts only labels in UTF-8.
+# Use only ASCII, because dnslib accepts only labels in UTF-8.
 LABEL = st.binary(min_size=1, max_size=20).filter(bytes.isascii)
 
 
@@ -76,7 +76,7 @@ VALUES = st.text("abc XYZ:/;=\t", max_size=20)
 @given(st.sampled_from(["GET", "POST"]), st.lists(st.tuples(TOKENS, VALUES), max_size=5))
 @example("GET", [("Host", "other.example"), ("Connection", "X-Secret")])
 def test_h11_reads_the_forwarded_request(method, headers):
-    """Check that the request has one Host, whatever headers the target wrote."""
+    """Check that the request has exactly one Host header, whatever headers the target wrote."""
     lines = [
         f"{method} http://a.example/x HTTP/1.1",
         *(f"{name}: {value}" for name, value in headers),
@@ -104,7 +104,9 @@ TABLES = st.recursive(
 @settings(deadline=None)
 @given(TABLES)
 def test_tomlkit_reads_each_span_as_its_value(data):
-    """Cut every value's span out of a text of tomlkit, and parse the span with tomlkit."""
+    """Cut the text of each value out of a document that tomlkit wrote, and parse it
+    with tomlkit.
+    """
     text = tomlkit.dumps(data)
     try:
         root = toml.read(text)

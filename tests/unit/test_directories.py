@@ -18,7 +18,9 @@ ELSEWHERE = os.path.abspath("elsewhere")
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return the home in the user database. expanduser would return the value of the variable."""
+    """Return the home that the user database has, because expanduser would return the value of
+    HOME.
+    """
     if sys.platform == "win32":
         monkeypatch.setenv("HOMEDRIVE", "C:")
         monkeypatch.setenv("HOMEPATH", "\\Users\\recorded")
@@ -80,14 +82,14 @@ UNIX_ALONE = ("platforms/linux/", "platforms/macos/", "platforms/posix/")
 
 
 def private_directories(code: str) -> list[int]:
-    """Return the lines that make a directory with Python's mode 0o700."""
+    """Return the numbers of the lines that make a directory with Python's mode 0o700."""
     found = []
     for node in ast.walk(ast.parse(code)):
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
         modes = [word.value for word in node.keywords if word.arg == "mode"]
-        modes += node.args if name in MAKERS else []  # these also include the path
+        modes += node.args if name in MAKERS else []  # this also adds the path
         values = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
         if name in TEMPORARY or (name in MAKERS and PRIVATE in values):
             found.append(node.lineno)
@@ -104,7 +106,7 @@ def private_directories(code: str) -> list[int]:
         ("from tempfile import mkdtemp; mkdtemp()", 1),
         ("os.mkdir(path)", 0),
         ("os.makedirs(path, mode=0o755)", 0),
-        ("os.chmod(path, 0o700)", 0),  # on Windows chmod changes only the read-only mark
+        ("os.chmod(path, 0o700)", 0),  # on Windows chmod does not change the access list
     ],
 )
 def test_the_search_finds_directories_with_mode_0700(code, found):
@@ -112,10 +114,12 @@ def test_the_search_finds_directories_with_mode_0700(code, found):
 
 
 def test_no_code_makes_a_directory_with_mode_0700_on_windows():
-    """Search the source. On Windows Python's access list for 0o700 names the owner.
+    """Search the source for directories with mode 0o700. On Windows Python's access list for this
+    mode names the owner.
 
-    A directory that an elevated process makes is then closed to the same user, and to every container. Only
-    `make_private_directory` may use this mode, on systems with modes.
+    If an elevated process makes such a directory, the same user without elevation and all
+    containers get no access. Only `make_private_directory` may use this mode, on systems with
+    modes.
     """
     folder = pathlib.Path(directories.__file__).parent
     found = {

@@ -1,5 +1,5 @@
-"""Test that the hint for a disk error is a command with an existing path, and that files are
-replaced as a whole.
+"""Test that the hint for a disk error is a command with an existing path, and that a file keeps its
+content if the disk is full.
 """
 
 import errno

@@ -25,7 +25,7 @@ def test_a_stale_page_is_found(tmp_path, monkeypatch):
 
 
 def sample() -> dict:
-    """Return a whole record. `held` are the capabilities that the page shows."""
+    """Return a complete record. `held` has the capabilities that the page shows."""
     empty = {str: "text", list: [], dict: {}}
     record = {field: empty[kind] for field, kind in hosts.FIELDS.items()}
     demo = {"summary": "1 of 1", "acts": {"read a key": "stopped"}, "not_tried": ["x (why)"]}
@@ -91,7 +91,7 @@ def test_the_parts_of_a_trial_are_read_from_its_output():
     ids=["first", "every"],
 )
 def test_one_case_of_each_function_and_tier_is_chosen(monkeypatch, width, functions):
-    """Check the choice for an ordinary user, who cannot run the cases of root."""
+    """Check the choice for an ordinary user, who cannot run the test cases of root."""
     monkeypatch.setenv(attack_choice.WIDTH, width)
     monkeypatch.setattr(attack_choice.os, "geteuid", lambda: 1000, raising=False)
     cases = [

@@ -41,7 +41,7 @@ def test_modules_of_the_current_directory_are_not_imported(tmp_path):
     assert (done.returncode, mark.exists()) == (0, False), done.stderr
     call(
         "-c", "import json", cwd=tmp_path, MARK=str(mark)
-    )  # the control: Python alone would import them
+    )  # the control: Python alone would import it
     assert mark.exists()
 
 
@@ -65,5 +65,5 @@ def test_packages_beside_corral_do_not_replace_the_standard_library(tmp_path):
     json_file, corral_file, *words = done.stdout.split()
     assert (json_file, mark.exists()) == (json.__file__, False)
     assert (corral_file, words) == (str(site / "corral" / "__init__.py"), ["a", "b"])
-    call("-c", "import json", cwd=site, MARK=str(mark))  # the control: it would be found first
+    call("-c", "import json", cwd=site, MARK=str(mark))  # the control: Python would find it first
     assert mark.exists()

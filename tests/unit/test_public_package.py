@@ -48,8 +48,8 @@ def test_the_version_is_written_once():
 
 
 def test_the_changelog_fits_the_version():
-    """Unreleased changes come first, every release has a date, and no release is newer than the
-    version.
+    """Check that unreleased changes come first, that every release has a date, and that no release
+    is newer than the version.
     """
     found = [
         (row["version"], row["date"])

@@ -1,4 +1,6 @@
-"""Test that records are frozen, keyword-only values like `dataclass(frozen=True, kw_only=True)`."""
+"""Test that records are frozen and keyword-only, like those of `dataclass(frozen=True,
+kw_only=True)`.
+"""
 
 import pytest
 

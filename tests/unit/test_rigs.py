@@ -101,9 +101,11 @@ def test_every_rig_that_a_test_names_is_in_the_table():
 
 
 def test_no_test_is_skipped_because_a_program_is_not_on_path():
-    """Such a test would run on some machines only, and the summary would not say how to run it.
+    """Refuse such tests, because they would run only on some machines, and the summary would not
+    say how to run them.
 
-    Rigs are for Linux. On other systems the workflows install node.
+    Tests for macOS and Windows are left out, because rigs are for Linux. On other systems the
+    workflows install node.
     """
     found = []
     skip, search = "pytest.skip", "shutil.which"

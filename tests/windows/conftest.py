@@ -1,7 +1,8 @@
-"""Fixtures of the tests that run on Windows or under Wine, not on the host that starts Wine.
+"""Define fixtures for the tests that run on Windows or under Wine, not on the host that starts
+Wine.
 
-`corral` runs the command line in a real child process. `inside` and `outside` run the same Python code with and
-without walls. A test that only real Windows can pass is marked `real_windows`.
+`corral` runs the command line in a real child process. `inside` and `outside` run the same Python
+code with and without the sandbox. A test that only real Windows can pass is marked `real_windows`.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from corral.plan.model import Results
 
 MARK = "@@windows@@"
 PYTHON = getattr(sys, "_base_executable", "") or sys.executable
-"""Targets run on the base Python of a virtual environment, because each run copies its Python with all packages."""
+"""Targets run on the base Python of a virtual environment, which has few packages, because each run
+copies its Python with all packages.
+"""
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
-# These modules test the rig, so they do not run on Windows.
+# These modules test the rig on the Linux host, so they do not run on Windows.
 OF_THE_RIG = ["test_rig.py", "test_under_wine.py"]
 if sys.platform == "win32":
     collect_ignore = OF_THE_RIG
@@ -53,7 +56,9 @@ def pytest_runtest_setup(item):
 
 
 def pytest_runtest_logreport(report):
-    """Print one line for each test at once, because Wine may crash. `test_under_wine.py` reads the lines."""
+    """Print one line as soon as a test ends, because Wine may crash later. `test_under_wine.py`
+    reads the lines.
+    """
     if "CORRAL_UNDER_WINE" in os.environ and (report.when == "call" or report.outcome != "passed"):
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
         line = {"name": report.nodeid, "outcome": outcome, "text": reason(report, outcome)}
@@ -70,7 +75,7 @@ def reason(report, outcome: str) -> str:
 
 
 class Corral:
-    """Runs corral's command line as this user."""
+    """Run corral's command line as this user."""
 
     def argv(self, *arguments: str) -> list[str]:
         return [sys.executable, "-c", MAIN, *arguments]
@@ -78,7 +83,7 @@ class Corral:
     def __call__(
         self, *arguments: str, input: bytes = b"", timeout: float = 60, **options
     ) -> subprocess.CompletedProcess:
-        """Run `corral ARGUMENTS` to its end and capture the output."""
+        """Run `corral ARGUMENTS` until it ends, and capture the output."""
         return subprocess.run(
             self.argv(*arguments),
             input=input,
@@ -95,11 +100,13 @@ class Corral:
         return self("run", *flags, "--", *command, **options)
 
     def inside(self, code: str, *arguments: str, flags: tuple[str, ...] = (), **options) -> object:
-        """Run Python `code` inside and return the `answer` that it sets. Raise if it could not run."""
+        """Run Python `code` in the sandbox and return the `answer` that it sets. Raise an error if
+        the code could not run.
+        """
         return answer(self.run(*script(code, *arguments), flags=flags, **options))
 
     def outside(self, code: str, *arguments: str, **options) -> object:
-        """Run the same code as the same user without walls, as the control."""
+        """Run the same code as the same user without the sandbox, as the control."""
         options = {"stdin": subprocess.DEVNULL, "timeout": 60, **options}
         argv = script(code, *arguments)
         return answer(subprocess.run(argv, capture_output=True, check=False, **options))
@@ -116,7 +123,7 @@ def answer(done: subprocess.CompletedProcess) -> object:
 
 
 def results_of_this_process() -> Results:
-    """Return results for `verify` in which this process is the target."""
+    """Return results in which this process is the target, for a step's `verify`."""
     process = win32_process.Process.__new__(win32_process.Process)
     process.handle = types.SimpleNamespace(value=win32_process.GetCurrentProcess())
     results = Results()
@@ -135,8 +142,8 @@ if sys.platform == "win32":
 
     @pytest.fixture
     def tmp_path():
-        """Make a directory without a mode. pytest's mode 0o700 leaves only administrators in the access list of
-        an elevated process, and targets have no administrator's rights.
+        """Make a directory without a mode. With pytest's mode 0o700, an elevated process gives
+        access only to administrators, and targets do not have their rights.
         """
         top = pathlib.Path(tempfile.gettempdir()).resolve()
         path = top / f"corral-tests-{os.urandom(6).hex()}"

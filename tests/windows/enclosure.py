@@ -1,8 +1,10 @@
-"""Prepare the mount and PID namespaces in which Wine runs: TREES PREFIX COMMAND...
+"""Prepare the mount and PID namespaces in which Wine runs. The arguments are TREES PREFIX
+COMMAND...
 
-All mounts become read-only, except for a tmpfs on /tmp, where wineserver keeps its socket, and one on /mnt, which has
-TREES (`name=path,...`) and the prefix, unpacked from the archive PREFIX if there is one. If root runs this, the command
-runs as an unprivileged user. When the command ends, all its processes end.
+All mounts become read-only, except for two tmpfs mounts. wineserver keeps its socket on /tmp. /mnt
+has the directories of TREES (`name=path,...`), and a prefix, which is unpacked from the archive
+PREFIX if there is one. If root runs this, the command runs as an unprivileged user. When the
+command ends, all its processes end.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def show(trees: str) -> None:
         name, source = tree.split("=")
         os.mkdir(f"{PLACE}/{name}")
         call("mount", source, f"{PLACE}/{name}", None, MS_BIND, None)
-    # This mount comes last, because the trees may be below the directory that it covers.
+    # /tmp is mounted last, because it may cover the directories of TREES.
     call("mount", "tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
 
 

@@ -1,8 +1,8 @@
 """Run programs for Windows on a Linux host, under Wine.
 
-Each run has its own Wine prefix in memory, a copy of one that is made once. C:\\Python is `windows_python`, and
-C:\\corral is a copy of this checkout. Both are read-only. A run starts in C:\\work, which is empty. It can write no file
-of the host, and leaves nothing behind.
+Each run has its own Wine prefix in memory, which is a copy of a prefix that is made once.
+C:\\Python is `windows_python`, and C:\\corral is a copy of this checkout. Both are read-only. A
+run starts in C:\\work, which is empty. It cannot write files of the host, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 PROGRAMS = {"python": (PYTHON,), "corral": (PYTHON, "-c", MAIN)}
 CHECKOUT = "C:\\corral"
 DEBIAN = "/usr/lib/wine/wine64"  # Debian's `wine` would prefer the 32-bit program
-# Wine copies 700 MB of libraries into every prefix. Links to the originals work as well.
+# Wine copies 700 MB of libraries into every prefix, so they are replaced with links to the originals.
 MAKE_PREFIX = """
 set -e
 exec 3>&1 >&2
@@ -68,7 +68,9 @@ def run(
     stdin: bytes = b"",
     timeout: float = 120,
 ) -> Result:
-    """Run a program for Windows to its end. `python` is the rig's Python, and `corral` is this checkout's."""
+    """Run a program for Windows until it ends. `python` means the rig's Python, and `corral` means
+    the corral of this checkout.
+    """
     program = PROGRAMS.get(argv[0], (argv[0],))
     done = enclosed([wine(), *program, *argv[1:]], str(prefix()), env or {}, stdin, timeout)
     return Result(
@@ -94,7 +96,7 @@ def wine() -> str:
 
 @functools.cache
 def prefix() -> pathlib.Path:
-    """Return an archive of a prefix that reports Windows 10."""
+    """Return an archive of a Wine prefix that reports Windows 10."""
     version = subprocess.check_output([wine(), "--version"], text=True).split()[0]
     target = rigs.cache(f"prefix-{version}-{RECIPE}")
     if not target.exists():

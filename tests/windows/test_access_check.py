@@ -1,4 +1,4 @@
-"""Compare corral's reading of access lists with the system's own AccessCheck."""
+"""Compare corral's evaluation of access lists with the system's own AccessCheck."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def token():
 
 @pytest.fixture(scope="module")
 def own_sids(token) -> list[str]:
-    """Return the token's enabled SIDs. Windows uses the other SIDs only for denials."""
+    """Return the token's enabled SIDs. The others are left out, because Windows uses them only for
+    denials.
+    """
     groups = token_groups(token, win32_token.TokenGroups)
     held = [format_sid(sid) for sid, bits in groups if bits & ENABLED and not bits & DENY_ONLY]
     return [format_sid(win32_token.token_user(token)), *held]
@@ -54,7 +56,9 @@ def descriptor(entries: list[bytes], owner: str = SYSTEM) -> bytes:
 
 
 def system_says(raw: bytes, token: int) -> int:
-    """Ask for each right by itself, because MAXIMUM_ALLOWED ignores the order of entries."""
+    """Return the rights that the system allows. Each right is asked for by itself, because
+    MAXIMUM_ALLOWED ignores the order of entries.
+    """
     return sum(right for right in RIGHTS if is_allowed(raw, token, right))
 
 
@@ -91,7 +95,9 @@ def test_random_lists_are_read_as_the_system_reads_them(token, own_sids):
 
 
 def test_corrals_entries_give_the_user_no_rights(token, own_sids):
-    """An entry for a capability counts only for AppContainers."""
+    """Check that such an entry changes nothing for the user, because an entry for a capability
+    counts only for AppContainers.
+    """
     sid = grant_sid("C:\\data", "write")
     raw = descriptor([entry(0, 0, 0x120089, own_sids[0])])
     granted = access_list.grant(

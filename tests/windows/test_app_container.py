@@ -1,4 +1,6 @@
-"""Test AppContainer profiles: computed SIDs, the tokens of processes, and reports of missing support."""
+"""Test AppContainer profiles: computed SIDs, the tokens of processes, and what is reported if
+support is missing.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +58,15 @@ def test_a_run_reports_missing_app_containers(profile):
 
 
 def test_a_process_outside_fails_verification(profile):
-    """This is the control for `verify`: this process is not in an AppContainer."""
+    """Verify this process, which is not in an AppContainer. This is the control for `verify`."""
     with pytest.raises(OSError, match="not in an AppContainer"):
         profile.verify(results_of_this_process())
 
 
 def test_dangerous_privileges_fail_verification(profile, monkeypatch):
-    """This process is the target. First some of its privileges count as dangerous, then none."""
+    """Verify this process as the target: first as if one of its privileges were dangerous, and then
+    as if none were.
+    """
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)
     having = tuple(
@@ -103,7 +107,9 @@ DeriveCapabilitySidsFromName = win32.function(
 
 
 def derived_capability_sids(name):
-    """Return the SIDs that Windows derives. Windows allocates the arrays and SIDs, and the caller frees them."""
+    """Return the SIDs that Windows derives. Windows allocates the arrays and SIDs, so they are
+    copied and freed.
+    """
     groups, group_count, capabilities, count = (
         win32.LPVOID(), win32.DWORD(), win32.LPVOID(), win32.DWORD(),
     )  # fmt: skip
@@ -160,7 +166,9 @@ def test_a_profile_is_created_and_deleted(profile):
 
 @pytest.mark.real_windows
 def test_an_existing_profile_is_kept_or_replaced(profile):
-    """A kept profile is used again with its content. A profile for a single run starts empty."""
+    """Check that a kept profile is used again with its content, and that a profile for a single run
+    starts empty.
+    """
     profile.apply(Results())
     left = os.path.join(profile.home, "left")
     with open(left, "w") as file:
@@ -192,6 +200,8 @@ answer = value.value
 
 @pytest.mark.real_windows
 def test_a_target_is_in_an_app_container(corral):
-    """This also applies to an administrator: Windows removes the privileges, or corral refuses the run."""
+    """Run this also as an administrator: then Windows removes the privileges, or corral refuses to
+    start the target.
+    """
     assert corral.outside(TOKEN) == 0
     assert corral.inside(TOKEN) == 1

@@ -45,13 +45,13 @@ def random_arguments(seed: int, cases: int):
 def test_windows_splits_the_line_back():
     for argv in random_arguments(1, 3000):
         assert split(quoted(argv)) == argv
-    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # the control: it splits
+    assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # the control: this line is split
 
 
 def test_a_c_runtime_splits_the_line_back():
-    """python.exe gets the arguments that its C runtime or Windows made from the line."""
+    """Let python.exe print its arguments, which its C runtime or Windows has split."""
     for argv in random_arguments(2, 8):
-        # Every reader except a batch file accepts a line feed in an argument.
+        # A line feed in an argument is accepted, because only a batch file cannot get one.
         application, line = start_line([sys.executable, "-c", SHOW, *argv], system_root=ROOT)
         done = subprocess.run(line, executable=application, capture_output=True, check=True)
         assert json.loads(done.stdout) == argv
@@ -79,7 +79,9 @@ def test_a_batch_file_does_not_run_injected_commands(batch, injected):
 
 
 def through_cmd(batch: str, argument: str) -> bytes:
-    """Run a batch file with an argument that is quoted for a program, which is wrong for cmd.exe."""
+    """Run a batch file with an argument that is quoted as for a program. This is wrong
+    for cmd.exe.
+    """
     line = f'cmd.exe /d /s /c "{quoted([batch, argument])}"'
     cmd = f"{ROOT}\\System32\\cmd.exe"
     return subprocess.run(line, executable=cmd, capture_output=True, check=False).stdout
@@ -92,7 +94,9 @@ def test_cmd_expands_variables_in_wrongly_quoted_arguments(batch):
 
 @pytest.mark.parametrize("code", [0, 1, 2, 5, 9, 125])
 def test_cmd_writes_every_exit_code(tmp_path, code):
-    """The workflow returns exit codes by this line. In `echo 2> file`, `2>` would be a handle."""
+    """Run the line with which the workflow writes an exit code to a file. In `echo 2> file`, `2>`
+    would be a handle.
+    """
     script, file = tmp_path / "line.cmd", tmp_path / "code"
     script.write_bytes(f"@cmd /c exit {code}\r\n@>{file} echo %ERRORLEVEL%\r\n".encode())
     subprocess.run([f"{ROOT}\\System32\\cmd.exe", "/d", "/c", str(script)], check=False)
@@ -106,7 +110,7 @@ def test_cmd_runs_injected_commands_in_wrongly_quoted_arguments(batch):
 
 
 def test_windows_reads_the_environment_block():
-    """GetEnvironmentStringsW of the new process must return the same block."""
+    """Read this process's own environment block, and build the same block from its variables."""
     GetEnvironmentStringsW = win32.function("kernel32", "GetEnvironmentStringsW", win32.LPVOID)
     FreeEnvironmentStringsW = win32.function(
         "kernel32", "FreeEnvironmentStringsW", win32.BOOL, win32.LPVOID
@@ -117,7 +121,7 @@ def test_windows_reads_the_environment_block():
         found.append(text)
         at += 2 * (len(text) + 1)
     FreeEnvironmentStringsW(place)
-    # Names with a leading "=" belong to cmd.exe. corral never passes them on.
+    # Names with a leading "=" belong to cmd.exe, and corral does not give them to a target.
     own = [tuple(text.split("=", 1)) for text in found if not text.startswith("=")]
     block = environment_block(own).decode("utf-16-le")
     assert sorted(block[:-2].split("\0")) == sorted("=".join(pair) for pair in own)

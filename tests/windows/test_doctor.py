@@ -47,7 +47,9 @@ def keeps(step: Job) -> bool:
     ],
 )
 def test_a_limit_that_does_not_read_back_is_absent(findings, capability, step):
-    """Wine keeps no limit. Real Windows may keep a limit without effect, such as UI limits in a nested job."""
+    """Wine keeps no limit. Real Windows may keep a limit that has no effect, such as UI limits in a
+    nested job, so a kept limit may also be absent.
+    """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found
     assert found["evidence"]
@@ -59,7 +61,9 @@ def test_the_tree_dies_with_its_job_everywhere(findings):
 
 @pytest.mark.parametrize("probe", [probes._kill_on_close, probes._accounting])
 def test_unexpected_output_of_a_trial_is_an_absent_finding(monkeypatch, probe):
-    """A trial without the expected output, for example without a working interpreter, proves nothing."""
+    """Start a program that does not print what the probe expects. This proves nothing, so the
+    finding must be absent.
+    """
     other = os.path.join(os.environ["SYSTEMROOT"], "System32", "hostname.exe")
     before = win32.open_handles()
     plain = Job(read_back=keeps(Job()))
@@ -94,16 +98,18 @@ def test_every_probe_succeeds_on_real_windows(findings, capability):
 
 @pytest.mark.real_windows(reason="it accepts limits and has no AppContainers")
 def test_the_clipboard_is_closed_by_job_or_desktop(findings):
-    """The documentation contradicts itself about UI limits in a nested job. A private desktop has the same effect."""
+    """Accept either of the two, because the documentation contradicts itself about UI limits in a
+    nested job, and a private desktop has the same effect.
+    """
     assert "proven" in {findings[name]["status"] for name in ("job_ui", "desktop")}
 
 
 @pytest.mark.real_windows(reason="it has no AppContainers")
 def test_nul_opens_where_the_probe_says_so(corral, findings):
-    """Builds of Windows differ, so doctor must report the same as a target sees."""
+    """Compare `doctor` with what a target sees, because builds of Windows differ."""
     code = "try:\n    open('NUL').close()\n    answer = True\nexcept OSError:\n    answer = False"
     assert corral.outside(code) is True
-    # The preload would replace the device.
+    # nt.open is used, because the preload replaces the device in open.
     inside = corral.inside(
         f"import nt\n{code.replace('open(', 'nt.open(').replace(').close()', ', 0)')}"
     )

@@ -51,7 +51,7 @@ def started(plan: Plan) -> spawn.Child:
 
 
 class Failing:
-    """A real step with one failing method."""
+    """Imitate a step with one failing method. All other methods are those of a real step."""
 
     def __init__(self, real, verb: str):
         self.real, self.verb, self.pid = real, verb, 0
@@ -92,7 +92,7 @@ def ended(pid: int) -> bool:
 
 
 def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
-    """The suspended process must end without running an instruction."""
+    """Check that the suspended process ends without running an instruction."""
     before = win32.open_handles()
 
     def fail(thread):
@@ -120,7 +120,7 @@ def test_a_replaced_program_does_not_start(plan, tmp_path):
 
 
 def test_a_stop_ends_the_input_from_a_console(plan, monkeypatch):
-    """A stop ends the target's input even if a user at the console could still type."""
+    """Check that a stop ends the target's input even if a user could still type at the console."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     code = "import sys; print(sys.stdin.readline(), end='', flush=True); print(sys.stdin.read(), 'end')"
     running = trial.start(code, plan.steps[1:])
@@ -134,7 +134,7 @@ def test_a_stop_ends_the_input_from_a_console(plan, monkeypatch):
 
 
 def test_input_after_the_end_is_discarded(plan, monkeypatch, tmp_path):
-    """After the end, the descriptor's number may belong to another file."""
+    """Write after the end, when the descriptor's number may belong to another file."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])
     assert running.line() == "1"

@@ -1,4 +1,6 @@
-"""Test grants on a real disk: refused trees, entries that are set and removed, and access from inside."""
+"""Test grants on a real disk: which trees are refused, which entries are set and removed, and what
+a target can access.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_a_junction_stops_the_walk(tree, tmp_path):
 
 
 def test_a_directory_replaced_during_the_walk_is_refused(tree, tmp_path):
-    """Another directory takes the name during the walk, so its handle has another path."""
+    """Put another directory in the place of the first during the walk, so that its handle has
+    another path.
+    """
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file.txt").write_text("secret")
     with contextlib.closing(granted_tree.walk(tree)) as walk:
@@ -157,7 +161,7 @@ with win32_files.own_mutex("Local\\\\corral-test-held", "D:(A;;GA;;;WD)"):
 
 
 def test_a_mutex_of_a_killed_process_is_free():
-    """While the process lives, others give up after a limited time."""
+    """Check also that other processes give up after a limited time while the process lives."""
     with subprocess.Popen(
         [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
@@ -200,7 +204,7 @@ def test_a_claim_lives_as_long_as_its_process(tmp_path):
 
 
 def test_a_dead_runs_journal_is_removed_if_its_root_is_gone(tmp_path, tree):
-    """The granted root no longer exists, so only the journal is removed."""
+    """Remove only the journal, because the granted root no longer exists."""
     directory = str(tmp_path / "journal")
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()
@@ -222,7 +226,9 @@ def test_a_run_first_cleans_up_after_dead_runs(tmp_path):
 
 @pytest.mark.skipif(not wine(), reason="tests a host that ignores access lists")
 def test_entries_that_do_not_read_back_are_a_failure(tree):
-    """Wine has no access lists, so an entry does not read back. corral must report a failure."""
+    """Check that corral reports a failure. Wine has no access lists, so an entry does not read
+    back.
+    """
     step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
     step.apply(Results())
     with pytest.raises(OSError, match="no entry of this grant") as caught:
@@ -241,7 +247,9 @@ def all_security(tree):
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
 def test_entries_are_set_and_removed(tree, tmp_path):
-    """Every file gets its exact access list back, and new files keep no entry of corral."""
+    """Check that every file gets its exact access list back, and that new files keep no entry of
+    corral.
+    """
     before = all_security(tree)
     root = root_of(tree)
     step = path_grants.Grants(roots=(root,), directory=str(tmp_path / "journal"))
@@ -266,7 +274,7 @@ def test_entries_are_set_and_removed(tree, tmp_path):
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
 def test_two_runs_share_the_entries_of_one_root(tree, tmp_path):
-    """The entries stay until the last run ends, in either order."""
+    """Check that the entries stay until the last run ends."""
     directory, root = str(tmp_path / "journal"), root_of(tree)
     both = [Results(), Results()]
     for number, results in enumerate(both):
@@ -284,7 +292,7 @@ def test_a_crash_is_cleaned_up_by_the_next_run(tree, tmp_path):
     directory, root = str(tmp_path / "journal"), root_of(tree)
     crashed = journal.create(directory, "crashed", journal.Entry(profile="", roots=(root,)))
     path_grants.set_entries(root, path_grants.Exceptions(), kept=False)
-    crashed.leave()  # as a crash would
+    crashed.leave()  # the journal is unlocked, as after a crash
     assert access_list.has_entry(security(tree), root.sid)
     results = Results()
     undo.Claim(directory=directory, run="next", profile="", roots=()).apply(results)
@@ -332,7 +340,7 @@ def test_a_target_writes_only_its_grants(corral, tree):
 
 @pytest.mark.real_windows
 def test_a_granted_directory_of_the_servers_project_is_used_in_place(corral, tmp_path):
-    """The server runs from a copy, but its granted directory is not copied."""
+    """Check that the server runs from a copy, and that its granted directory is not copied."""
     project, data = tmp_path / "project", tmp_path / "project" / "data"
     data.mkdir(parents=True)
     (project / "pyproject.toml").touch()
@@ -362,7 +370,7 @@ except OSError as error:
 
 @pytest.mark.real_windows
 def test_a_junction_planted_by_the_target_gives_no_access(corral, tree, tmp_path):
-    """The target cannot follow the junction, and the next run refuses the tree."""
+    """Check that the target cannot follow the junction, and that the next run refuses the tree."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("x")
     planted = os.path.join(tree, "planted")

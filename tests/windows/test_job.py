@@ -1,4 +1,4 @@
-"""Test job objects on the system itself: limits, kills, messages."""
+"""Test job objects of this system: limits, kills and messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ child.wait()
 
 @pytest.fixture
 def read_back() -> bool:
-    """Return whether this system keeps the limits of a job. Wine does not."""
+    """Return whether this system keeps the limits of a job, which Wine does not."""
     try:
         job.create(Job()).release()
     except OSError:
@@ -48,7 +48,7 @@ def ended(pid: int) -> bool:
 
 
 def process_ids(handle) -> list[int]:
-    """Return the pids in JobObjectBasicProcessIdList, which has two counts and the list."""
+    """Return the pids in JobObjectBasicProcessIdList, which has two counts and then the pids."""
     raw = struct.Struct("<II8Q")
     buffer = win32.ctypes.create_string_buffer(raw.size)
     win32_job.QueryInformationJobObject(handle.value, 3, buffer, raw.size, None)
@@ -68,7 +68,7 @@ def process_ids(handle) -> list[int]:
     ids=["memory", "no whole pages", "processes", "both", "kill on close"],
 )
 def test_limits_read_back_or_are_refused(step, read_back):
-    """If a system accepts a limit without keeping it, corral must report an error."""
+    """Check that corral reports an error if the system accepts a limit without keeping it."""
     if not read_back:
         with pytest.raises(OSError, match=r"was set to 0x[0-9a-f]+ and reads back as 0x0"):
             job.create(step)
@@ -151,7 +151,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
 
 
 def test_all_processes_end_with_the_first(read_back):
-    """The orphan is in the job, so it ends with the job."""
+    """Check that an orphan ends with the job, because it is in the job."""
     code = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-I', '-S', '-c', 'input()'], stdin=0)\n"
@@ -161,7 +161,7 @@ def test_all_processes_end_with_the_first(read_back):
     orphan = int(running.line())
     with abi.open_process(orphan, abi.SYNCHRONIZE) as alive:
         assert abi.wait_any((running.child.pidfd,), 20_000) == 0
-        # The control: the orphan waits for its input.
+        # The control: the orphan lives, and waits for input.
         assert abi.wait_any((alive.value,), 0) is None
         assert running.child.reap().status == 0
         assert abi.wait_any((alive.value,), 10_000) == 0
@@ -193,7 +193,9 @@ def test_job_messages_report_processes(read_back):
 
 
 def test_only_the_streams_are_inherited(read_back):
-    """The supervisor has an inheritable handle that is not in the list. The target does not inherit it."""
+    """Check that the target does not inherit a handle of the supervisor that is inheritable, but
+    not in the list.
+    """
     read, write = os.pipe()
     os.set_inheritable(read, True)
     value = _handle(read)
@@ -261,7 +263,7 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 
 def test_no_handle_is_left_when_a_step_fails_to_verify(read_back):
-    """The process exists already, suspended. It must end as well."""
+    """Check also that the process ends, which already exists and is suspended."""
     steps = (
         Job(read_back=read_back),
         mitigations.plan(0, subprocess=False),

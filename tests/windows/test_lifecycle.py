@@ -30,7 +30,7 @@ LOOSE_POLICY = {
         ]
     },
 }
-# Prints the pids of itself and of its child, and waits for input that never comes.
+# This program prints the pids of itself and of its child, and waits without end.
 TREE = (
     "import os, subprocess, sys, threading\n"
     "wait = 'import threading; threading.Event().wait()'\n"
@@ -41,7 +41,7 @@ TREE = (
 
 
 class Tree:
-    """A run of TREE. It has handles of all processes, because Windows may reuse their pids."""
+    """Run TREE. The object keeps handles of all processes, because Windows may reuse their pids."""
 
     def __init__(self, corral, *flags: str, **options):
         argv = corral.argv("run", *LOOSE, *flags, "--", PYTHON, "-c", TREE)
@@ -90,7 +90,9 @@ def test_a_timeout_ends_the_tree(tree, tmp_path):
 
 
 def test_the_tree_ends_with_corral(corral, tree):
-    """TerminateProcess, as an impatient client uses it, gives corral no chance to react."""
+    """Kill corral with TerminateProcess, as an impatient client does. corral then has no chance to
+    react.
+    """
     running = tree()
     assert len(records()) == 1
     running.corral.kill()
@@ -115,7 +117,9 @@ def test_clean_removes_leftovers_of_dead_runs_only(corral, tree):
 
 @pytest.mark.real_windows(reason="there is no console to send it through")
 def test_ctrl_break_ends_the_tree(tree):
-    """Only corral receives the event, because the target has no console."""
+    """Check that corral ends the target. Only corral receives the event, because the target has no
+    console.
+    """
     running = tree(creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
     running.corral.send_signal(signal.CTRL_BREAK_EVENT)
     assert running.corral.wait(90) == 137
@@ -142,7 +146,7 @@ def test_an_ignored_console_event_stays_ignored():
 
 
 def test_the_run_ends_with_its_first_process(corral):
-    """An orphan ends too, and its open streams do not keep corral waiting."""
+    """Check that an orphan ends too, and that corral does not wait for its open streams."""
     code = (
         "import subprocess, sys\n"
         "wait = 'import threading; threading.Event().wait()'\n"
@@ -153,7 +157,7 @@ def test_the_run_ends_with_its_first_process(corral):
     try:
         left = abi.open_process(int(done.stdout), abi.SYNCHRONIZE)
     except OSError:
-        return  # the directory is removed and has no record
+        return  # the orphan is already gone
     with left:
         assert abi.wait_any((left.value,), 10_000) == 0
 
@@ -194,7 +198,9 @@ def test_trees_end_with_their_caller():
 
 
 def test_a_client_may_put_corral_into_its_job(tree):
-    """MCP's Python SDK puts a server into its job after the start. The end of the job ends everything in it."""
+    """Put corral into a job after its start, as MCP's Python SDK does. The end of the job ends all
+    processes in it.
+    """
     outer = job.create(Job(read_back=keeps()))
     running = tree()
     win32_job.AssignProcessToJobObject(outer.handle.value, int(running.corral._handle))
@@ -204,7 +210,7 @@ def test_a_client_may_put_corral_into_its_job(tree):
 
 
 def test_a_run_works_inside_a_clients_job(corral):
-    """A server that a client starts in its job has a nested job for its target."""
+    """Start corral in the job of a client. corral then makes a nested job for its target."""
     outer = job.create(Job(read_back=keeps()))
     waiting = "import sys; sys.stdin.readline()\nimport subprocess\nsys.exit(subprocess.call(sys.argv[1:]))"
     argv = corral.argv("run", *LOOSE, "--", PYTHON, "-c", "print('inside')")

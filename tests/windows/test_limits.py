@@ -1,4 +1,4 @@
-"""Test the effects of limits on real Windows. Wine keeps none of them."""
+"""Test the effects of limits on real Windows, because Wine keeps none of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report_of(corral, path, code: str, *flags: str) -> dict[str, object]:
 def test_memory_beyond_the_limit_is_refused(corral, tmp_path):
     code = "x = bytearray(400 << 20)"
     report = report_of(corral, tmp_path / "a", code, "--max-memory", "128M")
-    assert report["outcome"]["exit_code"] == 1  # MemoryError
+    assert report["outcome"]["exit_code"] == 1  # the exit code for a MemoryError
     assert "memory" in report["hit"]
     free = report_of(corral, tmp_path / "b", code, "--max-memory", "1G")
     assert (free["outcome"]["exit_code"], free["hit"]) == (0, [])
@@ -62,7 +62,7 @@ def test_cpu_time_beyond_the_limit_ends_the_run(corral, tmp_path):
 
 
 def test_a_cpu_share_is_set(corral, tmp_path):
-    """This test checks that a run sets the rate. The probe checks the effect (`test_doctor.py`)."""
+    """Check that a run sets the rate. The effect is checked by the probe (`test_doctor.py`)."""
     report = report_of(corral, tmp_path / "a", "pass", "--max-cpu", "200")
     (held,) = [one for one in report["controls"] if one["control"] == "cpu"]
     assert (held["mechanism"], held["status"]) == ("job object", "applied")

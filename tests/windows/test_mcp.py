@@ -1,4 +1,4 @@
-"""Hold a real MCP session through `corral run` and through the API."""
+"""Run a real MCP session through `corral run` and through the API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from corral.messages.client import Client, ConversationError
 from windows.conftest import PYTHON
 
 SOURCE = os.path.dirname(os.path.dirname(package.__file__))
-# The base Python has few packages to copy. corral's own files are granted instead.
+# Use the base Python, because it has few packages to copy. It can import corral, because corral's
+# files are granted.
 SERVER = (PYTHON, "-m", "corral.demo.server")
 VARIABLES = {**os.environ, "PYTHONPATH": SOURCE}
 LOOSE = {
@@ -71,7 +72,9 @@ def test_a_session_works_through_the_api():
 
 
 def test_a_session_works_through_the_guard():
-    """Windows cannot poll pipes, so the guard uses threads to read and write them."""
+    """Test the guard on Windows, where pipes cannot be polled, so the guard reads and writes them
+    with threads.
+    """
     policy = {**LOOSE, "mcp": {"tools": {"deny": ["read_file"]}}}
     with package.launch(
         SERVER, policy, stdin=package.PIPE, stdout=package.PIPE, env=os.environ

@@ -1,4 +1,6 @@
-"""Test the minifilter client on Windows: a missing driver is reported, and drives have devices."""
+"""Test the minifilter client on Windows: a missing driver is reported, and the devices of drives
+are found.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read mitigations back from the process. Wine accepts and ignores them."""
+"""Read mitigations back from the process, because Wine accepts and ignores them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MILD = mitigations.EXTENSION_POINTS.bit | mitigations.NO_REMOTE_IMAGES.bit
 
 @contextlib.contextmanager
 def started(step: mitigations.Mitigations, code: str = "pass"):
-    """Start python with these attributes, and return its process and output.
+    """Start python with these attributes, and yield its process and output.
 
-    Its input ends when the caller is done.
+    The input of python ends when the caller is done.
     """
     reading, writing = os.pipe()
     theirs, ours = os.pipe()
@@ -63,7 +63,7 @@ def started(step: mitigations.Mitigations, code: str = "pass"):
 
 def test_a_process_without_mitigations_fails_verification():
     own = win32_process.GetCurrentProcess()
-    mitigations.plan(0, subprocess=True).check(own)  # the control: nothing was requested
+    mitigations.plan(0, subprocess=True).check(own)  # the control: no mitigation was requested
     with pytest.raises(OSError, match="no child processes: reads back as off"):
         mitigations.plan(0, subprocess=False).check(own)
     strict = mitigations.plan(mitigations.STRICT_HANDLES.bit, subprocess=True)
@@ -72,7 +72,7 @@ def test_a_process_without_mitigations_fails_verification():
 
 
 def test_a_runtime_starts_without_mitigations():
-    """The control: python starts here without any mitigation."""
+    """Start python without any mitigation. This is the control."""
     with started(mitigations.plan(0, subprocess=True), "print('started')") as (_, reading):
         assert os.read(reading, 100).startswith(b"started")
 

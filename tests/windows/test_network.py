@@ -1,4 +1,6 @@
-"""Test which hosts a target reaches by a network level, or by name through the relay. Each test has a control."""
+"""Test which hosts a target can reach with a network level, or by name through the relay. Each test
+has a control.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_without_a_container_the_network_is_refused(corral, flags):
 
 @pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
 def test_an_unenforced_network_has_no_relay(corral):
-    """Without walls a relay is useless, so the run goes on with a warning."""
+    """Check that the run goes on with a warning and without a relay, because a relay is useless if
+    the network is not closed.
+    """
     flags = ("--best-effort", "--allow-net", "example.com")
     done = corral.run("cmd", "/c", "echo [%HTTP_PROXY%]", flags=flags)
     assert done.returncode == 0, done.stderr

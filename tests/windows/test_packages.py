@@ -1,7 +1,8 @@
 """Install packages on Windows in a separate container, and start them from the store.
 
-Wine has no containers, so the walls are off there. Everything else is real: the run of pip, its streams and
-environment, and the store. Other tests check the plan that real Windows would use.
+Wine has no containers, so there packages are installed without the sandbox. Everything else is
+real: pip, its streams and environment, and the store. Other tests check the plan that real Windows
+would use.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def index(tmp_path, monkeypatch):
 
 @pytest.fixture
 def walls(monkeypatch):
-    """Return the flags for a run. Under Wine they allow a run without walls."""
+    """Return the flags for a run. Under Wine they allow a run without the sandbox."""
     if wine():
         monkeypatch.setattr(
             sandboxed_install, "DEGRADABLE", [*sandboxed_install.DEGRADABLE, *WALLS]
@@ -104,7 +105,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
     assert (found.version, said[0]) == ("1.0", "installing pypi:demo-server ...")
     again, said = fetch()
     assert (again.digest, said) == (found.digest, [])
-    # From now on `corral wrap` treats installation as proven.
+    # After the first installation, corral takes installations from PyPI as proven.
     assert package.why_unproven("pypi") == ""
     assert package.why_unproven("npm")
     done = corral("run", *walls, "pypi:demo-server", env=None)
@@ -116,7 +117,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
 @pytest.mark.real_windows
 @pytest.mark.timeout(600)
 def test_a_package_is_installed_in_a_container(corral, index):
-    """All walls are in place, so a package cannot read a file of the user."""
+    """Install the package with all walls, so that it cannot read files of the user."""
     assert sandboxed_install.DEGRADABLE == ["memory", "pids", "disk", "timeout"]
     found, _ = fetch()
     assert os.path.isdir(found.path())
@@ -132,7 +133,7 @@ PUBLISHED = {
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_package_is_installed_over_the_network(corral, tmp_path, monkeypatch, name):
-    """The installer reaches its registry only through the relay."""
+    """Check that the installer reaches its registry through the relay."""
     host, arguments = PUBLISHED[name]
     try:
         socket.create_connection((host, 443), 10).close()
@@ -179,7 +180,7 @@ def test_pip_would_run_in_a_container(index, monkeypatch):
     argv = [environment.base, "-I", *words, "install", "--target", environment.site]
     plan, steps = planned(argv, staging, monkeypatch)
     started = copies.find(plan.steps).program
-    # The copied interpreter may write to one directory and reach one host.
+    # The copied interpreter may write only to its staging directories, and reach only one host.
     assert started.path.startswith(copies.default_directory())
     assert started.argv[1:] == ("-I", "-m", "pip", "install", "--target", environment.site)
     roots = {(root.path.lower(), root.access) for root in steps[Grants].roots}
@@ -225,7 +226,9 @@ def test_a_changed_redirector_is_not_run(index):
 
 
 def test_the_store_handles_paths_longer_than_260_characters(index, tmp_path):
-    """npm creates such paths. Windows accepts them only with the prefix `\\\\?\\`."""
+    """Use a long path, as npm creates them. Windows accepts such paths only with the
+    prefix `\\\\?\\`.
+    """
     from corral.servers.store import tree
 
     top = str(tmp_path / "deep")

@@ -93,7 +93,9 @@ def test_node_works_in_a_container(corral, tmp_path, form):
 
 @pytest.mark.real_windows
 def test_a_hidden_environment_file_is_empty_for_python(corral, tmp_path):
-    """pydantic-settings, and so FastMCP, finds the name and then opens the file."""
+    """Check that the file exists and can be opened, because pydantic-settings, and so FastMCP,
+    opens every `.env` that exists.
+    """
     (tmp_path / ".env").write_text("TOKEN=told")
     code = "answer = [os.path.isfile(sys.argv[1]), open(sys.argv[1]).read()]"
     path = str(tmp_path / ".env")

@@ -43,7 +43,7 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
     )
     cwd, *places = corral.inside(code, flags=LOOSE)
     assert cwd == places[0]
-    assert places[0] != places[1]  # in a container the other directories are the same
+    assert places[0] != places[1]  # in a container the others are the same
     for place in places:
         assert "corral-" in place
         assert not os.path.exists(place)
@@ -51,7 +51,9 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
 
 
 def test_a_private_directory_is_removed_whatever_its_names_and_depth(corral):
-    """The target makes names that Windows trims, names of devices, and paths longer than every limit."""
+    """Make names that Windows trims, names of devices, and paths that are longer than
+    every limit.
+    """
     code = (
         "place = '\\\\\\\\?\\\\' + os.environ['TEMP']\n"
         "for name in ('dot.', 'space ', 'nul', 'con.txt', 'a' * 200):\n"
@@ -112,7 +114,7 @@ def test_bytes_pass_unchanged(corral):
 
 
 def test_nul_is_replaced_by_a_stream_that_works(corral):
-    """A target may not be able to open NUL, so it gets a pipe that ends at once."""
+    """Check that the target gets a pipe instead of NUL, because it may not be able to open NUL."""
     code = (
         "import ctypes, json, os, sys, msvcrt\n"
         "kind = ctypes.WinDLL('kernel32').GetFileType\n"

@@ -105,7 +105,9 @@ def test_a_large_body_arrives(running, web):
 
 
 def test_a_refused_connection_does_not_stay_open(running):
-    """The relay closes the socket, because on Windows only this wakes a thread that reads from it."""
+    """Check that the relay closes the socket, because on Windows only this wakes a thread that
+    reads from the socket.
+    """
     with socket.create_connection(("127.0.0.1", running.port), timeout=30) as end:
         end.sendall(b"nonsense\r\n\r\n")
         assert end.recv(1000).startswith(b"HTTP/1.1 400 ")
@@ -125,7 +127,7 @@ def test_the_hosts_own_addresses_are_known_on_windows():
     assert bytes([192, 0, 2, 1]) not in own
 
 
-# --- The shim, started as for a run
+# --- The shim, started as in a run
 
 ENVIRONMENT = tuple(
     (name, os.environ[name]) for name in ("SYSTEMROOT", "TEMP") if name in os.environ
@@ -133,7 +135,9 @@ ENVIRONMENT = tuple(
 
 
 def hosts(**changes):
-    """Return a step without a container and without limits, because Wine has neither."""
+    """Return the step that starts the shim, without a container. Under Wine it also has no limits,
+    because Wine keeps none.
+    """
     values = {"allow": ("allowed.test",), "python": PYTHON, "environment": ENVIRONMENT}
     if wine():
         values |= {"memory": None, "read_back": False, "childless": False}

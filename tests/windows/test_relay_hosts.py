@@ -1,4 +1,6 @@
-"""Reach named hosts through the relay. Its parts are connected as in a run, but without a container."""
+"""Reach named hosts through the relay, whose processes are connected as in a run, but without a
+container.
+"""
 
 from __future__ import annotations
 

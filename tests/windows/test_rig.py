@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.rig("wine"), pytest.mark.timeout(300)]
 
 @pytest.fixture
 def token() -> str:
-    """Return a word that marks the processes of one run in their command lines."""
+    """Return a word in the command lines of one run, by which its processes can be found."""
     return f"corral-{secrets.token_hex(8)}"
 
 
@@ -79,7 +79,7 @@ def test_a_program_that_hangs_is_ended(token):
     with pytest.raises(subprocess.TimeoutExpired):
         rig.run(["python", "-c", code, token], timeout=5)
     while running(token):
-        pass  # only the timeout of this test ends a failing loop
+        pass  # if the loop fails, the test's timeout ends it
 
 
 def test_a_test_that_did_not_report_has_failed():

@@ -1,4 +1,6 @@
-"""Check that `corral run` and other commands name the enforced controls, and refuse if one is missing."""
+"""Check that `corral run` and other commands name the enforced controls, and refuse if a control is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def policy(path, text: str) -> tuple[str, str]:
 
 
 def test_a_memory_limit_that_does_not_read_back_is_refused(corral, tmp_path):
-    """Wine accepts the limit and drops it. Only reading it back shows this."""
+    """Check that corral reads the limit back, because Wine accepts the limit and drops it."""
     if keeps(Job(memory=64 << 20)):
         pytest.skip("this Windows keeps its limits")
     report = tmp_path / "report.json"
@@ -110,11 +112,11 @@ def test_explain_prints_the_steps_and_starts_nothing(corral, tmp_path):
     assert not mark.exists()
     flags = ("--best-effort", "--write", str(tmp_path))
     assert corral.run(PYTHON, "-c", code, flags=flags).returncode == 0
-    assert mark.exists()  # the control: the same command does something
+    assert mark.exists()  # the control: the command does make the file
 
 
 def test_a_refusal_names_every_missing_control(corral):
-    """The refusal names every missing wall at once, and nothing is started."""
+    """Check that the error names every missing wall at once, and that nothing is started."""
     doctor = json.loads(corral("doctor", "--json").stdout)["findings"]
     if any(item["capability"] == "app_container" for item in doctor if item["status"] == "proven"):
         pytest.skip("this Windows has the walls")
@@ -125,7 +127,9 @@ def test_a_refusal_names_every_missing_control(corral):
 
 
 def test_the_fallback_switch_makes_no_other_control_optional(corral, tmp_path):
-    """The AppContainer's controls become optional, but the process limit is still required."""
+    """Check that the AppContainer's controls become optional, but that the process limit is still
+    required.
+    """
     text = "[windows]\nfail_on_app_container_error = false"
     done = corral.run(*QUICK, flags=policy(tmp_path / "p.toml", text))
     if done.returncode == 0:
@@ -143,7 +147,9 @@ def test_a_disabled_app_container_counts_as_missing(corral, tmp_path):
 
 
 def own_errors(stderr: bytes) -> bytes:
-    """Return what the code wrote. Python 3.13 adds a line in an AppContainer."""
+    """Return what the code itself wrote, without the line that Python 3.13 adds in an
+    AppContainer.
+    """
     lines = stderr.splitlines()
     return b"\n".join(one for one in lines if not one.startswith(b"Failed to find real location"))
 
@@ -186,7 +192,7 @@ def test_ps_lists_a_live_run(corral):
         assert sandbox.stdout.readline().strip() == b"here"
         listed = json.loads(corral("ps", "--json").stdout)
         assert [entry["command"] for entry in listed] == [waiting]
-        assert listed[0]["tasks"] in {1, 2}  # Wine counts the process of the console as well
+        assert listed[0]["tasks"] in {1, 2}  # Wine also counts the console's process
     assert json.loads(corral("ps", "--json").stdout) == []
 
 
@@ -204,14 +210,16 @@ def test_the_async_api_runs_two_commands():
 
 
 def test_clean_removes_kept_grants_only(corral, tmp_path):
-    """No grants were kept, so nothing is removed, and this is not an error."""
+    """Run `clean` without kept grants. Nothing is removed, and this is not an error."""
     done = corral("clean", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert corral("clean", "more").returncode != 0
 
 
 def test_the_demo_writes_its_file(corral):
-    """Wine has no AppContainers, so fewer acts are denied, but every act is in the file."""
+    """Check that every act is in the file. Under Wine fewer acts are denied, because Wine has no
+    AppContainers.
+    """
     data = json.loads(corral("demo", "--json").stdout)
     assert (data["version"], data["host"]["os"]) == (1, "windows")
     assert len(data["held"]) + len(data["did_not_hold"]) + len(data["not_tried"]) in {1, 20}

@@ -1,4 +1,4 @@
-"""Test the store and the launchers of runtimes on a real disk."""
+"""Test the store of runtimes and their launchers on a real disk."""
 
 from __future__ import annotations
 
@@ -106,7 +106,9 @@ LEADING_AWAY = {
 
 @pytest.mark.parametrize("way", LEADING_AWAY)
 def test_network_paths_in_untrusted_files_are_not_opened(way, tmp_path, monkeypatch):
-    """Opening a network path makes Windows send the user's credentials to that server."""
+    """Check that network paths are not opened, because Windows would send the user's credentials to
+    that server.
+    """
     for name, text in LEADING_AWAY[way].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -151,7 +153,7 @@ def results():
 
 
 def test_a_copied_server_runs(server, tmp_path, results):
-    """The copied server works, here without a container."""
+    """Start the copied server, here without a container."""
     store = planned(server, tmp_path / "store")
     store.apply(results)
     copied = store.program.argv[1]
@@ -191,7 +193,7 @@ def test_a_copy_in_use_is_not_removed(server, tmp_path, results):
     (room,) = [tree.directory for tree in store.trees]
     store.apply(results)
     store.apply(other)
-    for name in ("trees", "entries"):  # directories of installed packages, in the same store
+    for name in ("trees", "entries"):  # these have installed packages, in the same store
         (tmp_path / "store" / name).mkdir()
     other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []
@@ -226,13 +228,15 @@ def test_a_changed_source_is_copied_again(server, tmp_path, results):
 
 
 def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results):
-    """A copy of Python has hundreds of megabytes, and each newly installed package makes a new copy."""
+    """Check that old copies are removed, because a copy of Python has hundreds of megabytes, and
+    each newly installed package makes a new copy.
+    """
     store, running = tmp_path / "store", Results()
     (server / "data").mkdir()
     first = planned(server, store)
     first.apply(running)
     (kept,) = runtimes.plan(first.program, directory=str(store), without=("data",)).trees
-    runtimes.make_copy(kept)  # another selection of the same source is not an older copy
+    runtimes.make_copy(kept)  # a copy of other files of the same source is not older
     rooms = [first.trees[0].directory, kept.directory]
     for text in ("two", "three"):
         (server / "main.py").write_text(text)
@@ -240,7 +244,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
         new.apply(results)
         results.release()
         rooms.append(new.trees[0].directory)
-        running.release()  # this run used the first copy while the second was made
+        running.release()  # it used the first copy until now
         there = [os.path.exists(room) for room in rooms]
         assert there == ([True, True, True] if text == "two" else [False, True, False, True])
 
@@ -262,7 +266,7 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
-    """Python on a GitHub runner has `python3.exe`, a link to `python.exe`."""
+    """Use a link as in Python on a GitHub runner, where `python3.exe` is a link to `python.exe`."""
     import _winapi
 
     try:
@@ -282,7 +286,7 @@ def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
-    """Every user may create a junction, and it looks like a directory."""
+    """Use a junction, because every user may create one, and it looks like a directory."""
     import _winapi
 
     outside, package = tmp_path / "outside", tmp_path / "package"

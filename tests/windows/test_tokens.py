@@ -1,4 +1,6 @@
-"""Test restricted tokens on Windows. Properties are read back, and a missing effect is a failure."""
+"""Test restricted tokens on Windows: their properties are read back, and a missing effect is a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def no_handle_is_left():
 
 
 def test_the_callers_own_token_is_read():
-    """The control: an ordinary token has the rights that a restricted token must not have."""
+    """Check that an ordinary token has the rights that a restricted token must not have. This is
+    the control.
+    """
     with abi.own_token(restricted_token.ACCESS) as own:
         assert "SeChangeNotifyPrivilege" in abi.token_privileges(own.value)
         assert restricted_token.extra_privileges(abi.token_privileges(own.value))
@@ -80,7 +84,7 @@ def test_an_unrestricted_token_fails_verification():
 
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
 def test_a_process_without_the_token_does_not_run(step):
-    """The check reads the token of the process, not the token that corral made."""
+    """Check that the token of the process is read, not the token that corral made."""
     with pytest.raises(OSError, match="reads back"):
         step.verify(results_of_this_process())
 

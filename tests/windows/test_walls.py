@@ -1,4 +1,5 @@
-"""Try the walls of real Windows from inside. Every denied act succeeds outside.
+"""Try forbidden acts in the sandbox of real Windows. Every act that is denied there succeeds
+outside.
 
 The tests use only the command line, so they do not depend on corral's code.
 """
@@ -24,7 +25,7 @@ if sys.platform == "win32":
 
 pytestmark = [
     pytest.mark.real_windows(reason="it has no AppContainers"),
-    # The first run copies the runtime into corral's store.
+    # The timeout is long, because the first run copies the runtime into corral's store.
     pytest.mark.timeout(600),
 ]
 PATIENCE = 300
@@ -34,7 +35,9 @@ PROCESS_VM_READ = 0x10
 
 
 def attempt(act: str) -> str:
-    """Return the source of a program that sets `answer` to "done" or to the error of Windows."""
+    """Return the source of a program that tries an act, and sets `answer` to "done" or to the error
+    of Windows.
+    """
     body = textwrap.indent(textwrap.dedent(act), "    ")
     return f"try:\n{body}\nexcept OSError as error:\n    answer = f'denied: {{error}}'\nelse:\n    answer = 'done'"
 
@@ -57,7 +60,7 @@ def name() -> str:
 
 @pytest.fixture
 def secret(name):
-    """Write a file in the user's profile, which is not granted."""
+    """Make a file in the user's profile, which is not granted."""
     folder = pathlib.Path.home() / name
     folder.mkdir()
     path = folder / "file"
@@ -81,7 +84,7 @@ def test_the_users_profile_is_not_readable(corral, secret):
     ["\\\\?\\{}", "\\\\.\\{}", "\\\\localhost\\{share}", "\\\\127.0.0.1\\{share}", "{}::$DATA"],
 )
 def test_other_spellings_of_a_path_give_no_access(corral, secret, form):
-    """The spellings are device paths, the administrative share and the default stream."""
+    """Try device paths, the administrative share and the default stream."""
     share = str(secret).replace(":", "$", 1)
     path = form.format(secret, share=share)
     if not succeeds(corral, READ, path):
@@ -146,7 +149,9 @@ def test_an_ungranted_file_cannot_be_hard_linked(corral, secret, tmp_path):
 
 
 def test_an_existing_hard_link_gives_no_access_to_its_other_name(corral, secret, tmp_path):
-    """Both names share one security descriptor, so a grant of one would also grant the other."""
+    """Try to write through a hard link in a grant. Both names share one security descriptor, so
+    granting one would also grant the other.
+    """
     granted = tmp_path / "granted"
     granted.mkdir()
     os.link(secret, granted / "link")
@@ -235,7 +240,9 @@ def test_nothing_can_be_scheduled(corral, name):
 
 
 def test_no_com_server_starts_outside(corral):
-    """A COM server outside would run programs for any caller, as the user and without walls."""
+    """Check that a COM server cannot be started, because outside it would run programs for any
+    caller, as the user and without the sandbox.
+    """
     act = f"""
     import ctypes, uuid
     local_server, made = 4, ctypes.c_void_p()
@@ -277,7 +284,9 @@ answer = subprocess.Popen(sleeper, creationflags=subprocess.DETACHED_PROCESS).pi
 
 
 def test_a_target_starts_without_a_stdin(corral):
-    """The target's stdin must not be NUL, because some builds of Windows deny NUL to AppContainers."""
+    """Start corral with NUL as stdin. The target must get another stdin, because some builds of
+    Windows deny NUL to AppContainers.
+    """
     argv = corral.argv("run", "--", PYTHON, "-c", "import sys; print(sys.stdin.read() == '')")
     done = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=PATIENCE

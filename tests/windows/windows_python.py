@@ -1,8 +1,8 @@
 """Build a real CPython for Windows from PyPI's wheels. It has the version that runs these tests.
 
-panda3d's wheels contain python3xx.dll as python.org signed it, and every extension of the standard library. The rest of
-the standard library is the same on all systems, so it is copied from the running interpreter. Only python.exe is
-compiled here.
+panda3d's wheels contain python3xx.dll as python.org signed it, and every extension of the standard
+library. The pure Python modules are the same on all systems, so they are copied from the running
+interpreter. Only python.exe is compiled here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ MINOR = f"{sys.version_info.major}{sys.version_info.minor}"
 COMPILER, RESOURCES = "x86_64-w64-mingw32-gcc", "x86_64-w64-mingw32-windres"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 FOR_WINDOWS = ("--platform", "win_amd64", "--python-version", MINOR, "--only-binary=:all:")
-# pip adds colorama to pytest only if *this* system is Windows, so it is named here.
+# pip would add colorama to pytest only if it ran on Windows, so colorama is named here.
 PACKAGES = ("pytest", "pytest-timeout", "colorama", "pip")
 ANY_VERSION = ("colorama", "pip")
-# corral copies this file, but starts the real python.exe.
+# corral copies this redirector into a virtual environment, but starts the real python.exe.
 REDIRECTOR = "Lib/venv/scripts/nt/python.exe"
 UNUSED = (
     *("site-packages", "dist-packages", "lib-dynload", "config-*", "__pycache__", "test", "tests"),
@@ -53,7 +53,9 @@ MANIFEST = """\
 
 
 def installed(name: str) -> pathlib.Path:
-    """Return a directory like that of Python's installer, with pytest in site-packages."""
+    """Return a directory like the one that Python's installer makes, with pytest in
+    site-packages.
+    """
     version = importlib.metadata.version("pytest")
     target = rigs.cache(f"windows-python-{MINOR}-{PANDA3D}-pytest-{version}-{RECIPE}")
     if not target.exists():
@@ -70,7 +72,8 @@ def build(scratch: pathlib.Path, target: pathlib.Path) -> None:
     stdlib = sysconfig.get_path("stdlib")
     shutil.copytree(stdlib, target / "Lib", ignore=shutil.ignore_patterns(*UNUSED))
     call(*PIP, "install", *FOR_WINDOWS, "--no-compile", "--target", site(target), *pinned())
-    # Python does not check these compiled files again, because file access under Wine is slow.
+    # The compiled files are marked as unchecked, because comparing them with their sources is slow
+    # under Wine.
     compiled = ("compileall", "-q", "--invalidation-mode", "unchecked-hash")
     call(sys.executable, "-m", *compiled, "-s", target, "-p", "C:/Python", target / "Lib")
     compile_shim(scratch, target / "python.exe")
@@ -83,7 +86,9 @@ def site(target: pathlib.Path) -> pathlib.Path:
 
 
 def pinned() -> list[str]:
-    """Return the installed versions as pins, so that Wine and this host run the same pytest."""
+    """Return the packages to install, with the versions of this host, so that Wine and this host
+    run the same pytest.
+    """
     return [
         name if name in ANY_VERSION else f"{name}=={importlib.metadata.version(name)}"
         for name in PACKAGES

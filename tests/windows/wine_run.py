@@ -1,4 +1,4 @@
-"""Run the requested tests for Windows under Wine, in one process for each processor."""
+"""Run the requested tests for Windows under Wine, divided between two processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ PLACES = [f"{path.name}::{test}" for path in FILES for test in functions_of(path
 
 
 def told(place, wanted):
-    """Return the outcomes of all tests in the share that contains `place`, and its output."""
+    """Return the outcomes of all tests that run in one process with `place`, and the output of that
+    process.
+    """
     rigs.once("wine", rig.require)
     number, share = next(pair for pair in enumerate(shares(wanted)) if place in pair[1])
     output = rigs.once(f"wine-{number}", lambda: run_all(share))
@@ -44,7 +46,9 @@ def told(place, wanted):
 
 
 def shares(places):
-    """Divide the files between two processes, because the tests mostly wait for processes to start."""
+    """Divide the test files between two processes, because the tests mostly wait for processes to
+    start.
+    """
     by_file = {}
     for place in places:
         by_file.setdefault(place.partition("::")[0], []).append(place)
@@ -55,7 +59,7 @@ def shares(places):
 
 
 def run_all(places):
-    """Run these tests under Wine. Return what they printed before they ended or timed out."""
+    """Run these tests under Wine. Return what they printed until they ended or timed out."""
     try:
         result = rig.run(
             [

@@ -22,7 +22,7 @@ replace(fs, "realpath", () => (name, callback) => callback(Object.assign(new Err
 fs.realpath.native = fs.realpath;
 replace(fs.promises, "realpath", () => async (name) => denied("realpath", name));
 
-// Here a pipe is a socket file. A connection to a listening one ends at once.
+// Imitate named pipes with socket files. Opening a pipe connects to its socket file.
 const socketPath = (name) => `${granted}/${name.slice(PIPES.length)}`;
 const sockets = new Map();
 replace(net.Server.prototype, "listen", (real) => function (name, ...more) {
