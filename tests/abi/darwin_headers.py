@@ -1,5 +1,5 @@
-"""Check statements against Apple's headers with a compiler that comes with them (zig). Nothing is run: a false statement
-does not compile, and a missing function does not link.
+"""Check statements against Apple's headers with zig, a compiler that comes with these headers. No
+program is run: a false statement does not compile, and a missing function does not link.
 """
 
 from __future__ import annotations

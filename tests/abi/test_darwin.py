@@ -126,7 +126,7 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_wrong_values_are_refused(machine):
-    """Check one mistake of each kind together with a correct line."""
+    """Check one mistake of each kind, together with correct lines as the control."""
     calls = prototypes()
     wrong = {
         "constant": "RUSAGE_INFO_V4 == 3",
@@ -146,14 +146,18 @@ def test_wrong_values_are_refused(machine):
 
 
 def test_private_names_have_a_source():
-    """Every private name has a source, and every source is for a private name."""
+    """Check that every private name has a source, and that every source belongs to a
+    private name.
+    """
     found = {name for name, _ in (*constants(), *structures()) if name.startswith("_")}
     assert found == set(PRIVATE)
     assert set(UNDECLARED) <= set(prototypes())
 
 
 def test_private_names_are_in_no_public_header():
-    """If a public header has a name, the name must be checked against that header."""
+    """Check that no header has these names, because a name that a header has must be checked
+    against that header.
+    """
     public = {
         name: f"{name.lstrip('_')} == {value}"
         for name, value in constants()

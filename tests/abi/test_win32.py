@@ -27,7 +27,7 @@ LACKING: dict[str, set[str]] = {
     "mingw": {"SECURITY_CAPABILITY_APP_RID"},
     "zig": set(),
 }
-# Names that no header has, with their sources.
+# Names that no header has. The values say where they are documented.
 DOCUMENTED: dict[str, str] = {}
 
 
@@ -129,7 +129,7 @@ class Measured:
             self.numbers = numbers.result()
 
     def unexplained(self, wrong):
-        """Return the mismatches, except for names that this set of headers is known to lack."""
+        """Return the mismatches, without the names that this set of headers is known to lack."""
         excused = LACKING[self.headers.rig] | DOCUMENTED.keys()
         return {
             name: found for name, found in wrong.items() if found is not None or name not in excused
@@ -281,7 +281,9 @@ def test_wrong_values_are_found(measured):
 
 
 def test_every_exception_is_needed():
-    """Every excepted name is in a module, and no name is excepted for both sets of headers."""
+    """Check that every name in the lists of exceptions is in a module, and that no name is excepted
+    for both sets of headers.
+    """
     names = {name for name, _ in constants(MODULES)} | layouts(MODULES).keys()
     functions = {name for name, _ in prototypes(MODULES)}
     names |= functions | {f"export of {name}" for name in functions}
@@ -291,7 +293,9 @@ def test_every_exception_is_needed():
 
 
 def test_names_missing_in_the_headers_have_a_source():
-    """Names that begin with an underscore are not checked, so each of them is listed with its source."""
+    """Check that each name with a leading underscore is listed with its source, because such names
+    are not compared with the headers.
+    """
     reached = {kind for _, outer in structures(MODULES) for kind in nested(outer)}
     private = {
         name

@@ -1,4 +1,6 @@
-"""List values of Windows that pure modules define without `abi`, each with the header's expression."""
+"""List the values of Windows that modules outside of `abi` define, each with the header's
+expression.
+"""
 
 from __future__ import annotations
 

@@ -73,7 +73,9 @@ class Headers:
         return table((*self.c, "-x", "c"), PROLOGUE + C_TABLE, expressions)
 
     def signatures(self, expressions: dict[str, str]) -> dict[str, int]:
-        """Return the value of each C++ expression. Only C++ can take function types apart."""
+        """Return the value of each C++ expression. Function types are read in C++, because C cannot
+        take them apart.
+        """
         compiler = (*self.cpp, "-x", "c++", "-std=gnu++14")
         return table(compiler, PROLOGUE + SIGNATURES + CPP_TABLE, expressions)
 

@@ -83,7 +83,9 @@ def test_the_walls_are_reported_as_verified(mac):
 
 
 def test_a_daemon_ends_with_its_target(mac):
-    """Repeat the run, because the process table shows the daemon's parent only sometimes."""
+    """Repeat the run, because the process table shows the daemon's parent only in some
+    of the runs.
+    """
     for _ in range(10):
         done = mac.run(sys.executable, "-c", DAEMON, flags=MANY)
         assert gone(int(done.stdout))

@@ -1,4 +1,4 @@
-"""Check the order of packages in the import graph, and the start path in a real run."""
+"""Check the order of packages in the import graph, and which modules a real run imports."""
 
 import ast
 import functools
@@ -286,8 +286,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules as on another system. Only the system's name and its missing modules are
-    imitated.
+    """Import all modules as on another system. Only the name of that system, and the modules that
+    are missing there, are imitated.
     """
     argv = [
         sys.executable,
@@ -413,7 +413,7 @@ def modules_of_run(home, command):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
-    modules_of_run(tmp_path, ["/bin/true"])  # the first run probes
+    modules_of_run(tmp_path, ["/bin/true"])  # this first run probes the host
     loaded = modules_of_run(tmp_path, ["/bin/true"])
     assert loaded & BY_NEED == set()
     counted = {name for name in loaded if name.rpartition(".")[2] not in BY_HOST.split()}

@@ -30,7 +30,9 @@ def without_code(text: str) -> str:
 
 
 def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Return (id, text before it) of every anchor of a page, with white space normalized."""
+    """Return (id, text before the anchor) for every anchor of a page, with white space
+    normalized.
+    """
     parts = ANCHOR.split(without_code(text_of(path)))
     return [(parts[at], " ".join(parts[at - 1].split())) for at in range(1, len(parts), 2)]
 

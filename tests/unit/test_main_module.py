@@ -1,4 +1,4 @@
-"""Test that `python -m corral` is the command, and imports nothing from the current directory."""
+"""Test that `python -m corral` runs the command, and imports nothing from the current directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Test that foreign text is printed without harm, and that only real digests are recognized."""
+"""Test that text from others is printed without harm, and that only real digests are recognized as
+digests.
+"""
 
 import pytest
 from hypothesis import given

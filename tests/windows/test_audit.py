@@ -1,4 +1,4 @@
-"""Check on Windows that the audit file's line endings are not changed."""
+"""Check that Windows does not change the line endings of the audit file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test the bindings with the real libraries: errors, missing functions, handles."""
+"""Test the bindings with the real libraries: errors, missing functions and handles."""
 
 from __future__ import annotations
 

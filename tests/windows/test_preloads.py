@@ -1,4 +1,6 @@
-"""Test the preloads of Python and node: in a real Windows Python anywhere, and in AppContainers on Windows."""
+"""Test the preloads of Python and node. Some tests need only a Python for Windows, and the others
+need AppContainers.
+"""
 
 from __future__ import annotations
 

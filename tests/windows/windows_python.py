@@ -101,7 +101,7 @@ def unpack_libraries(scratch: pathlib.Path, target: pathlib.Path) -> None:
     with zipfile.ZipFile(next(scratch.glob("panda3d-*.whl"))) as wheel:
         for entry in wheel.namelist():
             folder, _, name = entry.rpartition("/")
-            # Windows' own libraries and those of the free-threaded build are left out.
+            # Libraries of Windows itself and of the free-threaded build are not needed.
             wanted = not name.startswith("api-ms-") and f"cp{MINOR}t-" not in name
             if folder == "deploy_libs" and wanted:
                 beside = name.lower().startswith(("python", "vcruntime"))

@@ -18,7 +18,7 @@ TIMEOUT = 400
 
 
 def functions_of(path: pathlib.Path) -> list[str]:
-    """Return the names of test functions without their parameters."""
+    """Return the names of the test functions in a file."""
     return [
         node.name
         for node in ast.parse(path.read_text()).body

@@ -26,7 +26,7 @@ def test_a_private_directory_has_mode_0700_on_posix(tmp_path):
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Imitate Windows: report the calling user, and return the directories that are created."""
+    """Imitate Windows with a given user, and return the list of the directories that are created."""
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(private_directory.sys, "platform", "win32")
     monkeypatch.setattr(Handle, "close", lambda self: self.detach() if self._value else None)
@@ -86,7 +86,7 @@ def test_a_lock_of_another_program_is_an_error(tmp_path, monkeypatch):
 
     def make_and_lose(*words):
         fd = make(*words)
-        taken.append(make(path, os.O_RDWR))  # a target that sees the file appear could do this
+        taken.append(make(path, os.O_RDWR))  # a target that sees the file could lock it
         fcntl.flock(taken[0], fcntl.LOCK_EX)
         return fd
 

@@ -1,4 +1,6 @@
-"""Test clients' files: each is replaced as a whole or not at all, keeps its mode, and can be restored."""
+"""Test clients' files: each file is replaced as a whole or not at all, keeps its mode, and can be
+restored.
+"""
 
 import json
 import os
@@ -24,7 +26,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX modes and
 
 
 def wrap_file(path, request, *, dry_run=False):
-    """Wrap a file as `corral wrap` does, without its checks of the host."""
+    """Wrap a file as `corral wrap` does, but without checking the host."""
     with lock_client_file(path, dry_run=dry_run) as file:
         proposals = propose(file.servers, request)
         return edit_file.wrap_file(file, proposals, request.corral, dry_run=dry_run)

@@ -180,7 +180,7 @@ class Writer:
 
 @st.composite
 def configurations(draw):
-    """Draw (format, text, servers, their keys)."""
+    """Draw (format, text, servers)."""
     servers, other = draw(SERVERS), draw(OTHERS)
     writer = Writer(draw, draw(st.sampled_from(["\n", "\r\n"])))
     form = draw(st.sampled_from([jsonc, toml, yaml]))
@@ -673,8 +673,8 @@ def test_a_wrong_splice_is_refused(monkeypatch):
 
 
 def test_a_server_that_cannot_be_unwrapped_does_not_stop_the_others():
-    """Add a key between the command and the arguments of `a`, so that its record no longer fits.
-    `b` is still restored.
+    """Add a key between the command and the arguments of `a`, so that the record of `a` no longer
+    fits. `b` is still restored.
     """
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}'
     done = wrap(text, jsonc, REQUEST)

@@ -1,4 +1,4 @@
-"""Test the record of denials, and the audit file."""
+"""Test how denials are recorded, and the audit file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Check that kept denials are bounded and private, and belong to the right server."""
+"""Check that stored denials are limited in number, private, and assigned to the right server."""
 
 import os
 

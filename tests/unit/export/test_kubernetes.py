@@ -135,7 +135,7 @@ def amount(text):
     "limits", [{}, {"memory": "32M", "cpu": 0.005}, {"memory": "1M"}, {"memory": "2G", "cpu": 4}]
 )
 def test_a_pod_requests_no_more_than_its_limits(limits):
-    """An API server rejects a pod that requests more than its limit."""
+    """Check the requests, because an API server rejects a pod that requests more than its limit."""
     resources = pod_spec(objects({"limits": limits}))["containers"][0]["resources"]
     for name, limit in resources["limits"].items():
         assert amount(resources["requests"][name]) <= amount(limit), name
@@ -188,7 +188,9 @@ def test_a_volume_without_a_grant_is_refused():
 
 
 def test_a_volume_inside_a_read_only_one_is_refused():
-    """A runtime cannot make the mount point of the inner volume."""
+    """Refuse these volumes, because a runtime cannot make the mount point of the inner volume in
+    the outer one.
+    """
     volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
     with pytest.raises(PolicyError, match="/d is read-only"):
         objects({"filesystem": {"read": ["/d"], "write": ["/d/e"]}}, volumes)
@@ -234,7 +236,9 @@ NOT_SAID = {
 
 
 def test_every_field_of_a_policy_is_exported_or_refused():
-    """Check that every field is in the objects, is refused, or has a reason here."""
+    """Check that every field of a policy is in the objects, is refused, or is listed here with a
+    reason.
+    """
     assert {*SAYS, *NOT_SAID} == set(fields(Policy()))
     plain = objects()
     for name, policy in SAYS.items():

@@ -1,4 +1,4 @@
-"""Test that an independent YAML parser reads the written YAML back."""
+"""Test that an independent YAML parser reads the same data from the YAML that corral writes."""
 
 import pytest
 from hypothesis import given

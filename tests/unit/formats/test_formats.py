@@ -291,7 +291,7 @@ def test_lines_and_columns_count_from_one():
 
 def test_comparison_of_values_is_strict():
     assert not same(1, True)
-    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the order of the user's keys must stay
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the user's keys keep their order
     assert not same([1], [1, 2])
     assert same({"a": [math.nan, "x"]}, {"a": [math.nan, "x"]})
 

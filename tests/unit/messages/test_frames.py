@@ -144,7 +144,9 @@ PARTS = [
 
 @pytest.mark.rig("node")
 def test_node_reads_accepted_text_as_corral_does():
-    """Compare both readings. node is an independent parser, which most clients use."""
+    """Compare node's result with corral's. node is an independent parser, and most
+    clients use it.
+    """
     chance = random.Random(7)
     lines = [b"".join(chance.choices(PARTS, k=chance.randint(1, 9))) for _ in range(20_000)]
     lines += [json.dumps({"a": [chance.random(), index]}).encode() for index in range(1000)]

@@ -16,7 +16,7 @@ from corral.messages.rules import Rules
 
 
 class Seen:
-    """A reporter that records all calls."""
+    """Imitate a reporter, and record all calls."""
 
     def __init__(self):
         self.denied, self.calls, self.changes = [], [], []

@@ -1,5 +1,5 @@
-"""Test that addresses are parsed, formatted and refused correctly, compared with the standard
-library where it is right.
+"""Test that addresses are parsed, formatted and refused correctly. Where the standard library is
+right, the results are compared with it.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ V6 = st.binary(min_size=16, max_size=16) | st.lists(
 ).map(b"".join)
 
 
-# Reading and writing
+# Parse and format addresses
 
 
 @given(V4 | V6)
@@ -26,7 +26,7 @@ def test_addresses_are_formatted_as_the_standard_library_does(address):
     text = format_address(address)
     assert parse_address(text) == address
     assert ipaddress.ip_address(text).packed == address
-    if not address.startswith(bytes(10) + b"\xff\xff"):  # Python versions format these differently
+    if not address.startswith(bytes(10) + b"\xff\xff"):  # versions of Python differ here
         assert text == str(ipaddress.ip_address(address))
 
 
@@ -62,7 +62,7 @@ def test_networks_are_parsed(base, bits, asked):
     assert parse_network(str(found)) == found
 
 
-# The guard
+# Refuse addresses
 
 
 def why_refused(address, **options):

@@ -1,5 +1,5 @@
-"""Test names on file systems that ignore case. `tests/vm/test_file_systems_emulated.py` uses a real
-one.
+"""Test names on file systems that ignore case. These file systems are imitated here, and
+`tests/vm/test_file_systems_emulated.py` uses a real one.
 """
 
 import os

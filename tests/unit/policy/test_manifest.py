@@ -276,7 +276,9 @@ def test_a_link_is_followed_only_on_request(tmp_path):
 
 
 def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypatch):
-    """Imitate Windows, which lacks the flag. There corral compares the link's own identity."""
+    """Imitate Windows, which lacks the flag O_NOFOLLOW. There corral compares the opened file with
+    the result of lstat.
+    """
     monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
     (tmp_path / "policy").write_text("version = 1\n")
     (tmp_path / "other").write_text("version = 1\n")
@@ -289,7 +291,9 @@ def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypa
 
 
 def refusal(parse, *arguments):
-    """Return the error, or None if the file was read. Any other exception fails the test."""
+    """Return the ManifestError, or None if the file was read. Any other exception fails
+    the test.
+    """
     try:
         found = parse(*arguments)
     except ManifestError as error:

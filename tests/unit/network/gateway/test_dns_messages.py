@@ -1,4 +1,6 @@
-"""Test that the DNS parser accepts only valid queries and survives any bytes."""
+"""Test that the DNS parser accepts only valid queries, and that no bytes make it fail in another
+way.
+"""
 
 import struct
 

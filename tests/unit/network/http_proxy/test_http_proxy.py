@@ -280,7 +280,9 @@ def test_python_uses_the_proxy_variables(both, certificate):
 
 @pytest.fixture(scope="module")
 def node():
-    """Return a node that knows the variable, from npm's registry, cached for later runs."""
+    """Return a node that knows the variable. It is installed from npm's registry, and cached for
+    later runs.
+    """
     rigs.need("node")
     system = "darwin" if sys.platform == "darwin" else "linux"
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)

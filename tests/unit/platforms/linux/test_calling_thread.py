@@ -1,5 +1,5 @@
-"""Test that the memory of an ended caller is not read or written, because its pid may belong to
-another process.
+"""Test that the memory of a caller is not read or written after the caller has ended, because its
+pid may then belong to another process.
 """
 
 import ctypes

@@ -342,7 +342,7 @@ def test_internet_sockets_are_tcp_and_udp(family, junk, flags):
         assert socket(STREAM, protocol) == EPROTONOSUPPORT
     for protocol in (icmp, tcp, icmpv6, sctp, udplite, smc, mptcp, 255):
         assert socket(DGRAM, protocol) == EPROTONOSUPPORT
-    # The kernel makes AF_PACKET of AF_INET with SOCK_PACKET.
+    # For example, AF_INET with SOCK_PACKET would make a socket of the family AF_PACKET.
     for kind in (0, RAW, RDM, SEQPACKET, DCCP, PACKET, 15):
         for protocol in (0, 6, 17, 255):
             assert socket(kind, protocol) == EPROTONOSUPPORT

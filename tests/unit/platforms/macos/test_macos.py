@@ -309,7 +309,9 @@ def test_rlimits_match_those_that_macos_enforces():
 
 
 def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monkeypatch):
-    """Simulate the refusal. macOS refuses a limit below the mapped size, and Linux does not."""
+    """Imitate the error of macOS, which refuses a limit below the mapped size. Linux does not
+    refuse such a limit.
+    """
 
     def refuse(*_):
         raise ValueError("current limit exceeds maximum limit")
@@ -346,7 +348,7 @@ def test_the_directory_that_must_be_closed_is_not_granted():
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Let processes start between the call for the number and the call for the list."""
+    """Let processes start after their number was read, and before their list is read."""
     living = list(range(1, 1001))
 
     def listed(room, size):
@@ -405,7 +407,9 @@ def test_doctor_shows_proven_mechanisms():
 
 
 def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
-    """`doctor` and SECURITY.md show a row as seen on a Mac only if the row has a date."""
+    """Check the rows of evidence. `doctor` and SECURITY.md show a row as seen on a Mac only if the
+    row has a date.
+    """
     rows = {row.capability: row for row in evidence.MACOS}
     assert {name for name, _, _ in probes.LABELS} <= set(rows)
     folder = pathlib.Path(__file__).parents[3] / "macos"

@@ -147,7 +147,7 @@ def test_only_an_elevated_caller_has_other_sids_than_its_targets(
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
     """Imitate a Windows that leaves privileges or groups in the token. Windows does not document
-    whether it drops privileges, and NVIDIA/OpenShell#3430 saw groups stay.
+    whether it drops privileges, and in NVIDIA/OpenShell#3430 groups stayed.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -443,9 +443,9 @@ def test_a_default_run_probes_only_capabilities_that_it_can_use():
     ("free", "limited", "status"),
     [
         ((0.9, 0.5), (0.03, 0.5), "proven"),
-        ((0.6, 0.5), (0.6, 0.5), "unknown"),  # no process is limited
-        ((0.1, 0.5), (0.03, 0.5), "unknown"),  # the control is limited as well
-        ((0.0, 0.0), (0.0, 0.0), "unknown"),  # no time is counted
+        ((0.6, 0.5), (0.6, 0.5), "unknown"),  # the limit has no effect
+        ((0.1, 0.5), (0.03, 0.5), "unknown"),  # the process without a limit is slow too
+        ((0.0, 0.0), (0.0, 0.0), "unknown"),  # no CPU time is counted
     ],
 )
 def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limited, status):

@@ -47,7 +47,7 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
-    """An incomplete journal counts as empty, because no entry was made before the journal was
+    """Check that a cut journal counts as empty, because no entry was made before the journal was
     complete.
     """
     raw = journal.encode(one)

@@ -270,8 +270,8 @@ def test_links_to_directories_or_out_of_a_tree_are_refused(source, target, told)
 
 @pytest.mark.links
 def test_a_link_to_a_file_of_the_tree_is_copied_as_a_file(source, tmp_path):
-    """actions/python-versions makes `python3.exe`, an absolute link to `python.exe`, in each
-    Python of a GitHub runner (installers/win-setup-template.ps1).
+    """Use an absolute link from `python3.exe` to `python.exe`, as actions/python-versions makes it
+    in each Python of a GitHub runner (installers/win-setup-template.ps1).
     """
     (source / "python3.exe").symlink_to(source / "a.py")
     (source / "lib" / "chain").symlink_to("../python3.exe")
@@ -432,7 +432,7 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release a run with named hosts, which has two stores: the server's, and that of corral's
+    """Release a run with named hosts. It has two stores: one for the server, and one for corral's
     interpreter.
     """
     results = Results()
