@@ -1,7 +1,8 @@
 """Count the resources of running servers and the leftovers of starts, from /proc and directories.
 
 A sample is a mapping from the name of a counter to its value. A counter that this user may not read
-is absent. Only processes and files of one user are counted, so give `Places` a user without others.
+is absent. All processes and files of one user are counted, so give `Places` a user who has no other
+processes and files.
 """
 
 from __future__ import annotations

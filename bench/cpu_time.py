@@ -1,7 +1,7 @@
 """Use a control group to measure the CPU time of this process and of all that it starts.
 
-`wait4` would leave out the processes that a sandbox does not wait for. Version 2 of control groups
-counts CPU time in every group, without a controller.
+`wait4` would leave out the processes that a sandbox does not wait for. The control groups are of
+version 2, because it counts CPU time in every group, even without a controller.
 """
 
 from __future__ import annotations

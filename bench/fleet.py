@@ -1,7 +1,8 @@
 """Run many servers, and start many more, with `corral run`, `corral.launch`, or without corral.
 
-Each kind of fleet has the same four methods: `hold` starts servers that stay, `start` runs a number
-of short ones in a row, `ask` waits for an answer of every running server, and `close` ends them.
+Each kind of fleet has the same four methods: `hold` starts servers that keep running, `start` runs
+a number of short programs one after another, `ask` waits for an answer of every running server, and
+`close` ends the servers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     python bench/fuzz.py --minutes 5 --only dns
 
 The seeds are in tests/corpus/NAME. The test suite replays them through the same functions without
-atheris. A parser may refuse with its own error. Any other exception is a finding.
+atheris. A parser may refuse a text with its own error. Any other exception is a bug.
 """
 
 from __future__ import annotations

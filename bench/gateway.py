@@ -28,7 +28,7 @@ INSIDE = "127.77.0.1"
 NAME = "server.example"
 BLOCK = 1 << 20
 THROUGHPUT_BUDGET = 2.0
-"""A time of 2.0 means half of the direct throughput."""
+"""Twice the time of the direct connection means half of its throughput."""
 MESSAGES = 200
 
 

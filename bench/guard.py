@@ -1,7 +1,7 @@
 """Compare messages through the guard with the same sandbox without one, and measure an idle guard.
 
-`cat` answers each message with itself, so the guard reads it twice: there and back. The messages
-are notifications, because notifications may pass in both directions.
+The server is `cat`, which sends each message back, so the guard reads each message twice. The
+messages are notifications, because the guard allows notifications in both directions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RULES = {
 }
 POLICY = json.dumps({"version": 1, "mcp": RULES})
 SIZES = ((200, 200, BUDGET_MS), (4_000, 200, BUDGET_MS), (100_000, 20, None), (1_000_000, 5, None))
-"""Bytes of a message, messages in one round, and the budget for one message."""
+"""Bytes of a message, messages in one round, and the budget in milliseconds for one message."""
 
 
 def message(size: int) -> bytes:

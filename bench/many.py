@@ -1,11 +1,11 @@
-"""Run many servers for long, start many more, and check that corral's resource usage stays
-constant.
+"""Run many servers for an hour, start many more, and check that resource usage stays constant.
 
-Samples are taken at equal distances: a share of the starts, then a wait until the share of the time
-has passed. Every counter in `MARGINS` is checked: the median of the last quarter of its samples may
-exceed the median of the quarter before by the margin only. This finds a leak of one descriptor in a
-thousand starts. Memory may grow by one part in a hundred, and all other counters not at all. At the
-end the servers are ended, and nothing of them may be left on the host. No time is checked.
+Starts and time are divided into equal shares. Before each sample the script makes one share of the
+starts, then waits until one share of the time has passed. For every counter in `MARGINS` the median
+of the last quarter of the samples may exceed the median of the third quarter by the margin only.
+This finds a leak of one descriptor in a thousand starts. Memory may grow by one part in a hundred,
+and all other counters must not grow. At the end the script ends the servers and checks that none of
+their processes and files is left on the host. It checks no times.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PASSING = (
 """Counters that must fall back when the last server has ended."""
 PATIENCE_SECONDS = 60
 WORKING = ("targets", "the launching process", "zygotes")
-"""Roles that are not idle: servers do their own work, and the other two start the servers."""
+"""Roles whose CPU time and wake-ups may grow: servers work, and the other two start servers."""
 Samples = list[dict[str, float]]
 
 
@@ -121,7 +121,7 @@ def keep(
     asked: argparse.Namespace,
     record: TextIO | None = None,
 ) -> Samples:
-    """Start and wait in equal shares, sample after each, and print the progress on stderr."""
+    """Start and wait in equal shares, take a sample after each share, and print the progress."""
     number = min(SAMPLES, asked.starts)
     began = time.monotonic()
     samples: Samples = []
@@ -165,7 +165,7 @@ def hold_long(
 def compare_idle(
     fleets: Mapping[str, fleet.Fleet], servers: Sequence[Sequence[str]], places: counters.Places
 ) -> Section:
-    """Run the same servers by each fleet in turn, and compare memory and wake-ups of one server."""
+    """Run the same servers with each fleet in turn, and compare memory and wake-ups per server."""
     found = []
     for name, held in fleets.items():
         with fleet.closing(held):

@@ -1,8 +1,9 @@
 """Interleave rounds, and share statistics, budgets, options and output between the benchmarks.
 
-Contenders take turns within one run, so that other work on the machine slows all of them. The first
-rounds are thrown away. Minima are compared, because noise only ever adds. CPU time is compared by
-its median, because processes of one contender may still run in the turn of the next.
+A contender is corral or a program that it is compared with. Contenders take turns within one run,
+so that other work on the machine slows all of them. The first rounds do not count. Minima of times
+are compared, because noise only makes times longer. Medians of CPU time are compared, because
+processes of one contender may still run in the turn of the next.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 WARM_UP = 3
 QUICK_ROUNDS = 8
 NOISE = 0.1
-"""The allowed excess of a ratio that should be 1.0. Two runs of one program differ by as much."""
+"""How much a ratio that should be 1.0 may exceed it: two runs of one program differ as much."""
 INTERRUPTED = 130
 
 

@@ -1,9 +1,9 @@
 """Compare bytes and connections through the gateway with loopback and with srt's proxy.
 
 The gateway is measured with namespaces and without them (the socket broker). The client measures
-its own time, from its first byte to its last, so the start does not count. Budgets are times: half
-of the throughput is twice the time. A flood of refused connects shows the CPU time that a target
-can take from its supervisor, as the kernel counts it.
+its own time, from its first byte to its last, so the start does not count. Budgets are ratios of
+times: 2 means half of the throughput. A flood of refused connects shows how much CPU time, as the
+kernel counts it, a target can make its supervisor use.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Start:
 
 @dataclasses.dataclass(frozen=True)
 class Flood:
-    """The refused connects of a target, and CPU time and time in seconds until the last one."""
+    """A target's refused connects, the seconds that they took, and the supervisor's CPU time."""
 
     refused: int
     cpu: float
@@ -238,7 +238,7 @@ def flood_section(
     compared: Mapping[str, Start],
     environment: Mapping[str, str],
 ) -> Section:
-    """Measure each tier once, because the kernel's account has no noise of other processes."""
+    """Measure each tier once, because other processes do not change the kernel's count of CPU time."""
     amount = REFUSED_CONNECTS // 4 if options.quick else REFUSED_CONNECTS
     ratios, notes = [], []
     for name in (GATEWAY, BROKER):

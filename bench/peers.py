@@ -61,8 +61,8 @@ SCRIPTS = {
         "sys.argv[0] = re.sub(r'(-script\\.pyw|\\.exe)?$', '', sys.argv[0])\nsys.exit(main())\n"
     ),
 }
-"""The console script that each installer writes. Importing `re` takes a third of a bare Python's
-time.
+"""The console script that each installer writes. pip's script imports `re`, which takes a third of
+the time of a bare Python.
 """
 
 
@@ -85,7 +85,7 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The needs of a benchmark of the installed corral. `directory` is removed at its end."""
+    """All that a benchmark of the installed corral needs. `directory` is removed at its end."""
 
     output: measure.Output
     directory: str
@@ -122,8 +122,8 @@ def install(directory: str, packages: Sequence[str] = ()) -> Installed:
 
 
 def write_scripts(python: str, directory: str) -> dict[str, str]:
-    """Write the console scripts of all installers, whichever installed corral, and return their
-    paths.
+    """Write the console scripts of all installers, also of those that did not install corral, and
+    return their paths.
     """
     paths = {}
     for installer, text in SCRIPTS.items():
@@ -140,14 +140,14 @@ NOTICES = {
         ", outbound_listeners.DeniedNetwork()]": "]",
     }
 }
-"""By module, the lines that make a run report denials, and what a run without reports has there."""
+"""For each module, the lines that make a run report denials, and the lines that replace them."""
 
 
 def write_silent_script(python: str, directory: str) -> str:
     """Write a console script that runs a copy of corral without reports of denials.
 
-    The copy has the same start path otherwise. A patch at run time would have to import modules
-    first, which would change what is measured.
+    Apart from this the copy imports the same modules. corral is not patched at run time, because
+    the patch would have to import modules first, which would change the measured time.
     """
     code = "import corral, os; print(os.path.dirname(corral.__file__))"
     done = subprocess.run([python, "-c", code], capture_output=True, check=True, text=True)

@@ -1,4 +1,4 @@
-"""Measure start time and memory of a sandbox, and compare them with its peers in one run."""
+"""Measure start time and memory of a sandbox, and compare them with other tools in one run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ POOL_BUDGETS = {"bubblewrap": 0.8}
 SUPERVISOR_MB = 12.0
 IDLE_SECONDS = 2.0
 SETTLE_SECONDS = 0.015
-"""Pause after each start, in which processes of this start end."""
+"""Pause after each start, in which the processes of this start can end."""
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:

@@ -37,7 +37,7 @@ def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes
 def latency(wrapper: Sequence[str], environment: Mapping[str, str], batches: int) -> float:
     """Return microseconds for one message to `cat` and back: the best of `batches` averages.
 
-    Both ends run on one processor, because times across processors depend on the chosen ones.
+    Both ends run on one processor, because times between processors depend on which two are used.
     """
     processors = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(processors)})

@@ -1,6 +1,6 @@
 """Start published servers for which corral was not tuned: bare and in corral, cold and warm.
 
-This rule chose the servers, and was written down before the first try. The source is the list
+This rule, which was written down before the first try, chose the servers. The source is the list
 punkpeye/awesome-mcp-servers (README.md at commit 00011d6a, its first 48,000 characters). An entry
 marked as TypeScript counts if npm has a package with the name of its repository, plain or as
 @owner/name, with a program and with that repository in its metadata. An entry marked as Python
@@ -168,7 +168,7 @@ def try_server(kind: str, name: str, work: str, env: dict[str, str]) -> dict[str
 
 
 def make_home(work: str, name: str, env: dict[str, str]) -> dict[str, str]:
-    """Make a home with empty caches, and run corral's probes, which no installation needs."""
+    """Make a home with empty caches, and run corral's probes, so that no measured start has to."""
     home = env | {"HOME": f"{work}/{name}"}
     os.mkdir(home["HOME"])
     subprocess.run(["corral", "doctor"], env=home, stdout=subprocess.DEVNULL, check=False)
@@ -176,7 +176,7 @@ def make_home(work: str, name: str, env: dict[str, str]) -> dict[str, str]:
 
 
 def find_entry_point(server: str, env: dict[str, str], cwd: str) -> list[str]:
-    """Return the command that corral runs inside, or nothing if it could not be installed."""
+    """Return the command that corral runs in the sandbox, or [] if the server is not installed."""
     done = subprocess.run(
         ["corral", "explain", "--json", server], env=env, cwd=cwd, capture_output=True, check=False
     )

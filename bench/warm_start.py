@@ -36,9 +36,9 @@ def in_a_row(measured):
 
 
 def launch_and_wait(launch=corral.launch, *, timed_wait: bool = True) -> float:
-    """Return milliseconds until `launch` returns, and with `timed_wait` until the report is there.
+    """Return milliseconds until `launch` returns, or with `timed_wait` until the report arrives.
 
-    When `launch` returns, the target has been executed.
+    When `launch` returns, the target's program has been started.
     """
     started = time.perf_counter_ns()
     sandbox = launch(
@@ -125,7 +125,7 @@ def main() -> int:
                 task["rounds"],
                 settle_seconds=PAUSE_SECONDS,
             )
-        end_zygote()  # The zygote is still in the control group.
+        end_zygote()  # The control group can be removed only without the zygote.
     back_to_back = {
         name: dataclasses.replace(stats, cpu=tuple(used / IN_A_ROW for used in stats.cpu))
         for name, stats in back_to_back.items()

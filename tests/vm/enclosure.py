@@ -47,7 +47,7 @@ def main() -> None:
         call("mount", source, target, None, MS_BIND | MS_REC, None)
     read_only("/")
     memory = f"{work}/memory"
-    # The machine's own memory size limits the tmpfs.
+    # The tmpfs needs no size limit, because only the machine writes to it, and its memory is limited.
     call("mount", "tmpfs", memory, "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
     child = os.fork()
     if child == 0:
@@ -61,7 +61,8 @@ def main() -> None:
             "LANG": "C.UTF-8",
         }
         os.execvpe(command[0], command, environment)
-    # The machine must not be PID 1, because PID 1 cannot abort(). Its leftovers end with this process.
+    # The machine must not be PID 1, because PID 1 cannot abort(). This process is PID 1, so all processes that the
+    # machine leaves behind end with it.
     while True:
         pid, status = os.wait()
         if pid == child:

@@ -1,7 +1,7 @@
 """Unpack Debian for another architecture, as the root of a machine that QEMU emulates.
 
-The packages are only unpacked, because their scripts cannot run here. The suite has the same Python version as
-`rig.pytest_for_guest`, so that the compiled files of pytest work in the machine.
+The packages are only unpacked, because their scripts cannot run here. The Debian release has the same version of
+Python as `rig.pytest_for_guest`, so that the compiled files of pytest work in the machine.
 """
 
 from __future__ import annotations

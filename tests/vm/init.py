@@ -1,8 +1,8 @@
 """Run as PID 1 of the virtual machines of `uml` and `qemu`: make the root writable, mount cgroup v2, run one command.
 
-It runs as `init.py JOB` under the system's Python and needs no other module. JOB is a JSON file. Its root is the
-host's, read-only. Everything that is written goes to a tmpfs overlay and ends with the machine. After an error the
-machine prints the error and powers off.
+The command is `init.py JOB`, with the system's Python and without other modules. JOB is a JSON file. The root of the
+machine is the host's root, read-only. All writes go to a tmpfs overlay, which ends with the machine. After an error
+the machine prints the error and powers off.
 """
 
 import ctypes

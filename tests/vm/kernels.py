@@ -1,7 +1,7 @@
 """Unpack kernels from packages of Debian and Ubuntu: the image, and an initrd that mounts a 9p root.
 
-apt fetches them with a private state, which needs no root and leaves the host's own lists unchanged. The key of
-Ubuntu's archive comes from a Debian package, so Debian's signature covers it.
+apt fetches the packages with a private state directory, so it needs no root and does not change the host's package
+lists. The key of Ubuntu's archive comes from a Debian package, so Debian's signature covers it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def busybox(source: Source, scratch: pathlib.Path) -> pathlib.Path:
 
 
 def image_packages(source: Source, scratch: pathlib.Path) -> list[pathlib.Path]:
-    """Return the packages of the image and, if they are separate, of its modules."""
+    """Return the package of the image and, if its modules are in another package, that package too."""
     apt = fresh_apt(source, scratch / "kernel")
     image = dependencies(apt, source.package, "image")[:1] or [source.package]
     return download(apt, [*image, *dependencies(apt, image[0], "(?:binary|modules)")])

@@ -83,8 +83,8 @@ STEADY = ("-icount", "shift=3")
 class Machine:
     """An emulated machine with one kernel.
 
-    With `file_systems` it has their modules. With `steady` its clock counts instructions, which
-    is slower.
+    With `file_systems` it has the modules of these file systems. With `steady` its clock counts
+    instructions, which makes the machine slower.
     """
 
     source: Source

@@ -1,7 +1,7 @@
 """Start the virtual machines that tests use: prepare their files, boot them and read their results.
 
 A machine runs in its own namespaces, so that its mounts and processes end with it. It sees the host's files read-only.
-Its input is in one directory, which is `/srv` inside.
+Its input is in one directory, which is `/srv` in the machine.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def copy_distribution(name: str, target: pathlib.Path) -> None:
 
 @contextmanager
 def workplace() -> Iterator[pathlib.Path]:
-    """Yield a directory for one boot. Its subdirectory `stage` is /srv inside, with corral and its tests."""
+    """Yield a directory for one boot. Its subdirectory `stage` has corral and its tests, and is /srv in the machine."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-"))
     try:
         for name in ("memory", "stage"):
@@ -186,7 +186,7 @@ def start(
     timeout: float,
     watch: Callable[[bytes], None] | None = None,
 ) -> Result:
-    """Run a machine to its end. Stdout is its output line, stderr its console. `watch` gets the output so far."""
+    """Run a machine until it ends. It writes output to stdout and its console to stderr. `watch` gets the output so far."""
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
     )
@@ -212,7 +212,7 @@ def start(
 def communicate(
     process: subprocess.Popen[bytes], timeout: float, watch: Callable[[bytes], None] | None
 ) -> tuple[bytes, bytes] | None:
-    """Return the machine's output, or nothing if the machine still runs."""
+    """Return the machine's output, or None if the machine still runs."""
     end = time.monotonic() + timeout
     while (left := end - time.monotonic()) > 0:
         try:

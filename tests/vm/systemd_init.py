@@ -1,7 +1,8 @@
 """Prepare a virtual machine for systemd (`systemd_init.py JOB`), and run its command later (`systemd_init.py JOB session`).
 
-First it is PID 1: it puts an overlay on the image, writes the units and becomes systemd. Then it is a service: it logs
-the user in, so that logind makes a session and a user manager, runs the command there, and powers off.
+The first call is PID 1: it puts an overlay on the image, writes the units and replaces itself by systemd. The second
+call is a service: it logs the user in, so that logind makes a session and a user manager, runs the command in this
+session, and powers off.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Boot Debian's user-mode Linux: a kernel that is an ordinary process and boots in seconds.
 
-It has pure cgroup v2 with cpu, io, memory and pids, user namespaces and seccomp, and it has no Landlock.
-Its root is the host's, read-only. It cannot reach anything else of the host, and all writes stay in the machine. The
-home is on a separate disk, which ends with the machine.
+The kernel has pure cgroup v2 with cpu, io, memory and pids, user namespaces and seccomp, but no Landlock.
+The machine's root is the host's root, read-only. The machine cannot reach anything else of the host, and all writes
+stay in the machine. The home is on a separate disk, whose contents are lost when the machine ends.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def boot(
 
 
 def command_line(kernel: str, work: pathlib.Path, init: str, memory: str) -> list[str]:
-    """Return the kernel's command line. Its stdout is the OUTPUT file inside, its stderr the console."""
+    """Return the kernel's command line. What the machine writes to OUTPUT goes to stdout, its console to stderr."""
     return [
         *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),
         *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),

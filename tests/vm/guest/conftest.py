@@ -1,6 +1,6 @@
 """Provide fixtures for the tests inside a machine, which run as root or as a user with a delegated cgroup.
 
-Their files are not called test_*.py, so that pytest does not collect them on the host.
+The files of these tests are not called test_*.py, so that pytest does not collect them on the host.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_setting_the_clock_neither_ends_nor_delays_a_run(person):
 
 @pytest.mark.parametrize("most", ["0", "1M"])
 def test_a_start_is_never_allowed_without_memory_in_corrals_cgroup(person, subtree, most):
-    """The kernel kills the supervisor, or the supervisor goes on. The target never gets another process."""
+    """The kernel may kill the supervisor or not. In both cases the target never gets another process."""
     (subtree / "cgroup.subtree_control").write_text("+memory")
     tight = subtree / f"tight-{most}"
     tight.mkdir()

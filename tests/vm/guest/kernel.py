@@ -13,7 +13,7 @@ import pytest
 
 MIB = 1 << 20
 ENTER = 'echo 0 > "$0/cgroup.procs" && exec "$@"'
-HOG_SIZE = 24 * MIB  # a page fault takes a third of a millisecond in user-mode Linux
+HOG_SIZE = 24 * MIB  # small, because a page fault takes a third of a millisecond in user-mode Linux
 HOG = f"space = bytearray({HOG_SIZE}); print(len(space), flush=True)"
 SPIN = "import time; end = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
 FORKS = """

@@ -47,7 +47,7 @@ sys.stdout.flush()
 os._exit(0)
 """
 BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-# Fifty children use three times the limit together. No single child is over it.
+# Fifty children together use three times the limit. No single child exceeds the limit.
 HOGS = f"""
 import os, signal
 for number in range(50):
@@ -162,7 +162,7 @@ def test_files_in_private_directories_count_as_memory(run):
 
 @pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
 def test_processes_beyond_the_limit_are_denied(run, limit, first):
-    """EAGAIN is 11. Below the limit all processes start."""
+    """`first` is the first error: 11 (EAGAIN) beyond the limit. Below the limit all processes start."""
     done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
     assert done.returncode == 0, done.words()
     assert "cgroup" in done.mechanism("pids")
@@ -260,7 +260,7 @@ def start(person) -> subprocess.Popen:
 
 
 def test_a_killed_corrals_cgroup_is_removed_by_the_next_run(person, run):
-    """The tree ends with corral. The next run removes its cgroup."""
+    """The target's processes end with corral. The next run removes their cgroup."""
     run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
     groups, running = cgroups(), processes()
     process = start(person)

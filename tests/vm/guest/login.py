@@ -1,4 +1,7 @@
-"""Test a login session under systemd. Its cgroup belongs to logind, but the user manager makes others on request."""
+"""Test a login session under systemd.
+
+The session's cgroup belongs to logind, but the user manager makes other cgroups on request.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def environment(person) -> dict[str, str]:
 
 
 def limited(person, environment, place: pathlib.Path, *before: str) -> tuple[int, dict]:
-    """Run a program that uses much memory under `corral run`, after the words `before`. Return exit code and report."""
+    """Start `corral run` with a program that uses much memory, and return exit code and report.
+
+    `before` is a command that starts corral, such as `systemd-run`.
+    """
     report = place / "report.json"
     flags = ("--max-memory", str(LIMIT), "--report", str(report))
     argv = [*before, *person.corral_argv("run", *flags, "--", *HOG)]

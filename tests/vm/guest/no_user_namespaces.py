@@ -37,7 +37,7 @@ def test_run_does_what_explain_says(person):
 
 
 def test_corral_runs_exactly_where_landlock_alone_is_enough(person):
-    """Landlock before ABI 3 cannot deny truncation, so it is not enough alone. Without Landlock there is no wall."""
+    """corral must refuse the run without Landlock, and with Landlock before ABI 3, which cannot deny truncation."""
     number = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
     done = person.run("/bin/echo", "inside")
     assert done.returncode == (0 if number >= 3 else REFUSED), (number, done.stderr)
