@@ -238,7 +238,7 @@ def flood_section(
     compared: Mapping[str, Start],
     environment: Mapping[str, str],
 ) -> Section:
-    """Measure each tier once, because other processes do not change the kernel's count of CPU time."""
+    """Measure each tier once, because other processes do not change the supervisor's CPU time."""
     amount = REFUSED_CONNECTS // 4 if options.quick else REFUSED_CONNECTS
     ratios, notes = [], []
     for name in (GATEWAY, BROKER):

@@ -1,4 +1,4 @@
-/* Repeat one kind of system call and print nanoseconds a call, without the start of the program.
+/* Repeat one kind of system call and print nanoseconds per call, without the start of the program.
  * `-f` first installs the smallest possible filter, to measure the cost of any filter. */
 #include <fcntl.h>
 #include <linux/filter.h>

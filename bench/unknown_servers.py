@@ -176,7 +176,7 @@ def make_home(work: str, name: str, env: dict[str, str]) -> dict[str, str]:
 
 
 def find_entry_point(server: str, env: dict[str, str], cwd: str) -> list[str]:
-    """Return the command that corral runs in the sandbox, or [] if the server is not installed."""
+    """Return the command that corral runs in the sandbox, or [] if `corral explain` fails."""
     done = subprocess.run(
         ["corral", "explain", "--json", server], env=env, cwd=cwd, capture_output=True, check=False
     )

@@ -1,4 +1,6 @@
-"""Choose some attacks of `tests/inside` and report each result. This pytest plugin is for hosts where all would take hours.
+"""Choose some attacks of `tests/inside` and report each result.
+
+This pytest plugin is for hosts on which all attacks would take hours.
 
 A test is skipped if corral refuses to run on the host in the test's tier. The reason of the skip is corral's refusal.
 """

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: users (users.py), tiers and rigs (rigs.py)."""
+"""Provide fixtures for all tests: users (users.py) and tiers. Skip tests whose rigs (rigs.py) are not declared."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pytest_configure(config) -> None:
     config.addinivalue_line("markers", "rig(*names): needs these rigs; see tests/rigs.py")
     rigs.declare(config.option.rigs)
     if sys.platform == "darwin":
-        # On macOS Python counts the system's own threads when it warns about forks.
+        # On macOS Python also counts the system's own threads, so it warns about every fork.
         config.addinivalue_line("filterwarnings", "ignore:This process .* is multi-threaded")
     if not hasattr(config, "workerinput"):
         os.environ[rigs.SHARED] = tempfile.mkdtemp(prefix="corral-rigs-")
@@ -75,7 +75,7 @@ def package() -> pathlib.Path:
 
 @pytest.fixture
 def tier(request) -> str:
-    """Return the tier: "walled" is with namespaces, "bare" is without. Tests choose it by an indirect parameter."""
+    """Return the tier: "walled" is with namespaces, "bare" is without. A test chooses it with an indirect parameter."""
     return getattr(request, "param", "walled")
 
 

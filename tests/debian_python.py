@@ -1,4 +1,4 @@
-"""Provide a Python 3.9, which is older than corral's minimum: the packages of an old Debian release, only unpacked."""
+"""Provide a Python 3.9, which is too old for corral. It comes from packages of an old Debian release."""
 
 from __future__ import annotations
 

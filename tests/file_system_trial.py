@@ -95,7 +95,7 @@ def output_of(done) -> bytes:
 
 
 def make_tree(user: Resident, name: str, *, secrets: bool) -> str:
-    """Make a private directory of the user, with a file beside it and, if asked, secrets inside."""
+    """Make a private directory of the user, with a file beside it and, with `secrets`, secrets in it."""
     top = f"{user.mounted.top}/{name}"
     lines = [f"mkdir -p {top}/it", f"echo data >{top}/it/file", f"echo other >{top}/outside"]
     if secrets:
@@ -159,7 +159,7 @@ def own_home(user: Resident, name: str) -> Resident:
 
 
 def behind(user: Resident) -> str:
-    """Return the user's home where root can look into it."""
+    """Return a path by which root can read the user's home, also if the mount itself denies root."""
     return f"{user.mounted.top}/{user.home.name}"
 
 
@@ -214,7 +214,7 @@ def try_store(user: Resident) -> None:
 
 
 def try_temporary(user: Resident) -> None:
-    """Try /tmp on the file system. A run without namespaces has its private directory there."""
+    """Try /tmp on the file system, because a run without namespaces has its private directory in /tmp."""
     shell = user.mounted.shell
     there = f"{user.mounted.top}/tmp"
     shell(f"mkdir -p {there} && chmod 1777 {there} && mount --bind {POINT}/tmp /tmp")
@@ -228,7 +228,7 @@ def try_temporary(user: Resident) -> None:
 
 
 def try_code(user: Resident) -> None:
-    """Try corral's own package on the file system. Python writes compiled modules beside it."""
+    """Try corral's own package on the file system, because Python writes compiled modules beside the package."""
     name = f"code-{user.name}-{user.tier}"
     place = f"{user.mounted.top}/{name}"
     user.mounted.shell(f"cp -r {user.package} {place} && chown -R {user.uid} {place}")
@@ -242,7 +242,7 @@ def try_code(user: Resident) -> None:
 def try_used_up(user: Resident) -> None:
     """Try HOME with a quota that is used up. A plain run works, and a run that keeps a state is refused.
 
-    With room again the refused run works, too.
+    When there is space again, the refused run works, too.
     """
     there = own_home(user, "used")
     fill = f"{there.home}/fill"
@@ -322,7 +322,7 @@ def tries(there: Mounted, person: User) -> Iterator[Try]:
     user = there.resident(person)
     for place, attempt in PLACES.items():
         if place == "store" and person.name == "root" and person.tier == "bare":
-            continue  # root's own cache is closed to root's target, on every file system
+            continue  # on every file system root's target may not open root's own cache
         if place == USED_UP and (not there.quota or not person.uid):
             continue  # root has no quota
         result, said = outcome(attempt, user)

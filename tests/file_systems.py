@@ -1,6 +1,7 @@
 """Make real file systems for the tests, each mounted in a mount namespace that ends with the test.
 
-`Mounted` keeps the namespace. A `Resident` is a user whose commands run in it. An image is a file on a loop device.
+`Mounted` keeps the namespace. A `Resident` is a user whose commands run in this namespace. Most file systems are in an
+image, a file that is mounted through a loop device.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ MAX_SECONDS = 300
 class FileSystem:
     """A file system. Root runs `commands` in an empty directory to mount it at /mnt.
 
-    `closed_to_root` means that it has no idmapped mounts. Root's target then gets only files that its own id may use.
+    `closed_to_root` means that the file system has no idmapped mounts. Root's target can then use only files that its
+    own id may use.
 
-    `machine` is the machine that can mount it, if the host cannot. `behind` is a directory in which root makes files, if
-    root may not do so at /mnt. It is beside the directory of the commands. With `quota` the ordinary user has a quota.
+    `machine` is the virtual machine that can mount the file system, if the host cannot. If root may not make files at
+    /mnt, root makes them in the directory `behind`, which is beside the directory of the commands. With `quota` the
+    ordinary user has a quota.
     """
 
     how: str
@@ -199,7 +202,7 @@ class Resident(User):
         directory = str(options.pop("cwd", self.home))
         ids = (f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups")
         become = ["setpriv", *ids] if self.uid else []
-        # Perhaps only the user can enter the directory. On NFS not even root can.
+        # Change the directory as the user, because perhaps only the user can enter it. On NFS not even root can.
         enter = ["sh", "-c", 'cd "$0" 2>/dev/null || cd /; exec "$@"', directory]
         return subprocess.Popen(
             [*self.mounted.prefix("/"), *become, *enter, *argv],

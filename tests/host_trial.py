@@ -1,7 +1,7 @@
 """Try corral on this host as this user, and print the parts of a record for `hosts.py`.
 
-Prints one marked line of JSON for each part as soon as it is known, and the output of the attacks. It needs only the
-standard library, and pytest in `PYTHONPATH` for the attacks, because the host may have nothing else.
+This program prints one marked line of JSON for each part as soon as it is known, and the output of the attacks. It
+uses only the standard library, because the host may have nothing else. The attacks also need pytest in `PYTHONPATH`.
 
     python3 tests/host_trial.py [PART...]      the default parts, or some of: system doctor runs demo attacks every_attack
 """

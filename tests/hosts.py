@@ -199,9 +199,7 @@ def overview(tried: list[Record]) -> str:
 
 
 def matrix(tried: list[Record]) -> str:
-    """Return a table of capabilities, named as in `doctor --json`, and the hosts on which each was
-    proven.
-    """
+    """Return a table of the capabilities in `doctor --json`, and of the hosts on which each was proven."""
     names = dict.fromkeys(name for record in tried for name in (*record["held"], *record["absent"]))
     rows = [[f"`{name}`", *(mark(record, name) for record in tried)] for name in names]
     return table(["capability", *(record["name"] for record in tried)], rows)
@@ -270,7 +268,7 @@ def commit() -> str:
 
 
 def look(kind: str, name: str, *parts: str) -> Record:
-    """Try one host by the module of its kind. Parts that are not tried keep their old values."""
+    """Try one host with the module of its kind. Parts that are not tried keep their old values."""
     seen = importlib.import_module(KINDS[kind][1]).look(name, *parts)
     before = place({"kind": kind, "name": name})
     known = read(before) if parts and before.exists() else NOT_RUN

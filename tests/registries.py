@@ -43,10 +43,12 @@ class Registries:
 
         self.server = ThreadingHTTPServer((address, 0), Handler)
         self.server.daemon_threads = True
-        self.server.handle_error = lambda *_: None  # a client that refuses the certificate
+        # Do not print a stack trace if a client refuses the certificate.
+        self.server.handle_error = lambda *_: None
         self.port = self.server.server_address[1]
         self.url = f"{'https' if tls else 'http'}://{address}:{self.port}"
-        if tls:  # the handshake is made by the thread of the connection, which may wait for it
+        # The connection's own thread makes the handshake, because only this thread may wait.
+        if tls:
             self.server.socket = tls.wrap_socket(
                 self.server.socket, server_side=True, do_handshake_on_connect=False
             )

@@ -61,7 +61,9 @@ def cache(name: str) -> pathlib.Path:
 
 
 def definitions() -> pathlib.Path:
-    """Return the directory of agent-sandbox's definitions: the variable's, one beside the checkout, or the cache."""
+    """Return the directory of agent-sandbox's definitions. If the variable does not name it, it is beside the checkout
+    or in the cache.
+    """
     if named := os.environ.get(DEFINITIONS):
         return pathlib.Path(named).absolute()
     beside = pathlib.Path(__file__).absolute().parents[2] / "shared/data/agent-sandbox"
@@ -279,7 +281,7 @@ def skip_undeclared(items: Iterable[pytest.Item]) -> None:
 
 
 def closing(reasons: Iterable[str]) -> str:
-    """Return a paragraph about the skipped tests and their rigs, or nothing if no test was skipped."""
+    """Return a paragraph about the skipped tests and their rigs, or "" if no test was skipped."""
     rigs: collections.Counter[str] = collections.Counter()
     others: collections.Counter[str] = collections.Counter()
     for reason in reasons:
@@ -310,7 +312,9 @@ def closing(reasons: Iterable[str]) -> str:
 
 
 def main(question: str, left_out: Iterable[str]) -> None:
-    """Print for `.ci/run` the missing packages of all rigs but `left_out`, the rigs that are complete, or the others."""
+    """Answer `.ci/run` about all rigs except `left_out`: print the missing packages, the complete rigs, or the others
+    with the reason.
+    """
     rigs = {name: rig.missing() for name, rig in RIGS.items() if name not in set(left_out)}
     if question == "packages":
         lacking = dict.fromkeys(what for missing in rigs.values() for what in missing)

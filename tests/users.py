@@ -3,7 +3,7 @@
 `corral` runs the command line in a real child process. Root's suite also runs everything as an ordinary user, from a
 world-readable copy of the package. An ordinary user's suite runs as that user only. In the tier `bare` corral runs
 under a filter that forbids new namespaces and mounts, as in containers. In `replaced` the filter also forbids
-pidfd_getfd, as Docker's does. In `listened` the filter has the only listener that the kernel allows.
+pidfd_getfd, as Docker's does. In `listened` the filter already has a seccomp listener, and the kernel allows only one.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class User:
 
     @property
     def host(self) -> list[str]:
-        """Return the words before a command that make this host one of the user's tier."""
+        """Return a command prefix that forbids what hosts of the user's tier forbid."""
         if self.tier == "walled":
             return []
         return [self.python, "-c", NO_NAMESPACES, str(self.package), self.tier]
@@ -153,7 +153,7 @@ class User:
         return self.corral("run", *flags, "--", *command, **options)
 
     def inside(self, code: str, *arguments: str, flags: tuple[str, ...] = (), **options) -> object:
-        """Run Python `code` inside and return the `answer` that it sets. Fail if it could not run."""
+        """Run Python `code` in the sandbox and return the `answer` that it sets. Fail if the code could not run."""
         script = f"import json, os, sys\nanswer = None\n{code}\nprint(json.dumps(answer))"
         done = self.run(self.python, "-c", script, *arguments, flags=flags, **options)
         assert done.returncode == 0, (done.returncode, done.stderr.decode(), done.stdout.decode())
@@ -178,7 +178,10 @@ class User:
 
 @functools.cache
 def has_system_python() -> bool:
-    """Return whether the system's Python is new enough. The tests' own Python may be in a closed home."""
+    """Return whether the system's Python is new enough.
+
+    Some tests need it, because other users may not read the tests' own Python.
+    """
     code = "import sys; sys.exit(sys.version_info < (3, 11))"
     return os.access(SYSTEM_PYTHON, os.X_OK) and not subprocess.call([SYSTEM_PYTHON, "-c", code])
 
@@ -201,5 +204,5 @@ def make_user(name: str, package: pathlib.Path, tier: str = "walled") -> User:
         home.mkdir(mode=0o700)
         os.chown(home, user.uid, user.uid)
         if user.owner != user.uid:
-            home.chmod(0o711)  # root's target must be able to pass through the home
+            home.chmod(0o711)  # root's target needs search permission for the home
     return user

@@ -1,8 +1,8 @@
 """Make a small internet for the tests: two network namespaces that a veth pair connects.
 
 corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far namespace and own every
-address that a name may resolve to, so a refused address would have answered without corral. There is no route to
-the machine's own network.
+address that a name may resolve to, so an address that corral refuses would otherwise have answered. There is no route
+to the machine's own network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CLONE_NEWNET = 0x40000000
 NEAR = ("11.0.0.1", "2a00:99::1")
 PUBLIC, OTHER, PUBLIC6 = "11.0.0.2", "11.0.0.3", "2a00:99::2"
-"""Addresses that the guard admits and that exist only here."""
+"""Addresses that the guard does not refuse, and that only these namespaces have."""
 GUARDED = {
     "private": "10.99.0.2",
     "shared": "100.64.0.2",
@@ -48,7 +48,7 @@ LAUNCHER = (
 
 
 class Namespace:
-    """A network namespace that exists as long as its descriptor is open. Only threads enter it."""
+    """A network namespace that exists as long as its descriptor is open. Only short-lived threads enter it."""
 
     def __init__(self) -> None:
         self.libc = ctypes.CDLL(None, use_errno=True)
@@ -215,7 +215,7 @@ def _handled(handle, end: socket.socket, close: bool) -> None:
 
 
 def make_world(folder: pathlib.Path):
-    """Yield a world and stop it afterwards. A fixture uses it by `yield from make_world(...)`."""
+    """Yield a world and stop it afterwards. A fixture calls `yield from make_world(...)`."""
     rigs.need("world")
     folder.chmod(0o755)
     world = World(folder)

@@ -16,7 +16,7 @@ GATEWAY = "docs/network.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim. `sentence` is in `source` directly before its anchor. With a `table` the claim is a row of it."""
+    """A claim. `sentence` is in `source` directly before its anchor. With `table` the claim is a row of this table."""
 
     id: str
     sentence: str

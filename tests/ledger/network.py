@@ -91,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-rebinding",
-        sentence="If the name leads to another address the next time, that address is checked too.",
+        sentence="If the name resolves to another address the next time, that address is checked too.",
         tests=(
             f"{ALLOWLIST}::test_a_name_is_checked_again_for_each_connection",
         ),

@@ -198,7 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-strict-grants",
-        sentence="With `windows.strict_grants = true` a run with such a grant refuses instead.",
+        sentence="With `windows.strict_grants = true` corral refuses a run with such a grant instead.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less",
         ),

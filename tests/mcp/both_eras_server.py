@@ -1,4 +1,7 @@
-"""Serve both protocol eras with the official SDK (mcp >= 2). Tools ask their client, report progress and wait."""
+"""Serve both protocol eras with the official SDK (mcp >= 2).
+
+The tools send requests to the client, report progress or wait.
+"""
 
 from typing import Annotated
 

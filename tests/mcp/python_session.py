@@ -1,6 +1,7 @@
 """Run a session with the official SDK (mcp >= 2) in a chosen era, and print the results as JSON.
 
-The argument is JSON: command, args, mode, calls. `cancel` are calls that are cancelled after their first progress.
+The argument is JSON with the keys command, args, mode and calls, and optionally cancel, prompts and resources. `cancel`
+lists the tools whose calls are cancelled after their first progress.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ async def cancel(client: Client, name: str) -> str:
 
 
 async def attempt(awaitable) -> object:
-    """Return the result, or the error that the server answered."""
+    """Return the result, or the error with which the server answered."""
     try:
         return (await awaitable).model_dump(mode="json", exclude={"meta", "ttl_ms"})
     except MCPError as error:

@@ -1,6 +1,6 @@
-// A session by the TypeScript SDK, v1 or v2; prints what came back as JSON.
-// Asked as JSON: sdk (a directory with node_modules), generation, command, args, mode, calls. `cancel` are calls that
-// are cancelled after their first progress.
+// Run a session with the TypeScript SDK, v1 or v2, and print the results as JSON.
+// The argument is JSON. Its main keys are sdk (a directory with node_modules), generation, command, args, mode and
+// calls. `cancel` lists the tools whose calls are cancelled after their first progress.
 import { createRequire } from "node:module";
 import { pathToFileURL } from "node:url";
 

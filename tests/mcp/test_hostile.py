@@ -183,7 +183,7 @@ def test_shadowing_is_marked_by_inspect(ordinary, server):
 
 
 def test_an_inspected_server_that_is_not_configured_is_not_compared(ordinary, server):
-    """A user who chooses between servers inspects several that have the same tools."""
+    """A user who chooses between servers may inspect several servers with the same tools, which is not shadowing."""
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
     assert "shadows" not in {mark["kind"] for mark in found["marks"]}
@@ -357,7 +357,7 @@ def test_without_a_guard_the_target_has_the_clients_streams(ordinary):
         assert (repr(ours) in said) == same
 
 
-# The ten classes of attacks of the Damn Vulnerable MCP Server, by tools of `hostile.py`
+# These tests use tools of `hostile.py` for the ten classes of attacks of the Damn Vulnerable MCP Server.
 
 
 def guarded(**mcp) -> tuple[str, ...]:
@@ -542,7 +542,7 @@ def test_without_a_guard_its_modules_are_not_imported(ordinary):
 
 
 def test_inspect_shows_only_the_start_of_an_error(ordinary):
-    """A server's error text may be megabytes long. The control is that its start is shown."""
+    """A server's error text may be megabytes long, so the rest must not be shown. The control is that its start is."""
     error = "{'jsonrpc': '2.0', 'id': m['id'], 'error': {'code': 1, 'message': 'x' * 100000}}"
     code = (
         "import json, sys\n"

@@ -142,7 +142,7 @@ def test_sandboxed_works_with_both_generations_of_the_sdk(name, requirement, env
 
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
 def test_both_eras_pass_the_guard(mode, environment, packages):
-    """A server asks for roots by its own request in the first era, and in its answer in the second era."""
+    """In the first era a server asks for roots with its own request, in the second era inside an answer."""
     interpreter = sdk.python("mcp-2", "mcp>=2")
     server = (interpreter, str(HERE / "both_eras_server.py"))
     asked = {
@@ -240,7 +240,7 @@ def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> d
     local = {
         **environment,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }  # without it a library asks GitHub
+    }  # without this variable a library sends a request to GitHub
     said = subprocess.run([*scan, str(offer)], env=local, capture_output=True, text=True, timeout=200, check=True)  # fmt: skip
     verdicts = json.loads(said.stdout[said.stdout.index("[") :])
     assert {one["status"] for one in verdicts} == {"completed"}
@@ -249,7 +249,7 @@ def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> d
 
 @pytest.mark.rig("frameworks")
 def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
-    """The scanner finds the poisoned description, and nothing in a clean one of a tool with the same name.
+    """The scanner finds the poisoned description of a tool, and nothing in a clean tool with the same name.
 
     Without `inspect` the scanner would have to start the server itself, without a sandbox.
     """

@@ -1,6 +1,6 @@
-"""Install the built wheel and sdist as users do: by pip, pipx, uv tool, uvx. This needs the network.
+"""Install the built wheel and sdist as users do: with pip, pipx, uv tool and uvx.
 
-The tests run where the rig `packaging` is declared (CORRAL_RIGS=packaging), because installers download tools.
+The tests run only if the rig `packaging` is declared (CORRAL_RIGS=packaging), because installers download tools.
 """
 
 import os

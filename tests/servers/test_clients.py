@@ -1,6 +1,6 @@
 """Run real clients from npm with wrapped servers, as far as they work without an account.
 
-Each client has three servers: one by npx, one by uvx, and a script that tries forbidden acts.
+Each client has three servers: one that npx starts, one that uvx starts, and a script that tries forbidden acts.
 """
 
 from __future__ import annotations
@@ -114,7 +114,10 @@ class Person:
 
 @pytest.fixture(scope="module")
 def person(tmp_path_factory, installed):
-    """Share one home among all tests, because packages are installed in it: clients do not pass XDG_CACHE_HOME on."""
+    """Share one home among all tests, so that packages are installed once.
+
+    The packages are in the home, because clients do not pass XDG_CACHE_HOME on.
+    """
     return Person(tmp_path_factory.mktemp("home"), installed)
 
 

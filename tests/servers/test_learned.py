@@ -80,7 +80,8 @@ class Session:
     def check_hosts(self, flags: list[str]) -> None:
         """Check the proposed hosts of a server whose answers depend on the Internet.
 
-        The profile was written by hand, so `learn` has to find hosts of it, and no others.
+        The profile was written by hand, and has all hosts that the server needs. So `learn` has to propose at least
+        one host, and only hosts of the profile.
         """
         if any(expected is not None for _, _, expected in self._server.calls):
             return

@@ -1,7 +1,9 @@
-"""Let a server write a file that is gone afterwards. The server has to report a failure, or corral names the file.
+"""Let a server write a file that is lost when the run ends.
 
-The published server is excel-mcp-server, which reported a new workbook that was never there. A small server that does
-the same runs without a rig.
+The server has to report a failure, or corral has to name the file.
+
+The published server is excel-mcp-server, which reported a new workbook that did not exist afterwards. A small server
+that does the same is tested without a rig.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ def test_no_server_reports_a_file_that_is_gone_unless_corral_names_it(
         place = request.getfixturevalue("home")
         variables = request.getfixturevalue("environment")
     monkeypatch.setattr(messages, "ANSWER_SECONDS", START_SECONDS)
-    # The home of the stand-in is in /tmp. Files in the target's own /tmp are not reported.
+    # The small server does not write below its home, which is in /tmp. Files in the target's own /tmp are not reported.
     path = {"host": f"{place}/Documents/report.xlsx", "home": "/home/user/Documents/report.xlsx"}
     argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), "run", *SERVERS[server]]
     with subprocess.Popen(

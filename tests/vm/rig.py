@@ -186,7 +186,7 @@ def start(
     timeout: float,
     watch: Callable[[bytes], None] | None = None,
 ) -> Result:
-    """Run a machine until it ends. It writes output to stdout and its console to stderr. `watch` gets the output so far."""
+    """Run a machine until it ends. Its output goes to stdout, its console to stderr. `watch` gets the output so far."""
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
     )

@@ -162,7 +162,7 @@ def test_files_in_private_directories_count_as_memory(run):
 
 @pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
 def test_processes_beyond_the_limit_are_denied(run, limit, first):
-    """`first` is the first error: 11 (EAGAIN) beyond the limit. Below the limit all processes start."""
+    """Beyond the limit a fork fails with 11 (EAGAIN). Below the limit all processes start, and the number is 0."""
     done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
     assert done.returncode == 0, done.words()
     assert "cgroup" in done.mechanism("pids")
