@@ -129,7 +129,7 @@ def check_grant(user: Resident, access: str, top: str) -> None:
     denied = ("No such file or directory", "Permission denied")
     expect(found["outside"] in denied, True, "the file beside")
     if user.tier == "walled":
-        # corral does not search a read grant to this depth.
+        # corral does not search a read grant to this depth, so it does not hide the deep secret there.
         deep = "" if access == "write" else "secret\n"
         expect((found["secret"], found["deep secret"]), ("", deep), "secrets")
         expect(found["repository"], "Read-only file system", "the repository")
@@ -296,7 +296,7 @@ def open_package() -> Iterator[pathlib.Path]:
 
 TRIED = {
     "": [(who, tier) for who in ("root", "ordinary") for tier in ("walled", "bare")],
-    # Without namespaces root's target is an ordinary user.
+    # Without namespaces root's target is an ordinary user, so root is not tried.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
     # This kernel has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],

@@ -27,15 +27,17 @@ TARGET_OF_ROOT = 1879097344  # user_ids.unused_id
 LAYERS = "mkdir lower upper work && "
 LAYERED = "lowerdir=lower,upperdir=upper,workdir=work /mnt"
 FUSE = "mkdir under && chmod 755 under && "
-# On some hosts ordinary users cannot open /dev/fuse, and fusermount needs a user with a name.
+# Make another /dev/fuse and passwd, because on some hosts ordinary users cannot open /dev/fuse, and fusermount needs a
+# user with a name.
 OWN_FUSE = (
     "mknod fuse c 10 229 && chmod 666 fuse && mount --bind fuse /dev/fuse && mkdir under && "
     "cp /etc/passwd . && echo fuse:x:{0}:{0}::/:/bin/sh >>passwd && mount --bind passwd /etc/passwd && "
     "mount -t tmpfs -o mode=1777 tmpfs /mnt && chown {0} under /mnt && "
     "setpriv --reuid={0} --regid={0} --clear-groups bindfs --no-allow-other under /mnt"
 )
-# NFS from the same machine. The grace period ends early only if the server keeps track of its clients. The mount is
-# soft, because a process that uses a hard mount without its server waits forever and cannot be killed.
+# Mount NFS from the same machine. nfsdcld runs because the grace period ends early only if the server keeps track of its
+# clients. The mount is soft, because a process that uses a hard mount without its server waits forever and cannot be
+# killed.
 NFS = (
     "truncate -s 64M image && mke2fs -qF -t ext4 image && mkdir export && mount -o loop image export && chmod 1777 export && "
     "mount -t nfsd nfsd /proc/fs/nfsd && mkdir -p /var/lib/nfs/rpc_pipefs /var/lib/nfs/nfsdcld && "
@@ -44,7 +46,7 @@ NFS = (
     "exportfs -o rw,{squash},insecure,no_subtree_check,fsid=0 '*:'$PWD/export && rpc.mountd -N 3 && nfsdcld && "
     "rpc.nfsd -N 3 -U 1 && mount -t nfs4 -o vers=4.2,soft,timeo=100,retrans=2{options} 127.0.0.1:/ /mnt"
 )
-# The server has to know every user by name. Its start command returns a moment before it listens.
+# The server has to know every user by name. Wait for it, because its start command returns before the server listens.
 DIOD = (
     "mkdir export && mount -t tmpfs -o size=64m,mode=1777 tmpfs export && cp /etc/passwd . && "
     f"for id in {ORDINARY} {TARGET_OF_ROOT}; do echo u$id:x:$id:$id::/:/bin/sh >>passwd; done && "

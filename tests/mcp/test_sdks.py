@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).parent
 MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; main()"
 PACKAGES = ("@modelcontextprotocol/sdk@1.32.2", "@modelcontextprotocol/client@2.4.0")
 GUARD = ("--policy", '{"version": 1, "mcp": {"tools": {"deny": ["none-of-these"]}, "requests": ["*"]}}')  # fmt: skip
-# The answers of the servers memory and sqlite depend on earlier runs.
+# The servers memory and sqlite are left out, because their answers depend on earlier runs.
 CHOSEN = ("everything", "filesystem", "sequential-thinking", "time", "calculator")
 
 

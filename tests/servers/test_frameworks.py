@@ -99,6 +99,6 @@ def test_a_framework_starts_its_servers_inside(name, installed):
     assert done.returncode == 0, done.stderr
     # mcp-use prints a log before the answer.
     inside = json.loads(done.stdout[done.stdout.index("{") :])
-    # The server's answer shows corral's environment, not the framework's.
+    # The environment is the one that corral made, not the framework's own, so the server runs in the sandbox.
     assert (inside["GREETING"], inside["USER"]) == ("hello", "user")
     assert "corral installs npm:" in done.stderr

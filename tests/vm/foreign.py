@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SUITE = "bookworm"
 INCLUDE = ("python3", "util-linux", "coreutils", "dash", "base-files", "procps")
-# The packages' scripts would make these links.
+# These directories are made here, because the packages' scripts, which would make them, do not run.
 DIRECTORIES = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
 RECIPE = 1  # increased with each change of the image, to make a new cache entry
 

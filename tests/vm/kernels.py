@@ -26,10 +26,10 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 MIRROR = "http://deb.debian.org/debian"
 UBUNTU = "http://archive.ubuntu.com/ubuntu"
 UBUNTU_KEYRING = ("trixie", "ubuntu-keyring")
-# Modules for a 9p root over virtio with an overlay. Their dependencies are added.
+# Modules for a 9p root over virtio with an overlay. `load_order` adds the modules that they depend on.
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 RECIPE = 1  # increased with each change of the initrd, to make a new cache entry
-# `init.py` loads these for tests of case-insensitive directories.
+# `init.py` loads these modules for tests of case-insensitive directories.
 FILE_SYSTEMS = ("loop", "crc32c_generic", "ext4")
 INIT = """\
 #!/bin/busybox sh

@@ -26,8 +26,8 @@ SUITES = ("bookworm", "trixie")
 NEWEST = "forky"
 
 
-# With two processors the emulator sometimes runs an instruction while the guest's kernel patches it. The guest then
-# crashes with "Oops: int3" (seen in the scheduler when a cgroup's first CPU quota is set).
+# The machine has one processor. With two the emulator sometimes runs an instruction while the guest's kernel patches it.
+# The guest then crashes with "Oops: int3" (seen in the scheduler when a cgroup's first CPU quota is set).
 COMMON = (
     *("-accel", "tcg,thread=single", "-smp", "1"),
     *("-nodefaults", "-display", "none", "-no-reboot"),

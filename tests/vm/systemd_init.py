@@ -33,7 +33,7 @@ Requires=basic.target
 Wants=rig.service
 AllowIsolate=yes
 """
-# The machine has no devices to wait for and no clock to set.
+# These units are masked, because the machine has no devices to wait for and no clock to set.
 MASKED = (
     "systemd-udevd.service",
     "systemd-udevd-control.socket",

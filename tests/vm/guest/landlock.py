@@ -9,7 +9,7 @@ import pytest
 
 MIB = 1 << 20
 LIMIT = 48 * MIB
-# The Landlock version of each tested kernel. corral itself never reads versions.
+# The Landlock version of each tested kernel. Only the tests know versions; corral itself never reads them.
 ABI = {"6.1": 2, "6.12": 6}
 
 
