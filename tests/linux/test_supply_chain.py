@@ -315,6 +315,7 @@ def test_a_bundle_cannot_climb_out_by_a_relative_trampoline(user, env, scratch, 
 
 STEERING = {
     "PYTHONPATH": "./evil",
+    "PYTHONWARNINGS": "all:0:antigravity.x:0:0",
     "LD_PRELOAD": "./evil.so",
     "XDG_CONFIG_HOME": "./config",
     "HOME": "./home",

@@ -49,8 +49,9 @@ PACKAGE_SOURCE_PREFIXES = (
 HARMLESS = frozenset((
     "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONDONTWRITEBYTECODE",
     "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
-    "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE", "PYTHONWARNINGS",
+    "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE",
 ))  # fmt: skip
+"""PYTHONWARNINGS is not among them: it names a module to import, and `antigravity` runs BROWSER."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 """Variables that do not make a runtime load other code. PATH is checked separately."""
 

@@ -12,7 +12,7 @@ from corral.errors import SandboxError
 from corral.learn.proposals import OWN_FILE, Learned, Proposal, Seen, find_denied, propose
 from corral.learn.variables import find_variables
 from corral.network.addresses import address_or_none
-from corral.network.guard import find_refusal
+from corral.network.guard import is_metadata_service
 from corral.paths.posix import is_inside
 from corral.plan.model import Plan
 from corral.platforms.linux import own_files
@@ -197,9 +197,9 @@ def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
 
 
 def _is_metadata_service(row: Denial) -> bool:
-    address = address_or_none(row.destination.rpartition(":")[0].strip("[]"))
-    refusal = None if address is None else find_refusal(address)
-    return refusal is not None and refusal.why.endswith("metadata")
+    host, _, _port = row.destination.rpartition(":")
+    address = address_or_none(row.destination) or address_or_none(host.strip("[]"))
+    return address is not None and is_metadata_service(address)
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:

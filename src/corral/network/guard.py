@@ -135,6 +135,12 @@ def is_admissible(address: bytes) -> bool:
     return guarded is None or guarded.why not in NOT_ADMISSIBLE
 
 
+def is_metadata_service(address: bytes) -> bool:
+    """Return whether an address, or an IPv4 address inside it, belongs to a metadata service."""
+    found = map(find_guarded, (address, *embedded_v4(address)))
+    return any(one is not None and one.why == "metadata" for one in found)
+
+
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
     """Return the smallest guarded network that contains the address, with at most `max_bits`."""
     for guarded in guarded_networks():

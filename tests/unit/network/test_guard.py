@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.network.addresses import format_address, parse_address, parse_network, unmap
-from corral.network.guard import embedded_v4, find_refusal, guarded_networks, is_admissible
+from corral.network.guard import (
+    embedded_v4,
+    find_refusal,
+    guarded_networks,
+    is_admissible,
+    is_metadata_service,
+)
 
 V4 = st.binary(min_size=4, max_size=4)
 V6 = st.binary(min_size=16, max_size=16) | st.lists(
@@ -248,3 +254,20 @@ def test_the_table_is_sorted_without_duplicates():
 def test_a_mapped_address_is_connected_as_ipv4(address):
     assert unmap(bytes(10) + b"\xff\xff" + address) == address
     assert unmap(address) == address
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("169.254.169.254", True),
+        ("fd00:ec2::254", True),
+        *((f"{prefix}a9fe:a9fe", True) for prefix in ("::ffff:", "::", "64:ff9b::", "fe80::5efe:")),
+        ("2002:a9fe:a9fe::", True),
+        ("64:ff9b:1:a9fe:a9:fe00::", True),
+        ("169.254.1.1", False),
+        ("2001:db8::1", False),
+        ("93.184.216.34", False),
+    ],
+)
+def test_a_metadata_service_is_recognized_in_every_form_of_its_address(text, expected):
+    assert is_metadata_service(parse_address(text)) == expected
