@@ -43,7 +43,7 @@ def warm_up() -> None:
 
 
 def clean(path: str, _budget: run_records.Budget) -> None:
-    """Remove the leftovers of a dead run: its private directory, or the changes in its journal."""
+    """Remove a dead run's private directory, or undo the changes in its journal."""
     if path.endswith(journal.SUFFIX):
         undo.sweep(os.path.dirname(path))
     else:
@@ -62,7 +62,7 @@ def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
 
 
 def find_spare_maker(_plan: Plan) -> None:
-    """Return None, because on Windows a target's process starts only with its command."""
+    """Return None, because on Windows no process can be made before its command is known."""
 
 
 def rehearse(plan: Plan) -> None:

@@ -1,6 +1,6 @@
 """Build the cache key of findings from everything on this host that can change a probe's result.
 
-A job around corral is part of the key, because UI limits may not work in a nested job.
+The key says whether corral itself is in a job, because UI limits may not work in a nested job.
 """
 
 import os

@@ -208,8 +208,8 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or no step if there is no driver. No wall depends on the
-    driver.
+    """Return the minifilter's step. If there is no driver, return no step, because no wall depends
+    on the driver.
     """
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
@@ -233,8 +233,9 @@ def machine_variables() -> dict[str, str]:
 def environment(private: str, *, own: bool) -> dict[str, str]:
     """Return the variables of every target.
 
-    `own` means that corral creates the directories. Otherwise Windows creates them. Windows expects
-    the user's LOCALAPPDATA, and changes it for the target.
+    With `own`, corral creates the directories in `private`. Otherwise `private` is the folder of an
+    AppContainer profile, which Windows creates. Windows then requires the user's LOCALAPPDATA, and
+    replaces it for the target.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

@@ -1,7 +1,7 @@
 """List the mechanisms that can enforce each control on Windows, best first.
 
-There are two sets of layers. They exclude each other, because node and python do not start under
-both. An AppContainer confines files, network and other processes. A restricted token of Low
+A run uses an AppContainer or a restricted token, never both, because node and python do not start
+under both. An AppContainer confines files, network and other processes. A restricted token of Low
 integrity does not restrict reads or the network, and is used only if the user allows it.
 """
 
@@ -26,7 +26,9 @@ SWITCHED_ON = "windows.app_container = true"
 EXTRAS = {
     OWN_DESKTOP: "desktop", MITIGATIONS: "mitigations", UI: "job_ui", PRIORITY: "job_priority",
 }  # fmt: skip
-"""Additions to a token. A finding for each says whether a runtime starts with it."""
+"""Further restrictions, each with its capability. The finding for the capability says whether a
+runtime starts under the restriction.
+"""
 FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"
 NOT_HELD = {
     "filesystem": f"{FALLBACK}: the target reads every file that you can read",
@@ -91,7 +93,9 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Return the options of the network. `listen` has none: ports inside cannot be reached."""
+    """Return the options for the network. There is no option for `listen`, because ports inside an
+    AppContainer cannot be reached from outside.
+    """
     if policy.listen:
         return ()
     if policy.allow:
@@ -100,7 +104,7 @@ def _network(policy: Policy) -> Sequence[Option]:
         return (Option(mechanism=f"{APP_CONTAINER} + relay", needs=needs, note=note),)
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
-    # The probe tries only the lowest level.
+    # The probe tries only the level "none", so other levels are applied but not proven.
     return (option if level == "none" else replace(option, status="applied"),)
 
 
@@ -121,7 +125,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
         for chosen in product((True, False), repeat=len(EXTRAS)):
             extras = tuple(compress(EXTRAS, chosen))
             if RESTRICTED in token and OWN_DESKTOP in extras:
-                continue  # this token always has its own desktop
+                continue  # a restricted token always gets its own desktop
             mechanism = " + ".join((token, *extras))
             more = tuple(EXTRAS[name] for name in extras)
             found.append(Option(mechanism=mechanism, needs=(*needs, *more), status="verified"))
@@ -129,7 +133,9 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Return sampling only for a stated limit, because sampling keeps the processor awake."""
+    """Return the option of sampling. If the policy states no limit, return no option, because
+    sampling keeps the processor awake.
+    """
     if "cpu_time" not in policy.stated:
         return ()
     note = (

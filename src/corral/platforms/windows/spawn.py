@@ -49,11 +49,11 @@ class Child:
         self._job.terminate()
 
     def abandon(self) -> None:
-        """Close every handle, as the death of the supervisor does. Probes use this."""
+        """Close every handle, so that probes see what happens when the supervisor dies."""
         self._results.release()
 
     def measure(self, **_: object) -> Usage:
-        """Return the job's accounting, which is exact and cheap."""
+        """Return the usage that the job has counted, which is exact and takes little time."""
         return Usage(cpu=self._job.cpu(), memory=self._job.peak(), tasks=self._job.active())
 
     def relay_pipes(self) -> tuple[int, int]:
@@ -75,10 +75,12 @@ class Child:
         return open_relay(plan, self.relay_pipes(), denials), ()
 
     def watch_covers(self, covers: Covers) -> contract.Service:
-        raise NotImplementedError  # access lists belong to objects, so no path is covered
+        raise NotImplementedError  # Windows hides files with access lists and covers no path
 
     def reap(self) -> Reaped:
-        """End the whole tree after its first process. Return the status in the form of `wait`."""
+        """End the remaining processes after the first one has ended. Return the status in the form
+        of `wait`.
+        """
         code = abi.exit_code(self.pidfd)
         self._job.end()
         self._streams.drain()
@@ -118,7 +120,7 @@ def _kill(results: Results) -> None:
     """Kill the job, and also the process itself, because it may not be in the job yet."""
     process, job = results.find(abi.Process), results.find(LimitedJob)
     if process is not None:
-        with suppress(OSError):  # it may have ended
+        with suppress(OSError):  # the process may have ended
             abi.TerminateProcess(process.handle.value, KILLED)
     if job is not None:
         job.end()

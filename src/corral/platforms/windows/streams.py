@@ -1,9 +1,9 @@
-"""Give a target its three standard streams. It inherits no other handles.
+"""Give a target its three standard streams. The target inherits no other handles.
 
 Pipes and files are inherited directly, so messages take no extra time. In three cases the target
-gets a pipe that a thread of the supervisor serves. A console is replaced, because a target without
-a console cannot use its handles. NUL is replaced, because an AppContainer may not be able to open
-it. A missing stream is replaced, because several runtimes do not start without one.
+gets a pipe that a thread of the supervisor serves. A console is replaced, because a target cannot
+use the handles of a console that it does not have. NUL is replaced, because an AppContainer may not
+be able to open it. A missing stream is replaced, because several runtimes do not start without one.
 """
 
 import os
@@ -18,7 +18,7 @@ CHUNK = 65536
 
 
 class Streams:
-    """Inheritable handles. This process closes them once the target has inherited them."""
+    """The handles that the target inherits. This process closes them after that."""
 
     def __init__(self, stdio: tuple[int, int, int]) -> None:
         self.handles: list[Handle] = []
@@ -37,7 +37,7 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """Send end of file if this process writes the target's input."""
+        """If this process writes the target's input, send end of file."""
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
             if fd >= 0:
@@ -45,7 +45,7 @@ class Streams:
             self._writing.release()
 
     def drain(self) -> None:
-        """Wait until all output is passed on. The target must have ended."""
+        """Wait until all output has been written. The target must have ended."""
         self.end_input()
         for thread in self._threads:
             thread.join()
@@ -80,9 +80,10 @@ class Streams:
         self.end_input()
 
     def _write_input(self, chunk: bytes) -> bool:
-        """Write to the target's input. Return False if it is closed.
+        """Write to the target's input. Return False if the input is closed.
 
-        The lock keeps `end_input` from closing the descriptor, because its number could be reused.
+        The lock keeps `end_input` from closing the descriptor meanwhile, because its number could
+        be reused.
         """
         with self._writing:
             try:

@@ -1,7 +1,8 @@
 """Undo the changes that a run made outside its processes, at its end or in a later run.
 
 Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
-them. The check, the change and the end of the claim happen under the root's mutex.
+them. The mutex of the root is locked while corral checks this, removes the entries and records that
+in the journal.
 
 `Claim` is the first step of a run with an AppContainer. It cleans up after dead runs, writes this
 run's changes into the journal, and undoes them when the results are released.
@@ -26,7 +27,9 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """`profile` is empty if the profile is kept after the run. `keep` keeps the grants."""
+    """`profile` is empty if the profile is kept after the run. With `keep`, the entries of the
+    grants are kept.
+    """
 
     name = "journal"
     directory: str
@@ -61,7 +64,9 @@ class OpenClaim:
 
 
 def undo_run(own: Journal, *, keep: bool) -> list[str]:
-    """Undo a run's changes, with `keep` all except its grants. Return the failures as text."""
+    """Undo a run's changes. With `keep`, keep the entries of its grants. Return the failures as
+    text.
+    """
     problems: list[str] = []
     entry = own.entry
     for root in entry.roots if entry else ():
@@ -106,9 +111,9 @@ def clean(directory: str) -> tuple[list[str], list[str]]:
 def withdraw(root: Root) -> list[str]:
     """Remove this root's entries from every object in it. Return the failures as text.
 
-    A root that has moved keeps its entries. No token has their capability unless the root returns
-    to its path. A file that was moved out of its root keeps its entries too, so a later run with
-    the same grant can open it.
+    A root that has been moved keeps its entries, but no token has their capability unless the root
+    returns to its path. A file that has been moved out of its root keeps its entries too, so a
+    later run with the same grant can open the file.
     """
     problems: list[str] = []
     top = extended_path(root.path)
@@ -125,14 +130,16 @@ def withdraw(root: Root) -> list[str]:
 
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
-    """Remove the entries of one object. Return whether it is a directory to descend into."""
+    """Remove the entries of one object. Return whether the object is a directory whose content is
+    next.
+    """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
             return False
         try:
             changed = access_list.revoke(win32_security.read_security(handle.value), (root.sid,))
         except access_list.Unusable:
-            changed = None  # without a list there are no entries
+            changed = None  # an object without an access list has no entries
         if changed is not None:
             win32_security.write_security(handle.value, changed)
         return granted_tree.is_directory(handle.value)
@@ -166,7 +173,8 @@ def _delete_profile(profile: str) -> list[str]:
     try:
         win32_security.DeleteAppContainerProfile(profile)
     except OSError as error:
-        # A run that died early has a profile in its journal that it may not have created.
+        # It is no failure if the profile does not exist: a run may have died after it wrote its
+        # journal, and before it created the profile.
         if win32.winerror(error) not in {*GONE, win32_security.ERROR_NOT_FOUND}:
             return [f"AppContainer profile {profile}: {error.strerror}"]
     return []

@@ -1,11 +1,12 @@
 """Watch one job until its first process has ended.
 
 Windows has no SIGTERM. A stop closes the target's input if corral owns that input, waits, and then
-kills the whole job. The job also ends when its first process ends, or when the supervisor ends,
-which has the job's only handle. The loop wakes up only for an event or a deadline.
+kills the whole job. The job also ends when its first process ends, and when the supervisor ends,
+because the supervisor has the only handle of the job. The loop wakes up only for an event or a
+deadline.
 
-Ctrl-C, Ctrl-Break and the closing of a console reach only corral, because the target has no
-console.
+Ctrl-C, Ctrl-Break and the closing of a console reach only corral, because the target does not share
+corral's console.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Watch:
         gateway: contract.Gateway | None,
         others: Sequence[contract.Service],
     ) -> None:
-        """Keep the services, to close them at the end. On Windows each has its own thread."""
+        """Keep the services, to close them at the end. They need no other call, because on Windows
+        each has its own thread.
+        """
         self._denials = denials
         self._gateway = gateway
         self._others = tuple(others)
@@ -131,7 +134,9 @@ class Watch:
 
 
 class Signals:
-    """Console events as signal numbers. `fileno` is an event that is set while some are unread."""
+    """Console events as signal numbers. `fileno` returns an event that is set while numbers are
+    unread.
+    """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._wanted = frozenset(numbers)
@@ -161,13 +166,16 @@ class Signals:
             self._waiting.append(number)
             abi.SetEvent(self._event.value)
         if number == SIGHUP:
-            # Windows waits five seconds at the end of a console or session, until this returns.
+            # Windows ends the process when this returns, or after five seconds. So this does not
+            # return, and the main thread has that time.
             threading.Event().wait()
         return True
 
 
 class Control:
-    """The caller's pipe. A thread reads it and sets an event, because a wait needs an event."""
+    """The caller's pipe. A thread reads it and sets an event, because Windows cannot wait for a
+    pipe.
+    """
 
     def __init__(self, fd: int) -> None:
         self._lock = threading.Lock()
@@ -208,7 +216,9 @@ class Control:
 
 
 def measure(root: int) -> Usage:
-    """Measure a process and its descendants. Only the supervisor can ask the job itself."""
+    """Measure a process and its descendants. The job's own accounting is not used, because only the
+    supervisor has a handle of the job.
+    """
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):
         try:

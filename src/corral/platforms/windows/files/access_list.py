@@ -1,8 +1,8 @@
 """Add corral's entries to an object's access list, and remove them. This code is pure.
 
 The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6).
-All other entries keep their bytes and their order. Windows' own SetEntriesInAclW would merge and
-sort them.
+All other entries keep their bytes and their order, so Windows' own SetEntriesInAclW is not used: it
+would merge and sort the entries.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows if its condition is true
 GENERIC = {0x80000000: 0x00120089, 0x40000000: 0x00120116, 0x20000000: 0x001200A0,
            0x10000000: 0x001F01FF}  # fmt: skip
 """The file rights that each generic right means: read, write, execute, all. Windows does not always
-replace generic rights when a list is set, so they count here too.
+replace generic rights when a list is set, so `allowed_rights` replaces them itself.
 """
 SPECIFIC = 0x01FFFFFF
 CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
@@ -30,17 +30,18 @@ OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 0x1, 0x2, 0x8, 0x10
 OWNER_RIGHTS = "S-1-3-4"
 READ_DATA = 0x1
 DELETE, SYNCHRONIZE = 0x00010000, 0x00100000
-GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0  # of files: FILE_GENERIC_READ and so on
+GENERIC_READ, GENERIC_EXECUTE = 0x00120089, 0x001200A0  # FILE_GENERIC_READ and so on
 GENERIC_WRITE = 0x00120116
 RIGHTS: dict[Reach, int] = {
     "read": GENERIC_READ | GENERIC_EXECUTE,
-    # FILE_DELETE_CHILD is missing, because it overrides the child's own list; so is WRITE_DAC.
+    # A write grant does not include FILE_DELETE_CHILD, which overrides the access list of the
+    # child, or WRITE_DAC, which would let the target change access lists.
     "write": GENERIC_READ | GENERIC_EXECUTE | GENERIC_WRITE,
 }
 
 DACL_PRESENT, DACL_PROTECTED, SELF_RELATIVE = 0x0004, 0x1000, 0x8000
-# Without this request the kernel drops DACL_AUTO_INHERITED. When the parent's list is edited later,
-# Windows would then treat all entries as the child's own.
+# Without DACL_AUTO_INHERIT_REQUIRED the kernel drops DACL_AUTO_INHERITED. When the parent's list is
+# edited later, Windows would then treat the inherited entries as the child's own.
 DACL_AUTO_INHERIT_REQUIRED, DACL_AUTO_INHERITED = 0x0100, 0x0400
 MAX_SIZE = 0xFFFF
 
@@ -59,8 +60,8 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a security descriptor. Raise Unusable if it has no access list. Everyone except
-    AppContainers can use such an object, and adding a list would close it for them.
+    """Parse a security descriptor. Raise Unusable if it has no access list. All users can use such
+    an object, and would lose this access if corral added a list.
     """
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
@@ -94,7 +95,7 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. The root itself can never be deleted or renamed."""
+    """Return the entries for one object. They never allow a root to be deleted or renamed."""
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
     if not directory:
@@ -106,7 +107,9 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with exactly `ours` for this SID, or None if nothing changes."""
+    """Return the descriptor with `ours` as the only entries of this SID, or None if nothing
+    changes.
+    """
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
@@ -130,8 +133,8 @@ def has_entry(raw: bytes, sid: str) -> bool:
 def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> int:
     """Return the rights that a list gives to a subject with these SIDs ([MS-DTYP] 2.5.3.2).
 
-    For each right the first entry decides. A condition counts as met. With `below`, entries that
-    apply only to new objects in a directory count too.
+    For each right the first entry decides. The condition of an entry counts as true. With `below`,
+    entries that apply only to new objects in a directory count too.
     """
     wanted = frozenset(map(parse_sid, sids))
     allowed = denied = 0
@@ -148,16 +151,16 @@ def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> i
 
 
 def is_readable(raw: bytes, sids: Collection[str]) -> bool:
-    """Return whether a subject with these SIDs may read. The descriptor has to have its owner."""
+    """Return whether a subject with these SIDs may read the object. `raw` must name the owner."""
     own = (OWNER_RIGHTS,) if owner_sid(raw) in sids else ()
     try:
         return bool(allowed_rights(raw, (*sids, *own)) & READ_DATA)
     except Unusable:
-        return True  # without a list every user may
+        return True  # without an access list every user may read
 
 
 def owner_sid(raw: bytes) -> str:
-    """Return the owner of a descriptor, or "" if the descriptor has none."""
+    """Return the SID of a descriptor's owner, or "" if the descriptor has no owner."""
     at = struct.unpack_from("<I", raw, 4)[0] if len(raw) >= 20 else 0
     if not at or at + 8 > len(raw):
         return ""
@@ -179,7 +182,7 @@ def _file_rights(mask: int) -> int:
 
 
 def is_entry_of(entry: bytes, sid: str) -> bool:
-    """Return whether corral makes entries of this form for exactly this SID."""
+    """Return whether an entry allows access to exactly this SID, as corral's own entries do."""
     return entry[0] == ACCESS_ALLOWED and entry[8:] == parse_sid(sid)
 
 
@@ -209,9 +212,9 @@ def capability_sid(name: str) -> str:
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """Return the capability for one root and one kind of access.
+    """Return the SID of the capability for one root and one kind of access.
 
-    The SID depends on the object's identity, so it does not fit another object at the same path.
+    The SID depends on the object's identity, so another object at the same path gets another SID.
     """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")

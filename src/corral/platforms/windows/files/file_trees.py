@@ -1,12 +1,12 @@
 """List, copy and remove trees of files.
 
-A plan is made from a listing, and exactly that listing is copied. If a file has changed since, the
-copy fails. Only a compiled module is left out instead, because Python may write one at any time.
-Alternate streams and access lists are not copied. A copy inherits its access list from its new
-directory.
+A plan contains a listing, and exactly the files of this listing are copied. If a file has changed
+since it was listed, the copy fails. A changed compiled module is left out instead, because Python
+may write one at any time. Alternate streams and access lists are not copied. A copy inherits the
+access list of the directory in which it is made.
 
-A link to a file of the same tree is copied as a file: installers add `python3.exe`, a link to
-`python.exe`. Any other link is refused.
+A link to a file of the same tree is copied as a file, because installers add `python3.exe` as a
+link to `python.exe`. Any other link is refused.
 
 `remove` handles everything that a target can create: names that Windows trims or interprets (`x.`,
 `nul`), read-only files, directories of any depth. It removes links, but not their targets.
@@ -34,7 +34,9 @@ COMPILED = "__pycache__"
 KEY_DIGITS = 32
 HEX = frozenset("0123456789abcdef")
 MAX_PATH_LENGTH = 1000
-"""A directory with a longer path is moved up first. Windows accepts at most 32767 characters."""
+"""`remove` first moves a directory with a longer path to the top of its tree, because Windows
+accepts paths of at most 32767 characters.
+"""
 
 
 class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -47,10 +49,11 @@ class Changed(OSError):  # noqa: N818 - an OSError with its own cause
 
 @record
 class Listing:
-    """The names in a tree; "" for a single file. `files` are (name, size, time in ns).
+    """The relative names in a tree. If the tree is a single file, its name is "". `files` are
+    (name, size, time in ns).
 
-    `without` are the names that were left out. `links` are (name, name of the file that it leads
-    to); both names are in `files`.
+    `without` are the names that were left out. `links` are (name of a link, name of the file to
+    which it resolves); both names are in `files`.
     """
 
     directories: tuple[str, ...]
@@ -65,9 +68,11 @@ class Listing:
 
 @record
 class TreeCopy:
-    """A tree `source` and its copy `staged`, in a directory that only the capability `sid` opens.
+    """A tree `source` and its copy `staged`. Only a target with the capability `sid` can read the
+    directory of the copy.
 
-    `texts` are (relative name, text) of files whose paths were changed to those of the copies.
+    `texts` are (relative name, text) of the files that corral writes itself: files in which it has
+    replaced paths, and preloads.
     """
 
     source: str
@@ -82,10 +87,10 @@ class TreeCopy:
 
 
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
-    """List the files of a copy. Relative names in `without` are left out, with their content.
+    """List the files to copy. Relative names in `without` are left out, with everything below them.
 
-    Raise Unsuitable for links to anything but a file of this tree, for special files, and for too
-    many or too large files.
+    Raise Unsuitable if the tree contains a special file or a link to anything but a file of this
+    tree, or if its files are too many or too large.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)
@@ -104,7 +109,8 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # Windows returns all of this with the name, so no file is opened.
+            # On Windows listing a directory also returns this information, so no file is opened
+            # here.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)
@@ -135,16 +141,16 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree that a link leads to. Do not open a path on another machine."""
+    """Return the name in this tree to which a link points. Open no path on another machine."""
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
         text = os.readlink(path)
-    except ValueError as error:  # not a link of Windows, for example one of WSL
+    except ValueError as error:  # a link that Windows did not make, such as one of WSL
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     text = text.removeprefix(EXTENDED_PREFIX) if text[5:7] == ":\\" else text
     target = os.path.normpath(os.path.join(os.path.dirname(shown), text))
     if not is_remote(text) and not is_inside(target, source):
-        # The link may name the tree by another path.
+        # The link may contain another path of the same tree.
         target = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
     if is_remote(text) or not is_inside(target, source):
         raise Unsuitable(f"{shown} is a link that leads out of it")
@@ -154,7 +160,9 @@ def _linked_name(source: str, path: str) -> str:
 def _follow(
     links: dict[str, str], files: Collection[str], directories: Collection[str]
 ) -> dict[str, str]:
-    """Return the file that each link leads to. Leave out links to nothing or to excluded names."""
+    """Return the file to which each link resolves. Leave out links to files that do not exist or
+    that are not in the listing.
+    """
     known = {name.lower(): name for name in (*links, *files, *directories)}
     followed = {}
     for name, first in links.items():
@@ -187,8 +195,8 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
     """Return a key that changes with the files, their path, and the keys of the copies `beside`.
 
-    Compiled modules do not count. Python writes one at each first import, and ignores one that is
-    older than its source.
+    Compiled modules do not change the key, because Python may write them at any time, and ignores
+    those that do not match their source.
     """
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
@@ -201,7 +209,8 @@ def copy(source: str, target: str, listing: Listing) -> None:
         os.mkdir(_path(target, name))
     links = dict(listing.links)
     for name, size, time in listing.files:
-        # The target of a link is opened, because the link may have changed since it was listed.
+        # The listed target of a link is opened, because the link may have changed since it was
+        # listed.
         original = _path(source, links.get(name, name))
         try:
             _copy_file(original, _path(target, name), size, time)

@@ -1,11 +1,11 @@
 """List the objects below a granted root for the plan, and walk them by handle.
 
 A walk that sets access lists must not leave its tree. Each object is opened without following
-links, and its handle is checked: it must not lead to another path, and its path must be below the
-root. So an object that was swapped in the meantime is refused. Windows' own propagation is not
-used, because it works with names.
+links, and its handle is checked: the object must not be a link or a mount point, and its path must
+be below the root. So an object that was replaced in the meantime is refused. Windows' own
+propagation of entries is not used, because it opens objects by name.
 
-Each entry takes some tenths of a millisecond, so their number is limited.
+Each object takes some tenths of a millisecond, so the number of objects in a tree is limited.
 """
 
 import os
@@ -28,7 +28,7 @@ USES = win32_token.FILE_READ_DATA | win32_token.FILE_WRITE_DATA
 
 @record
 class Node:
-    """One object. `name` is relative to the root; the root's own name is ""."""
+    """A file or directory of a tree. `name` is relative to the root; the root's own name is ""."""
 
     name: str
     directory: bool
@@ -38,10 +38,11 @@ class Node:
 
 @record
 class Tree:
-    """A granted tree. `nodes` get entries. `closed` names and everything below them get none: these
-    are secrets, and files that the target has as copies. `foreign` names are closed because the
-    user cannot change their access lists. `whole` is false if the tree was cut at MAX_ENTRIES.
-    `readable` is false if only an administrator's rights open the root, which no target has.
+    """A granted tree. `nodes` get entries in their access lists. `closed` names, and everything
+    below them, get no entry, because they are secrets, or because the target uses copies of them.
+    `foreign` names get no entry, because the user cannot change their access lists. `whole` is
+    false if the tree has more than MAX_ENTRIES objects. `readable` is false if only administrators
+    may read the root, because no target has an administrator's rights.
     """
 
     nodes: tuple[Node, ...]
@@ -100,7 +101,7 @@ def is_readable(path: str, sids: Collection[str]) -> bool:
 
 def _node(name: str, found: os.stat_result) -> Node:
     directory = stat.S_ISDIR(found.st_mode)
-    # The link count of a directory includes its entries.
+    # The link count of a directory is ignored, because it can include the entries in the directory.
     links = 1 if directory else found.st_nlink
     return Node(name=name, directory=directory, reparse=is_name_surrogate(found), links=links)
 
@@ -111,7 +112,9 @@ def problem(node: Node, *, shown: str) -> str:
 
 
 def open_object(path: str, *, change: bool = True) -> Handle:
-    """Open an object with the right to read its access list, and with `change` to change it."""
+    """Open an object with the right to read its access list. With `change`, also request the right
+    to change the list.
+    """
     access = win32_files.READ_CONTROL | (win32_files.WRITE_DAC if change else 0)
     try:
         return win32_files.open_itself(extended_path(path), access=access)
@@ -159,7 +162,7 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
     """Yield every object in a root with its handle, parents first. Skip `closed` names.
 
     Each handle is closed when the next one is requested. A directory is listed only after the
-    caller has set its access list, because later objects inherit it.
+    caller has set its access list, so that objects which are created later inherit that list.
     """
     with open_object(root) as top:
         base = _final_path(top.value)
@@ -176,7 +179,9 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object to set its entries. With `less` no entry is set, so read access is enough."""
+    """Open an object to set its entries. With `less` the object gets no entry, so the right to read
+    its access list is enough.
+    """
     try:
         return open_object(path)
     except PermissionError:
@@ -186,7 +191,9 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle is the object that stat saw, in either form of Python's ids."""
+    """Return whether a handle belongs to the object with these ids from `stat`. Python has a short
+    and a wide form of the ids.
+    """
     if win32_files.information(handle)[2] == (volume, file):
         return True
     try:
@@ -196,7 +203,7 @@ def has_identity(handle: int, volume: int, file: int) -> bool:
 
 
 def is_directory(handle: int) -> bool:
-    """Return whether this is a directory and not a link or a mount point."""
+    """Return whether an object is a directory and not a link or a mount point."""
     attributes = win32_files.information(handle)[0]
     return bool(attributes & win32_files.FILE_ATTRIBUTE_DIRECTORY) and not _leads_elsewhere(
         handle, attributes
@@ -204,7 +211,9 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether this is a link or a mount point. OneDrive's files are neither."""
+    """Return whether an object is a link or a mount point. OneDrive's files are reparse points too,
+    but neither of these.
+    """
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False
     return bool(win32_files.reparse_tag(handle) & NAME_SURROGATE)
@@ -245,9 +254,10 @@ DEEPEST = 2
 
 
 def is_secret(name: str, in_home: str = "") -> bool:
-    """Return whether a relative name in a granted tree stays closed to the target.
+    """Return whether the target gets no access to a relative name in a granted tree.
 
-    `in_home` is the path of the tree below the user's profile, or "" if it is elsewhere.
+    `in_home` is the path of the tree relative to the user's profile, or "" if the tree is
+    elsewhere.
     """
     lower = name.lower()
     last = lower.rpartition("\\")[2]
@@ -276,7 +286,9 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return names below the profile, in lower case, as names below a directory in it."""
+    """Return those names of the profile that are in its directory `in_home`, relative to that
+    directory and in lower case.
+    """
     if not in_home:
         return frozenset()
     below = f"{in_home}\\".lower()

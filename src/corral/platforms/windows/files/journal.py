@@ -1,16 +1,17 @@
 """Write the changes that a run makes outside its processes to disk, before the run makes them.
 
 Each run has one file. It lists the AppContainer profile, and every granted root with the capability
-of its entries. The run keeps the file locked while it lives, and the kernel unlocks it however the
-run ends. So:
+of its entries. The run keeps the file locked, and when the run ends in any way, the kernel unlocks
+it. So:
 
 - A root's entries are in use while its capability is in the file of a live run, or in a file that
   records the user's wish to keep them.
-- A file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes it.
+- A file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes the
+  changes that it lists.
 - An incomplete file counts as empty. A file is complete before the first entry is made, so a run
   that died while writing it has made no entry.
-- A run gives up its claims one by one, by appending lines. A truncated file claims too much, never
-  too little.
+- A run appends a line for each root that it no longer uses. If such lines are lost, the file lists
+  too many roots, never too few.
 
 `undo.Claim` is the step that writes the file, and `undo` undoes the changes in it.
 """
@@ -34,7 +35,7 @@ MAX_SIZE = 1 << 20
 
 @record
 class Root:
-    """A granted root. `volume` and `file` identify the object, whatever its path is later."""
+    """A granted root. `volume` and `file` identify the object, even if it is moved later."""
 
     path: str
     access: Reach
@@ -45,21 +46,27 @@ class Root:
 
 @record
 class Entry:
-    """`profile` is empty for kept grants, and for a run whose profile is kept."""
+    """The content of a file. `profile` is empty for kept grants, and for a run whose profile is
+    kept.
+    """
 
     profile: str
     roots: tuple[Root, ...]
 
 
 def encode(entry: Entry) -> bytes:
-    """Return lines of JSON between the name of the format and a digest of all lines."""
+    """Return the text of a file: the name of the format, lines of JSON, and a digest of these
+    lines.
+    """
     lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
     return text + _closing(text)
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a file, or return None if it is not complete. Lines after the digest give up claims."""
+    """Parse a file, or return None if it is not complete. Leave out the roots that lines after the
+    digest name, because the run no longer uses them.
+    """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
     digest = b"= " + rest.partition(b"\n")[0] + b"\n"
@@ -77,7 +84,7 @@ def is_used(sid: str, entries: Iterable[Entry]) -> bool:
 
 
 class Journal:
-    """A file that this process has locked, for its own run or to clean up after a dead one."""
+    """A file that this process has locked, for its own run or to clean up after a dead run."""
 
     def __init__(self, path: str, fd: int, entry: Entry | None) -> None:
         self.path = path
@@ -86,26 +93,29 @@ class Journal:
         self._fd = fd
 
     def drop(self, root: Root) -> None:
-        """Give up one root, under its mutex. Of two ending runs the last one undoes the root."""
+        """Record that this run no longer uses a root. The caller has the root's mutex, so that of
+        two ending runs exactly the last one removes the root's entries.
+        """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
             self.entry = replace(self.entry, roots=left)
             self.append(b"- " + root.sid.encode() + b"\n")
 
     def others(self) -> list[Entry]:
-        """Return the entries of other live runs, and of kept grants."""
+        """Return what the files of other live runs and of kept grants list."""
         return living(self.directory, without=self.path)
 
     def end(self) -> None:
         """Remove the file when everything is undone or kept."""
         if self._fd >= 0:
-            # Windows cannot delete an open file, so others may see an empty file for a moment.
+            # Windows cannot delete an open file, so other processes may see an empty file for a
+            # moment.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
 
     def leave(self) -> None:
-        """Unlock the file, so that the next run tries again."""
+        """Unlock the file but keep it, so that the next run tries again to undo the changes."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -129,7 +139,7 @@ def journal_path(directory: str, run: str) -> str:
 def create(directory: str, run: str, entry: Entry) -> Journal:
     """Write the journal of a run. Changes may be made only after this has returned."""
     raw, path = encode(entry), journal_path(directory, run)
-    if len(raw) > MAX_SIZE:  # a longer file would be read in part, and count as empty
+    if len(raw) > MAX_SIZE:  # `_read` would read only a part of a longer file
         raise OSError(0, "there are too many grants for the journal", path)
     fd = create_locked(path)
     os.truncate(fd, 0)
@@ -169,7 +179,8 @@ def keep(directory: str, root: Root) -> None:
     try:
         os.replace(f"{path}.{os.getpid()}", path)
     except PermissionError:
-        # Another process is reading the file, so Windows does not replace it. It exists.
+        # Another process is reading a file of this name, so Windows does not replace the file.
+        # Nothing has to be done, because the existing file records the same wish.
         _unlink(f"{path}.{os.getpid()}")
 
 
@@ -218,5 +229,5 @@ def _is_free(path: str) -> bool:
 
 
 def _unlink(path: str) -> None:
-    with suppress(OSError):  # another process has it open, so the next sweep removes it
+    with suppress(OSError):  # another process has the file open, so the next sweep removes it
         os.unlink(path)

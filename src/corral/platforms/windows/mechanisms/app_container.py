@@ -1,17 +1,17 @@
 """Confine files, registry, other processes and the network with an AppContainer.
 
-Each run has a profile, which is deleted at its end. With `state = true` each server has a profile,
-which is kept. A target's token has the profile's package SID and exactly the capabilities of its
-policy. Both are read back from the suspended process before it runs.
+Each run has its own profile, which is deleted when the run ends. With `state = true` all runs of a
+server share a profile, which is kept. A target's token has the profile's package SID and exactly
+the capabilities of its policy. Both are read back from the suspended process before it runs.
 
-Some failures have their own texts. ACCESS_DENIED: a policy of the machine forbids it, or corral
-itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL: there are no AppContainers (WSL2). On
-ALREADY_EXISTS a kept profile is used again; the profile of a single run is deleted and created
-again.
+`explain` has texts for some errors. ACCESS_DENIED means that a policy of the machine forbids
+profiles, or that corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there
+are no AppContainers, so `explain` suggests WSL2. After ALREADY_EXISTS a kept profile is used again,
+and the profile of a single run is deleted and created again.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
-Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these, and needs LOCALAPPDATA
-in the environment that it gets.
+Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
+that the environment contains LOCALAPPDATA.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ CAPABILITY = "app_container_profile"
 LABEL = (CAPABILITY, "AppContainer profiles", "available")
 FIREWALL_STOPPED = frozenset({1058, 1062, 1068, 1722, 1753})
 """ERROR_SERVICE_DISABLED, _NOT_ACTIVE, _DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE and
-EPT_S_NOT_REGISTERED. CreateAppContainerProfile needs other services.
+EPT_S_NOT_REGISTERED. CreateAppContainerProfile returns these if the firewall service, which it
+calls, is not running.
 """
 FIREWALL = "start it as an administrator: `sc.exe config MpsSvc start= auto & sc.exe start MpsSvc`"
 DENIED = "run corral outside of any sandbox, as a user who may create AppContainer profiles"
@@ -110,7 +111,9 @@ class ProfileFolder:
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return a name of at most 64 characters, in lower case like the folder's name."""
+    """Return the name of a run's profile. Windows allows at most 64 characters. The name is in
+    lower case, like the name of the profile's folder.
+    """
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
 
@@ -143,7 +146,8 @@ def elsewhere() -> str:
 def probe() -> Finding:
     """Check that a profile can be created, has the SID that corral computes, and can be deleted.
 
-    This does not prove a wall. For that, `probes/app_container.py` starts a process in one.
+    This does not prove that a target is confined. To prove that, `probes/app_container.py` starts a
+    process in an AppContainer.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()

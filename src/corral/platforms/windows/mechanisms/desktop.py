@@ -5,12 +5,13 @@ clipboard. The target gets its own desktop, in a window station that is not the 
 windows there, but cannot use the clipboard of that station, which all runs of this logon share.
 Station and desktop are labelled Low, because otherwise the target could not use them.
 
-A target can ask Windows for the user's own window station, which is open to every AppContainer.
-There the UI limits of its job keep it from the clipboard.
+A target can open the user's own window station, because Windows lets every AppContainer use it. The
+UI limits of the job keep the target from that station's clipboard.
 
-Without its own window station, an AppContainer starts only in a session with the interactive one.
-Session 0 (services, SSH) does not have that. There the station is the one of the whole logon, which
-has no windows of the user. corral and the target may share it, but not a desktop.
+Without its own window station, an AppContainer starts only in a session that has the interactive
+window station. Session 0, in which services and SSH run, does not have it. In session 0 the target
+gets the window station of the logon, which has no windows of the user. corral itself may be in the
+same station, but never on the same desktop.
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ ACCESS = (
     | abi.DESKTOP_WRITEOBJECTS
     | abi.READ_CONTROL
 )
-"""Excludes hooks, journals and switching to the desktop."""
+"""The target's rights on its desktop. They do not include hooks, journals or switching to the
+desktop.
+"""
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
-"""Excludes clipboard and screen."""
+"""The target's rights on its window station. They do not include the clipboard or the screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
 PREFIX = "corral-"
 CAPABILITY = capability_sid("corral.desktop")
-"""The capability that opens the window station, and only to corral's AppContainers."""
+"""The capability that lets a target use the window station. Only corral's AppContainers have it."""
 
 
 @record
@@ -75,7 +78,7 @@ class Desktop:
 
 
 def create(package: str) -> Desktop:
-    """Create a desktop, and check that it reads back as requested."""
+    """Create a desktop, and check that Windows has made it as requested."""
     name = f"{PREFIX}{os.urandom(8).hex()}"
     owner = default_dacl(*own_sids())
     station = abi.open_window_station(OPENED, owner + LOW_LABEL)
@@ -115,7 +118,9 @@ def station_entry() -> bytes:
 
 
 def _check(desktop: Desktop) -> None:
-    """Raise OSError unless names, entry and labels read back."""
+    """Raise OSError unless the desktop has its planned name, desktop and window station are
+    labelled Low, and the window station has the target's entry.
+    """
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:
         raise OSError(0, f"the private desktop reads back as {name}")

@@ -1,9 +1,9 @@
 """Limit the target with a job object that contains all its processes from their first instruction.
 
-All extended limits are set with one call. Every class of information is read back, because a system
-may accept a limit without keeping it. `pids` counts processes here. Memory is committed memory, and
-an allocation beyond the limit fails. The job has no name and is never inherited. The supervisor has
-the only handle, so all processes end when the supervisor does.
+All extended limits are set with one call. Every limit is read back, because a system may accept a
+limit without setting it. On Windows `pids` limits processes, not threads. The memory limit is for
+committed memory, and an allocation beyond it fails. The job has no name and its handle is never
+inherited. So the supervisor has the only handle, and all processes end when the supervisor ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
-# node and python start under these. They load USER32, which needs handles and global atoms.
+# node and python start under these limits. They load USER32, so the limits on handles and global
+# atoms are missing, because USER32 needs both.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -42,10 +43,12 @@ HARD_CAP = abi.JOB_OBJECT_CPU_RATE_CONTROL_ENABLE | abi.JOB_OBJECT_CPU_RATE_CONT
 WHOLE = 10_000
 """The CPU rate of all processors together, in units of 1/10000."""
 SCHEDULING_CLASS = 5
-"""The default scheduling class, of 0 to 9."""
+"""The default scheduling class. The classes are 0 to 9."""
 TICKS_PER_MS = 10_000
 CONSOLE = 1
-"""A console has a process, which counts against the limit of a target with children."""
+"""The number of processes that a console adds. They count against the limit of a target with
+children.
+"""
 PAGE = 4096
 """Windows rounds memory limits down to whole pages."""
 KILLED = 0xC000013A
@@ -63,10 +66,10 @@ MESSAGES = {
 
 @record
 class Job:
-    """`cpu` is in millicores. `user_time` is in milliseconds of user mode: after that Windows ends
-    the job, even if the supervisor does not run. With `priority` the target cannot change its
-    priority and scheduling class. `read_back` is False only if a probe saw that the job dies with
-    its handle although its limits cannot be read back.
+    """`cpu` is in millicores. `user_time` is in milliseconds of user mode. After that time Windows
+    ends the job, even if the supervisor does not run. With `priority` the target cannot change its
+    priority and scheduling class. `read_back` is False only if the limits of a job cannot be read
+    back on this host, but a probe saw that all processes end with the handle of their job.
     """
 
     name = "job"
@@ -151,7 +154,7 @@ class LimitedJob:
     def reached_limits(self) -> set[str]:
         """Return the names of the limits that have been reached.
 
-        A peak near its limit counts too, because messages may be lost.
+        A memory peak near the limit counts too, because the job's message about it may be lost.
         """
         while (kind := abi.next_message(self.port)) is not None:
             if kind in MESSAGES:
@@ -165,7 +168,9 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes and wait until they have ended, because they keep directories open."""
+        """Kill all processes and wait until they have ended, because until then they keep
+        directories open.
+        """
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
         while self.active() and time.monotonic() < deadline:
@@ -222,7 +227,9 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 
 
 def fields_to_read(step: Job) -> tuple[str, ...]:
-    """Return the fields to read back. Windows may have a default in a field that was not set."""
+    """Return the fields to read back. Fields that were not set are left out, because Windows may
+    return a default value for them.
+    """
     more = ["PerJobUserTimeLimit"] if step.user_time is not None else []
     more += ["PriorityClass", "SchedulingClass"] if step.priority else []
     return (*(f"BasicLimitInformation.{name}" for name in more), *EXTENDED_FIELDS)

@@ -38,8 +38,9 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# The driver reads 0 as its default, and caches an answer by operation and path only. So an answer
-# that depends on anything else must not be cached.
+# How long the driver keeps an answer that it should not cache. 0 would mean the driver's default.
+# The driver caches an answer by operation and path only, so an answer that depends on anything else
+# must not be cached.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -55,7 +56,7 @@ CHANGING_ACCESS = (
     | abi.GENERIC_ALL
     | abi.GENERIC_WRITE
 )
-"""Rights with which opening a file means more than reading it."""
+"""Rights that let a program change a file. To open a file with one of them is not only a read."""
 ABSENCES = {
     ERROR_FILE_NOT_FOUND: "no driver listens",
     ERROR_ACCESS_DENIED: "the driver accepts only administrators",
@@ -66,7 +67,9 @@ ABSENCES = {
 
 @record
 class Checks:
-    r"""Granted roots as the driver names them (`\Device\HarddiskVolume3\...`), in upper case."""
+    r"""Decides from granted roots, which are written as the driver names them
+    (`\Device\HarddiskVolume3\...`), in upper case.
+    """
 
     read: tuple[str, ...] = ()
     write: tuple[str, ...] = ()
@@ -91,7 +94,9 @@ class Checks:
 
 @record
 class Minifilter:
-    """`read` and `write` are paths with drive letters: grants, runtime, private directory."""
+    """`read` and `write` are the paths of the grants, the runtime and the private directory, with
+    drive letters.
+    """
 
     name = "minifilter"
     read: tuple[str, ...]
@@ -117,14 +122,16 @@ class Minifilter:
             raise OSError(0, str(error)) from error
 
     def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
-        """Return the roots, and the directory of Windows, which every program has to read."""
+        """Return the checks for the granted roots. They also allow reading the directory of
+        Windows, because every program has to.
+        """
         return Checks(
             read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)
         )
 
 
 class AbsentError(Exception):
-    """There is no driver to connect to. The text is the reason, for the report."""
+    """No connection to a driver is possible. The text is the reason, for the report."""
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
@@ -139,8 +146,8 @@ def is_within(path: str, roots: Iterable[str]) -> bool:
 def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str, ...]:
     r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`. Leave out paths without a device.
 
-    `query` returns the device of a drive. A drive made by `subst` is followed once. A network drive
-    has no such form and is left out, so access to it is denied.
+    `query` returns the device of a drive. A drive made by `subst` is replaced once by its
+    directory. A network drive has no such device and is left out, so access to it is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))
@@ -163,7 +170,9 @@ def _device_root(path: str, query: Callable[[str], str], *, follow: bool) -> str
 
 
 class Session:
-    """One connection with one session, and a thread that answers the driver."""
+    """A connection to the driver with one session, and a thread that answers the driver's
+    questions.
+    """
 
     def __init__(self, port: abi.Port, checks: Checks) -> None:
         self.allowed = self.denied = self.malformed = 0
@@ -172,12 +181,14 @@ class Session:
         self._requests = 0
         self.token = int.from_bytes(os.urandom(8), "little") or 1
         self._registered = False
-        # A daemon thread, because a driver must not keep corral from ending.
+        # This is a daemon thread, because a driver must not keep corral from ending.
         self._thread = threading.Thread(target=self._serve, name="minifilter", daemon=True)
         self._thread.start()
 
     def register(self, root: int, workspace: str) -> None:
-        """Register the target. Raise OSError if the driver refuses, ValueError for a long path."""
+        """Register the target. Raise OSError if the driver refuses, and ValueError if the path of
+        the workspace is too long.
+        """
         config = wire.set_config(
             self._next(),
             timeout_ms=TIMEOUT_MS,
@@ -211,7 +222,7 @@ class Session:
             except (EOFError, OSError):
                 return  # the driver denies questions that get no answer
             answer = self.answer(data)
-            with suppress(OSError):  # the answer may be late
+            with suppress(OSError):  # the driver no longer waits for a late answer
                 if answer is not None:
                     self._port.reply(answer)
 

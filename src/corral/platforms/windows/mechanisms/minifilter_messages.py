@@ -27,7 +27,7 @@ PONG = 50
 REGISTER_SESSION, UNREGISTER_SESSION = 100, 101
 SET_CONFIG, EXCLUDE_PROCESS = 104, 107
 NOTICES = frozenset({PROCESS_CREATED, PROCESS_TERMINATED})
-"""The driver expects no answer to these."""
+"""The driver expects no answer to these messages."""
 
 FILE_CREATE, FILE_READ, FILE_WRITE, FILE_DELETE, FILE_RENAME = 1, 2, 3, 4, 5
 KEY_CREATE, VALUE_SET, KEY_DELETE, VALUE_DELETE, KEY_RENAME, VALUE_QUERY = 1, 2, 3, 4, 5, 6
@@ -47,12 +47,16 @@ FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""Larger than any valid message of the driver. A message that is too long can still be denied."""
+"""This is larger than any valid message of the driver, so that a message which is too long can be
+received and denied.
+"""
 
 
 @record
 class Identity:
-    """Fields that an answer repeats: the filter manager's id, the message's type and request."""
+    """Fields of a message that its answer repeats: the filter manager's id, the type and the
+    request id.
+    """
 
     message: int
     kind: int
@@ -60,7 +64,7 @@ class Identity:
 
 
 class MalformedError(ValueError):
-    """The message is invalid. A denial is sent to `identity`, if that is known."""
+    """The message is invalid. If `identity` is known, a denial is sent as its answer."""
 
     def __init__(self, text: str, identity: Identity | None = None) -> None:
         super().__init__(text)
@@ -138,7 +142,9 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. MalformedError has an identity if a denial can be sent."""
+    """Parse a message. Raise MalformedError if it is invalid, with its identity if a denial can be
+    sent.
+    """
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("truncated header", _known(data))
     _reply_size, message = MESSAGE_HEADER.unpack_from(data)
@@ -195,7 +201,7 @@ def _units(text: str, count: int) -> bytes:
 
 
 def _text(raw: bytes) -> str:
-    """Decode up to the NUL. Refuse a text that fills its array, because it was cut off."""
+    """Decode a text up to its NUL. Refuse a text without a NUL, because it was cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
         raise ValueError("a text has no end")

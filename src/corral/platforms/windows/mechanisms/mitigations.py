@@ -1,8 +1,9 @@
-"""Restrict a process from its creation on: PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
+"""Restrict a process from its creation on, with PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
 Probes decide which bits a run gets, by starting a process with them, because some older builds of
-Windows fail to start an AppContainer with any bit. Win32k system calls stay allowed. node and
-OpenSSL, which Python's asyncio loads, load USER32, and USER32 ends a process without these calls.
+Windows fail to start an AppContainer with any bit. Win32k system calls stay allowed, because a
+process that loads USER32 ends without them. node loads USER32, and so does OpenSSL, which Python's
+asyncio loads.
 
 "No child processes" is not a mitigation bit but its own attribute (`CHILD_PROCESS_POLICY`).
 """
@@ -15,7 +16,7 @@ from corral.plan import model
 from corral.plan.model import Results
 from corral.record import record
 
-# Bits of the `Flags` of each policy, from the bit fields of winnt.h.
+# The first two bits in the `Flags` of a policy. The bit fields in winnt.h define what they mean.
 FIRST, SECOND = 1, 2
 
 
@@ -106,7 +107,7 @@ class Mitigations:
 
 @record
 class ProcessAttributes:
-    """(attribute, value, bytes of the value) for the new process."""
+    """The attributes of the new process, each as (attribute, value, bytes of the value)."""
 
     values: tuple[tuple[int, int, int], ...]
 

@@ -1,11 +1,13 @@
-"""Choose the network capabilities in an AppContainer's token, which decide what it can reach.
+"""Choose the network capabilities in an AppContainer's token, which decide what the target can
+reach.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
 host's own loopback. The capabilities are coarse. `STOPS` and `LEAVES` describe what each level
 stops and leaves open, for `explain` and the report.
 
-No capability can express host names (`network.allow`). For names the token gets no capability, and
-a relay runs (`relay/`). Clients that use proxy variables reach only these names through it.
+No capability can express the host names of `network.allow`. If the policy has any, the token gets
+no network capability, and a relay runs (`relay/`). Programs that use the proxy variables reach
+these hosts, and no others, through the relay.
 """
 
 from __future__ import annotations

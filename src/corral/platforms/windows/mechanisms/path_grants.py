@@ -1,14 +1,16 @@
-"""Grant paths by entries in the access lists of a tree, each grant for its own capability.
+"""Grant paths with entries in access lists. The entries of a grant name a capability of this grant
+alone.
 
 Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has
-those of its policy. An AppContainer can use an object only if both the user and such an entry may.
-So the entries give nothing to other programs.
+those of its policy. An AppContainer can use an object only if the access list allows it for the
+user and also for such a capability. Other programs have no such capability, so the entries give
+them nothing.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
-or with too many entries. Some objects in a tree get less than the grant. This works because entries
-are set on each object and never propagate. Secrets get no entry. Files that start by themselves,
-and files with several names, can only be read. No directory above such an object can be renamed or
-deleted.
+or with too many entries. Some objects in a tree get less access than the grant. This is possible
+because corral sets the entries of each object itself. Secrets get no entry. Files that other
+programs run, and files with several names, can only be read. The directories above secrets and
+above such files cannot be renamed or deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
@@ -43,10 +45,10 @@ INSTALLED = (".venv", "venv", "node_modules")
 
 @record
 class Exceptions:
-    """Relative names in a root that get less than the grant, with everything below them.
+    """Relative names in a root that get less access than the grant, as does everything below them.
 
     `closed` names get no entry. `read_only` names in a write grant get the entry of a read grant.
-    `secret` names are closed names that no other entry may open either.
+    `secret` names are those closed names to which no other entry may give access either.
     """
 
     closed: frozenset[str] = frozenset()
@@ -74,10 +76,11 @@ class Exceptions:
 
 @record
 class Grants:
-    """`directory` is the journal's. `watched` paths would start by themselves if they were created.
+    """`directory` is the journal's. `watched` paths do not exist; other programs would run them if
+    the target created them.
 
-    `exceptions` has an item for each root. `foreign` paths are closed because this user may not
-    change their access lists. `unreadable` roots are open only to administrators.
+    `exceptions` has an item for each root. `foreign` paths get no entry, because this user may not
+    change their access lists. `unreadable` roots can be read only by administrators.
     """
 
     name = "path_grants"
@@ -125,7 +128,9 @@ class Grants:
 
 
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
-    """Return all granted trees by their root's path. Paths in `copied` are in the store."""
+    """Return all granted trees by the path of their root. The store has copies of the paths in
+    `copied`.
+    """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
     except OSError as error:
@@ -190,7 +195,9 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 
 def _path_in_home(path: str, home: str) -> str:
-    """Return a path relative to the user's profile; "" for the profile and paths outside."""
+    """Return a path relative to the user's profile, or "" for the profile itself and for paths
+    outside.
+    """
     return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 
 
@@ -233,7 +240,7 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return the problems of a grant in which some files would get less than the grant."""
+    """Return a problem for each file in a grant that would get less access than the grant."""
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
     starting = [name for name in names if granted_tree.is_starting(name, in_home)]
@@ -247,7 +254,9 @@ def _shown(root: str, name: str) -> str:
 
 
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
-    """Set the entries of all objects in a root. If they are kept, only check the root's own."""
+    """Set the entries of all objects in a root. If the entries are kept and the root has its entry,
+    leave the other objects unchanged.
+    """
     walk = granted_tree.walk(root.path, less.closed)
     try:
         for node, handle in walk:

@@ -2,7 +2,7 @@
 
 One attribute list has every restriction for the new process. The process is verified while it is
 suspended, and only then resumed. If Windows does not accept a job in that list, the suspended
-process is assigned to the job. In both cases it has not executed anything.
+process is assigned to the job. In both cases the process has not executed anything before.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""The desktop of an AppContainer if its own desktop does not work. Any other target gets the
-caller's own desktop. In a service that is not the user's desktop.
+"""The desktop of an AppContainer if a private desktop does not work here. It has to be named,
+because otherwise a target gets the caller's desktop, and in a service that is not the user's
+desktop.
 """
 
 
@@ -136,7 +137,7 @@ def started_program(plan: Plan) -> Program:
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the plan's variables. In them the paths of copies replace those of copied files."""
+    """Return the plan's variables, with the paths of copies instead of those of copied files."""
     copies = store.find(plan.steps)
     if copies is None:
         return plan.environment
@@ -144,8 +145,8 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the variables of the plan and of its steps. If names differ only in case, the last
-    counts.
+    """Return the variables of the plan and of its steps. If the names of several variables differ
+    only in case, the last variable is used.
     """
     extra = results.find(ExtraVariables)
     needed = () if results.find(Capabilities) is None else container_variables()
@@ -172,7 +173,7 @@ def _moved(path: str, results: Results) -> str:
 def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
     """Return the flag for the target's console. A target with children gets a hidden console,
     because otherwise each child that needs one would open a window. A target without children gets
-    none, because a console costs a process, which the child process policy may forbid.
+    no console, because a console needs a process, which the child process policy may forbid.
     """
     policies = [one for one, _, _ in attributes]
     childless = win32_token.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY in policies
@@ -181,7 +182,7 @@ def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
 
 
 def _check_same_file(program: Program) -> None:
-    """Raise OSError if the program was replaced since it was resolved."""
+    """Raise OSError if the program has been replaced since it was resolved."""
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):

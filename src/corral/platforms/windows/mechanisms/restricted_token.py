@@ -1,15 +1,17 @@
-"""Restrict a target that has no AppContainer with a restricted token of Low integrity.
+"""Restrict a target without an AppContainer: give it a restricted token of Low integrity.
 
 This is used only if the user's policy allows it. The token's only privilege is to traverse
-directories, and administrators' groups count only for denials. A write needs an entry for Everyone
-or for this logon, and also one for the user. At Low integrity the target cannot write objects with
-a higher label. Files, keys, processes and windows of ordinary programs are Medium.
+directories, and Windows uses administrators' groups only to deny access. To write an object, the
+target needs an entry for Everyone or for this logon in its access list, and also an entry for the
+user. At Low integrity the target cannot write objects with a higher label, such as the files,
+registry keys, processes and windows of ordinary programs, which are Medium.
 
 The token does not restrict reads or the network. The report says that these controls are absent. An
-AppContainer is already Low, and Windows refuses to combine both.
+AppContainer does not need this token, because it already has Low integrity, and Windows refuses to
+combine both.
 
-The probe shows the effect. A thread that impersonates the token must fail to write a user's file,
-and succeed in reading it.
+The probe tests the effect: a thread that impersonates the token must fail to write a file of the
+user, and must succeed in reading it.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class RestrictedToken:
 class FilteredToken:
     """Removes an administrator's rights from an AppContainer's token, if the caller has any.
 
-    Windows does not document whether an AppContainer's token keeps privileges.
+    This step is needed because Windows does not document whether the token of an AppContainer loses
+    the caller's privileges.
     """
 
     name = "filtered_token"
@@ -116,7 +119,9 @@ def powers(token: int) -> list[str]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that give access to a target of an elevated corral; none if not elevated."""
+    """Return the SIDs that still give access to a target if corral is elevated. If it is not,
+    return no SIDs.
+    """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
             return ()
@@ -128,7 +133,7 @@ def ordinary_sids() -> tuple[str, ...]:
 
 
 def is_administrators(groups: Iterable[tuple[str, int]]) -> bool:
-    """Return whether a token with these groups has an administrator's access."""
+    """Return whether a token with these groups has an administrator's rights."""
     return any(
         sid == ADMINISTRATORS and not bits & abi.SE_GROUP_USE_FOR_DENY_ONLY for sid, bits in groups
     )
@@ -161,7 +166,7 @@ class PrimaryToken:
 
 
 def create() -> Handle:
-    """Create a restricted primary token, and check that it reads back as requested."""
+    """Create a restricted primary token, and check that Windows has made it as requested."""
     with abi.own_token(ACCESS) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         token = abi.create_restricted_token(own.value, FLAGS, (parse_sid(EVERYONE), logon))
@@ -175,8 +180,8 @@ def create() -> Handle:
 
 
 def _set_default_dacl(token: int, logon: bytes) -> None:
-    """Let the target open the objects that it creates. The caller's default may name only
-    administrators.
+    """Let the target open the objects that it creates. The default access list of the caller is
+    replaced, because it may name only administrators.
     """
     user = format_sid(abi.token_user(token))
     abi.set_token_default_dacl(token, default_dacl(user, format_sid(logon)))
@@ -188,7 +193,9 @@ def set_low(token: int) -> None:
 
 
 def check_low(token: int) -> None:
-    """Raise OSError unless the level reads back, because some systems accept it without effect."""
+    """Raise OSError unless the token's level is Low, because some systems accept a new level
+    without setting it.
+    """
     found = format_sid(abi.token_integrity(token))
     if found != LOW:
         raise OSError(0, f"the integrity level reads back as {found}, not {LOW}")
@@ -269,7 +276,7 @@ def _try_effect(token: int, directory: str) -> str:
 
 
 def _try_as(token: int, path: str, access: int) -> int:
-    """Open a file as the token. Return 0, or Windows' error."""
+    """Open a file with the rights of the token. Return 0, or the error code of Windows."""
     with abi.impersonation_token(token) as impersonated:
         abi.ImpersonateLoggedOnUser(impersonated.value)
         try:
@@ -283,7 +290,7 @@ def _try_as(token: int, path: str, access: int) -> int:
 
 
 def _revert() -> None:
-    """End the impersonation. If that fails, end this process: no thread may keep the token."""
+    """End the impersonation. If that fails, end this process, so that no thread keeps the token."""
     try:
         abi.RevertToSelf()
     except OSError:

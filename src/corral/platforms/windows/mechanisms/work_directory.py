@@ -1,8 +1,9 @@
-"""Make the private directory of a run without an AppContainer, which would have its own.
+"""Make the private directory of a run that has no AppContainer. An AppContainer has its own
+directory.
 
-The directory is created with its access list and removed at the end. A target with a restricted
-token can write only objects that its logon may write and whose label is Low. So the directory gets
-such an entry and label.
+The directory is created together with its access list, and removed at the end of the run. A target
+with a restricted token can write only objects that its logon may write and whose label is Low. So
+for such a target the directory gets an entry for the logon and a Low label.
 """
 
 from __future__ import annotations

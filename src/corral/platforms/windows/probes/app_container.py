@@ -1,4 +1,4 @@
-"""Probe whether an AppContainer confines a Python, with a control outside.
+"""Probe whether an AppContainer confines a Python process. The control is the same process outside.
 
 The probe uses the code of a real run: it copies the interpreter into the store, creates and deletes
 a profile, and creates the process in the same way.
@@ -141,7 +141,8 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the control failed: {outside.last_line()}")
     if clipboard != "opened":
-        # A timeout is not remembered. Windows returns the same error for a clipboard in use.
+        # TimeoutError is raised, because its finding is not cached, and Windows returns the same
+        # error while another program uses the clipboard.
         raise TimeoutError(0, "the control failed: the clipboard is perhaps in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
@@ -151,13 +152,17 @@ def try_desktop(plain: Job) -> str:
 
 
 def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
-    """Return the window station, the desktop and the state of the clipboard."""
+    """Return the window station, the desktop and the state of the clipboard that a trial has
+    printed.
+    """
     words = seen.output.split("|")
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
 
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
-    """Check that the user's files and loopback are denied only inside, or raise OSError."""
+    """Check that the user's files and the host's loopback can be used outside but not inside, or
+    raise OSError.
+    """
     if not desktop and abi.session_of(os.getpid()) == 0:
         raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")
     secret = os.path.join(os.path.expanduser("~"), f"corral-probe-{os.urandom(8).hex()}")
@@ -165,7 +170,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)  # connecting completes before the trial ends
+            listener.setblocking(False)  # a client connects before its trial ends
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
             heard = _accept(listener)
@@ -189,7 +194,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
 
 
 def _accept(listener: socket.socket) -> bool:
-    """Return whether a connection has arrived."""
+    """Accept a connection, and return whether there was one."""
     try:
         listener.accept()[0].close()
     except BlockingIOError:
@@ -198,7 +203,9 @@ def _accept(listener: socket.socket) -> bool:
 
 
 def try_nul(base: tuple[model.Step, ...]) -> str:
-    """Check that NUL opens inside, or raise OSError. Programs need it, but no wall relies on it."""
+    """Check that a program inside can open NUL, or raise OSError. Programs need NUL, but no wall
+    depends on it.
+    """
     seen = trial.observe(NUL, (*base, Creation()))
     if seen.output != "open":
         text = "`subprocess.DEVNULL` and the like need the preload"
@@ -207,7 +214,9 @@ def try_nul(base: tuple[model.Step, ...]) -> str:
 
 
 def try_relay(base: tuple[model.Step, ...]) -> str:
-    """Check that the relay reaches a named port but no other, or raise OSError."""
+    """Check that a program inside reaches a named port through the relay but no other port, or
+    raise OSError.
+    """
     copies = store.find(base)
     with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:
         ports = [str(listener.getsockname()[1]) for listener in (named, other)]

@@ -1,7 +1,7 @@
 """Probe what Windows enforces. Each probe runs in a disposable child and has a control.
 
-A limit counts only if it reads back and stops an act that succeeds without it. If Windows accepts a
-limit, that proves nothing.
+A limit is proven only if it reads back, and if it stops an act that succeeds without it. That
+Windows accepts a limit proves nothing.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ LABELS: tuple[Label, ...] = (
 
 
 class Machine:
-    """Probes a capability when it is first asked for, so that a run makes only needed probes."""
+    """Probes a capability when its finding is first needed, so that a run makes only the probes
+    that it needs.
+    """
 
     def __init__(self) -> None:
         self.found: dict[str, Finding] = {}
@@ -126,7 +128,9 @@ class Machine:
         return self.find(capability).status == "proven"
 
     def job(self) -> Job:
-        """Return a job without limits. Its settings are read back if that works here."""
+        """Return a job without limits. If this host can read settings of a job back, they are read
+        back.
+        """
         return Job(read_back=self.has("job_read_back"))
 
     def container(self) -> tuple[model.Step, ...]:
@@ -134,7 +138,7 @@ class Machine:
 
 
 def probe(wanted: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Probe the wanted capabilities and those that they need, or all if none is named.
+    """Probe the wanted capabilities and those that they depend on. If `wanted` is empty, probe all.
 
     Capabilities that were not probed are reported as unknown.
     """
@@ -159,7 +163,9 @@ def _app_container(machine: Machine) -> Finding:
 def _inside(
     capability: str, need: str, attempt: Callable[[Machine], str]
 ) -> Callable[[Machine], Finding]:
-    """Return a probe that runs in a working container."""
+    """Return a probe that runs in an AppContainer. Without the capability `need`, its finding is
+    "absent".
+    """
 
     def find(machine: Machine) -> Finding:
         if not machine.has(need):
@@ -174,7 +180,7 @@ def _job(capability: str, attempt: Callable[[Job], str]) -> Callable[[Machine], 
 
 
 def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
-    """Return a probe that tries mitigations with the best token that works."""
+    """Return a probe that tries mitigations with the strongest token that works on this host."""
 
     def attempt(machine: Machine) -> str:
         base: tuple[model.Step, ...] = (machine.job(),)
@@ -195,12 +201,12 @@ def _try(capability: str, attempt: Callable[[], str]) -> Finding:
     """
     try:
         return Finding(capability=capability, status="proven", evidence=attempt())
-    except TimeoutError as error:  # perhaps the machine is only busy
+    except TimeoutError as error:  # perhaps the machine is only busy, so the result is unknown
         return Finding(capability=capability, status="unknown", evidence=str(error.strerror))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         why = f"{where}{error.strerror or error}"
-    except ValueError as error:  # the process did not start, and printed no number
+    except ValueError as error:  # the process printed no number, because it did not start
         why = f"the trial printed no number: {error}"
     walls = capability == "app_container"
     hint = app_container.elsewhere() if walls else HINTS.get(capability, "")
@@ -231,7 +237,7 @@ def _kill_on_close(plain: Job) -> str:
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
                 raise OSError(0, "the control failed: a process did not wait")
-            running.child.abandon()  # their input stays open, so only the job can end them
+            running.child.abandon()  # the input of both stays open, so only the job can end them
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
                     raise OSError(0, "a process survived after its job's handle was closed")
@@ -250,7 +256,7 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The process of a console may count against the limit too.
+    # The limit of the control is four, because the process of a console may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four, but not of one"
@@ -329,7 +335,7 @@ def _session() -> str:
 
 PROBES: dict[str, Callable[[Machine], Finding]] = {
     "job_read_back": lambda _: _try("job_read_back", _read_back),
-    # The kill is tried even if the job's limits cannot be read back.
+    # This probe also works if the limits of a job cannot be read back.
     "job_kill_on_close": _job("job_kill_on_close", _kill_on_close),
     "job_memory": lambda _: _try("job_memory", _memory),
     "job_processes": lambda _: _try("job_processes", _processes),
@@ -351,4 +357,4 @@ PROBES: dict[str, Callable[[Machine], Finding]] = {
     "strict_handles": _starts_under("strict_handles", mitigations.STRICT_HANDLES.bit),
     minifilter.CAPABILITY: lambda _: minifilter.probe(),
 }
-"""By capability, in the order of the doctor's lines."""
+"""The probe of each capability, in the order of the doctor's lines."""

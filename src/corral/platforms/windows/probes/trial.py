@@ -1,10 +1,11 @@
 """Start a disposable target with the code of a real run, and return its output.
 
 A runtime that does not work in an AppContainer or under a mitigation dies before its first line,
-with an exit code that explains little. So before its first run a runtime is tried: it executes one
-line of code under the same steps. With an AppContainer this is the runtime's copy in the store;
-otherwise it is the program itself. A note records a success for this build of Windows and these
-steps. A runtime that does not start is refused, with an error that quotes its output.
+with an exit code that explains little. So a runtime is tried before its first run: it executes one
+line of code under the steps of the run. With an AppContainer the copy of the runtime in the store
+is tried, otherwise the program itself. After a success, a note records this build of Windows and
+these steps, and later runs need no trial. A runtime that does not start is refused, with an error
+that quotes its output.
 """
 
 from __future__ import annotations
@@ -57,7 +58,9 @@ NODE_WITH_CHILDREN = (
         "(error, output) => console.log(error ? error.message : output.trim()))"
     ),
 )
-"""For a node that may start processes, because its pipes to them can fail in an AppContainer."""
+"""The trial of a node that may start processes. It starts one, because the pipes between the two
+can fail in an AppContainer.
+"""
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
@@ -66,7 +69,7 @@ MEANINGS = {
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another machine",
 }
-"""Usual causes of the NTSTATUS that ends a process while it is loaded."""
+"""The usual causes of exit codes with which Windows ends a process while it loads its libraries."""
 
 
 @record
@@ -87,9 +90,10 @@ class Outcome:
 
 
 class Trial:
-    """A running target. `input` stays open until `finish`; `output` receives its output.
+    """A running target. Its input, a pipe from `input`, stays open until `finish`. Its output
+    arrives at `output`.
 
-    Errors are kept apart in a file, because Python 3.13 and newer write a line to stderr at each
+    Its stderr is a separate file, because Python 3.13 and newer write a line to stderr at each
     start in an AppContainer: "Failed to find real location of ...".
     """
 
@@ -132,7 +136,7 @@ class Trial:
 
 
 def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
-    """Run `code` under `steps` to its end.
+    """Run `code` under `steps`, and wait until it ends.
 
     Raise TimeoutError if it does not end, and OSError if it cannot be started.
     """
@@ -143,7 +147,9 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code` with `program`, with the interpreter of a store, or with corral's own."""
+    """Start Python `code`. If the steps have a store, its copy of the interpreter runs the code,
+    otherwise `program` or corral's own interpreter.
+    """
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
     changed = [_with_arguments(step, words) if isinstance(step, Store) else step for step in steps]
@@ -190,7 +196,7 @@ def check_runtime_starts(plan: Plan) -> None:
 
 
 def _tried_program(plan: Plan) -> Program | None:
-    """Return the program that may fail under the steps, or None if no step restricts it."""
+    """Return the program to try. If no step restricts the program, return None."""
     if store := find(plan.steps):
         return store.program
     restricted = any(isinstance(step, RestrictedToken) for step in plan.steps)
@@ -205,9 +211,9 @@ def _trial_line(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...
 
 
 def note_path(program: Program, steps: Sequence[model.Step]) -> str:
-    """Return the path of the note that this program has started under these steps.
+    """Return the path of the note which records that this program has started under these steps.
 
-    The note for a copy in the store is beside the copy, and is removed with it.
+    The note for a copy in the store is beside the copy, and both are removed together.
     """
     described = (step.describe() for step in steps if isinstance(step, RESTRICTIONS))
     words = [windows_build(), *described]
@@ -240,7 +246,7 @@ def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
 
 
 def trial_plan(plan: Plan, line: tuple[str, ...]) -> Plan:
-    """Return the plan with another line of code to run, in the target's own directory, without
+    """Return a plan that runs another line of code in the target's private directory, without
     grants.
     """
     home = next((step.home for step in plan.steps if isinstance(step, Profile)), "")

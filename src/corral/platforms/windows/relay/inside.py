@@ -1,9 +1,9 @@
 """Forward connections to a loopback port inside an AppContainer over one pair of pipes.
 
 This inner end of the relay runs as a separate program (`python -I -S -c <this source>`, frames on
-stdin and stdout) in the target's AppContainer, where only loopback can be reached. So it uses only
-the standard library. It decides nothing, because the target could send the same frames itself. The
-outer end, `outside.py`, makes all checks.
+stdin and stdout) in the target's AppContainer, where only loopback can be reached. So this file
+uses only the standard library. The inner end decides nothing, because the target could send the
+same frames itself. The outer end, `outside.py`, makes all checks.
 
     frame   u8 kind, u8 0, u16 length, u32 stream, then `length` bytes; little-endian
     HELLO   inner -> outer, once: u16 port on which the inner end listens
@@ -97,7 +97,7 @@ def read_hello(reader: int) -> int:
 
 
 class Stream:
-    """One connection. `recv` and `send` block. Both raise OSError once the stream is reset."""
+    """One connection. `recv` and `send` block. Both raise OSError after the stream is reset."""
 
     def __init__(self, mux: Mux, number: int) -> None:
         self.number = number
@@ -110,8 +110,8 @@ class Stream:
         self._ended = self._end_sent = self._gone = False
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Return some bytes, or no bytes at the end of the stream. Raise TimeoutError after
-        `timeout`.
+        """Return some bytes, or b"" at the end of the stream. Raise TimeoutError after `timeout`
+        seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
@@ -152,7 +152,7 @@ class Stream:
                 return
             self._end_sent = True
             done = self._ended
-        # Remove the stream before the other side learns of its end, and reuses its slot.
+        # Remove the stream before END is sent, because after END the other side may open a new one.
         if done:
             self._mux.forget(self)
         self._mux.write(frame(END, self.number))
@@ -172,7 +172,7 @@ class Stream:
             self._changed.notify_all()
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """Handle a frame from the other side. Return whether it ended the stream."""
+        """Handle a frame from the other side. Return whether the frame ended the stream."""
         with self._changed:
             if kind == DATA:
                 self._buffered += len(payload)
@@ -194,7 +194,7 @@ class Stream:
 
 
 class Mux:
-    """All streams of a pair of pipes. `arrived` is called for each new one; it must not block."""
+    """All streams of two pipes. `arrived` is called for each new stream, and must not block."""
 
     def __init__(
         self, reader: int, writer: int, *, arrived: Callable[[Stream], None] | None = None
@@ -217,7 +217,7 @@ class Mux:
                 view = view[os.write(self._writer, view) :]
 
     def open(self) -> Stream:
-        """Open a stream. Wait while there are MAX_STREAMS of them."""
+        """Open a stream. While there are MAX_STREAMS streams, wait."""
         self._free.acquire()
         with self._writing:
             # Stream numbers must arrive in ascending order.
@@ -315,7 +315,9 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends, because only a reset wakes the other direction on every system."""
+        """Reset both ends, because on some systems only a reset wakes the thread of the other
+        direction.
+        """
         with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()
         abort(self._end)
@@ -333,7 +335,7 @@ def abort(end: socket.socket) -> None:
 def _listen() -> socket.socket:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     if sys.platform == "win32":
-        # Otherwise another program could bind the same port.
+        # Without this option another program could bind the same port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
     listener.bind(("127.0.0.1", 0))
     listener.listen(MAX_STREAMS)
@@ -359,7 +361,7 @@ def main() -> None:
     try:
         mux.run()
     finally:
-        # Threads may block in calls that cannot be interrupted.
+        # End without waiting for the threads, which may block in calls that cannot be interrupted.
         os._exit(0)
 
 

@@ -1,12 +1,12 @@
 """Give a target without any network capability access to named hosts: the relay's outer end.
 
-The missing capability is the wall (`network_capabilities.py`). The relay serves clients that use a
-proxy. Inside the container a small program, the shim (`inside.py`), listens on loopback, and
-`HTTP_PROXY` and `HTTPS_PROXY` name its port. Its connections arrive here through one pair of
-inherited pipes. Each request is checked as on Linux: the policy has to allow the name, and the
-guard has to allow every address of the name. Exactly the checked address is dialled. On TLS ports
-the name in the client's hello has to be allowed too. A client that ignores the variables reaches
-nothing.
+Without the capability the target reaches no network at all (`network_capabilities.py`). The relay
+serves clients that use a proxy. Inside the container a small program, the shim (`inside.py`),
+listens on loopback, and `HTTP_PROXY` and `HTTPS_PROXY` name its port. The connections to the shim
+arrive here through one pair of pipes, which the shim has inherited. Each request is checked as on
+Linux: the policy has to allow the name, and only addresses that the guard allows are dialled. On
+TLS ports the name in the client's hello has to be allowed too. A client that ignores these
+variables reaches nothing.
 
 The shim is not trusted; `start.py` says where it runs and why.
 """
@@ -32,7 +32,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Relay:
-    """Owns both descriptors. Only its own threads block, and these end with the pipes."""
+    """Owns both descriptors. Only the relay's own threads block, and they end with the pipes."""
 
     def __init__(self, reader: int, writer: int, out: Outbound) -> None:
         self.denials = out.denials
@@ -57,7 +57,9 @@ class Relay:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. The shim must have ended, or the reading thread would not end."""
+        """Close the pipes. The shim must have ended, because otherwise the reading thread does not
+        end.
+        """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()
         if not self._thread.is_alive():
@@ -71,7 +73,8 @@ class Relay:
             self.denials.add("limit", "the relay's pipe", why=f"invalid frames: {error}")
 
     def _arrive(self, stream: Stream) -> None:
-        # If all handlers are busy, at least half of them have lost their stream and will end.
+        # This waits only for a short time: if all handlers are busy, at least half of them have
+        # lost their stream and will end.
         self._handlers.acquire()
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
 
@@ -80,7 +83,8 @@ class Relay:
         try:
             connection.serve()
         finally:
-            # The client already has its answer. The pause only keeps the handler busy.
+            # The pause does not delay the client, which already has its answer. It keeps the
+            # handler busy, so that a flood of denied requests is slow.
             time.sleep(connection.pause_seconds())
             self._handlers.release()
 

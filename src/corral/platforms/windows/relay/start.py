@@ -1,14 +1,14 @@
 """Start the relay's inner end, the shim, in the target's container but in its own job.
 
-The shim cannot be in the target's job, because it would count against `pids`, and with subprocess =
-false the limit is one process. It cannot be outside the container, because an AppContainer reaches
-no port outside. It has to listen before the target starts, because the proxy variables name its
-port.
+The shim cannot be in the target's job, because there it would count against `pids`, and with
+subprocess = false the limit is one process. The shim cannot be outside the container, because an
+AppContainer reaches no port outside. The shim has to listen before the target starts, because the
+target's proxy variables name the port.
 
 Windows treats shim and target as one principal, so the target can read and change the shim.
 Therefore the shim is not trusted, and its job has its own limits: one process, `SHIM_MEMORY`, the
-policy's CPU rate, and the target's restrictions on windows and images. With `network.allow`, a
-target that takes over the shim gains this much memory and CPU, but nothing else.
+policy's CPU rate, and the target's restrictions on windows and images. So a target that takes over
+the shim gains this much memory and CPU, but nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from corral.record import record
 
 SHIM_MEMORY = 96 << 20
 START_SECONDS = 20.0
-"""Long enough for a first start of the interpreter on a busy machine with a virus scanner."""
+"""How long the shim may take to listen. A first start of the interpreter is slow on a busy machine
+with a virus scanner.
+"""
 
 
 @record
@@ -42,7 +44,8 @@ class NamedHosts:
     """`python` is an interpreter that the container can read, and `environment` its variables. `ui`
     and `bits` are the target's own restrictions, because the target can take over the shim.
 
-    `childless`, `memory` and `read_back` are off only if no probe saw the host enforce them.
+    `childless`, `memory` and `read_back` are turned off only if no probe saw that the host enforces
+    them.
     """
 
     name = "relay"
@@ -74,7 +77,7 @@ class NamedHosts:
 
 
 class Shim:
-    """The running inner end. It closes its pipes itself unless `take_pipes` was called."""
+    """The running inner end. `release` closes the pipes, unless `take_pipes` has returned them."""
 
     def __init__(self, results: Results, pipes: tuple[int, int]) -> None:
         self.port = 0
@@ -82,7 +85,7 @@ class Shim:
         self._pipes: tuple[int, ...] = pipes
 
     def wait_until_listening(self) -> None:
-        """Wait for the port of the shim. Raise OSError if it does not listen in time."""
+        """Wait until the shim has sent its port. Raise OSError if that takes too long."""
         watchdog = threading.Timer(START_SECONDS, self._results.get(LimitedJob).terminate)
         watchdog.start()
         try:
@@ -110,12 +113,13 @@ class Shim:
 def start(step: NamedHosts, target: Results) -> Shim:
     """Start a shim with the target's container, token and desktop, and wait until it listens.
 
-    If it does not listen, raise OSError and leave nothing behind.
+    If the shim does not listen in time, end it and raise OSError.
     """
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
-            # The shim or the target, whichever ends first, releases it. Both exist by then.
+            # The results of the shim and of the target both release this object. Both processes
+            # exist by then, and only their creation needs it.
             results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
@@ -140,7 +144,9 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Check that the shim is in the container; outside, a target could use the user's rights."""
+    """Check that the shim is in the container. Outside, it would have the user's rights, and a
+    target that takes it over could use them.
+    """
     if results.find(Capabilities) is None:
         return
     with win32_security.open_token(results.get(Process).handle.value) as token:
@@ -160,13 +166,17 @@ def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
 
 
 def shim_argv(python: str) -> list[str]:
-    """Return the shim's command line, which contains its source, so that it needs no file."""
+    """Return the shim's command line. It contains the source, so that the shim need not read a
+    file.
+    """
     with open(inside.__file__, encoding="utf-8") as file:
         return [python, "-I", "-S", "-c", file.read()]
 
 
 def variables(port: int) -> dict[str, str]:
-    """Return the target's proxy variables. One spelling is enough, because case is ignored."""
+    """Return the target's proxy variables. They are only in upper case, because Windows ignores the
+    case of names.
+    """
     proxy = f"http://127.0.0.1:{port}"
     return {
         "HTTP_PROXY": proxy,

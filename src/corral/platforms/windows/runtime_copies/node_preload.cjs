@@ -1,9 +1,11 @@
-// Makes node's standard library work inside an AppContainer. Loaded before the server, in workers
-// and child nodes too. No wall depends on this file. A server that removes it only loses the repairs.
+// Makes node's standard library work inside an AppContainer. node loads this file before the
+// server, and also in workers and child nodes. No wall depends on this file. A server that removes
+// it only loses the repairs.
 //
-// - realpath: Windows denies GetFinalPathNameByHandleW there, and node's own walk starts at `C:\`,
-//   which cannot be opened. Here a directory that cannot be opened counts as a plain directory.
-// - Pipes to children: before its change 5181 libuv uses names outside `\\.\pipe\LOCAL\`. It
+// - realpath: inside, Windows denies GetFinalPathNameByHandleW, and node's own walk starts at
+//   `C:\`, which cannot be opened. Here a directory that cannot be opened counts as a plain
+//   directory.
+// - Pipes to children: libuv before its change 5181 uses names outside `\\.\pipe\LOCAL\`. It
 //   mistakes the denial for a name in use, and tries the next name for ever.
 // - "ignore": some builds of Windows do not let an AppContainer open NUL.
 "use strict";
@@ -96,7 +98,8 @@ const isPiped = (slot) => slot === "pipe" || slot === "overlapped";
 const isReplaced = (slot, index) =>
   isPiped(slot) || (slot === "ignore" && index < 3 && !isNulOpen());
 
-// Returns the child's end as a descriptor, and a promise of the other end.
+// Returns the child's end of a new pipe as a descriptor, and a promise of the socket at the other
+// end.
 function openPipe() {
   const server = net.createServer();
   const socket = new Promise((resolve, reject) =>
@@ -118,7 +121,7 @@ function discard(index, socket) {
   else socket.unref().resume();
 }
 
-// Returns the stream that a caller sees. It exists before the socket is connected.
+// Returns the stream that the caller of `spawn` gets, even before the socket is connected.
 function attachStream(child, index, socketPromise) {
   const stream = new PassThrough();
   stream.ref = stream.unref = () => stream;
@@ -160,12 +163,13 @@ function spawnWithPipes(options) {
     }
     return result;
   } finally {
-    // The child has its own copy. The stream would not end while this one is open.
+    // The child has its own copies of these descriptors. While one of them is open here too, the
+    // stream does not end.
     for (const { descriptor } of pipes.values()) fs.closeSync(descriptor);
   }
 }
 
-// A synchronous call cannot serve a pipe, so the child gets files.
+// During a synchronous call no pipe can be read or written, so the child gets files.
 const originalSpawnSync = childProcess.spawnSync;
 function spawnSync(file, args, options) {
   if (!Array.isArray(args)) [args, options] = [[], args];

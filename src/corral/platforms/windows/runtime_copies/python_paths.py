@@ -1,6 +1,6 @@
 """Rewrite paths in copied files of Python: settings of virtual environments, and editable installs.
 
-The copied files then have the paths of the copies.
+In the copied files the paths of the copies replace those of the originals.
 """
 
 import ntpath
@@ -15,7 +15,7 @@ SETTINGS = "pyvenv.cfg"
 
 
 def find(listing: Listing) -> tuple[str, ...]:
-    """Return the names of the files in a listing that contain paths of directories."""
+    """Return the names of those files in a listing that contain paths of directories."""
     found = []
     for name, _, _ in listing.files:
         above, _, last = name.rpartition("\\")
@@ -30,7 +30,8 @@ def changed_texts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, new text) of those `names` whose text changes.
 
-    `settings` always gets `base` as its home, because it may name its base through a link.
+    The file `settings` always gets `base` as its home, because its own text may name that directory
+    through a link, which is not replaced.
     """
     found: list[tuple[str, str]] = []
     for name in names:
@@ -49,7 +50,9 @@ def with_home(text: str, base: str) -> str:
 
 
 def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
-    """Replace the paths of sources with those of their copies, also with doubled backslashes."""
+    """Replace the paths of sources with those of their copies. Also replace paths with doubled
+    backslashes.
+    """
     for one in sorted(copies, key=lambda one: -len(one.source)):
         text = _replace(text, one.source, one.staged)
         text = _replace(text, *(path.replace("\\", "\\\\") for path in (one.source, one.staged)))
@@ -57,7 +60,7 @@ def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
 
 
 def _replace(text: str, old: str, new: str) -> str:
-    """Replace a path, also as the start of longer paths. Ignore the case of letters."""
+    """Replace a path, also where it is the start of a longer path. Ignore the case of letters."""
     lower, wanted = fold_path(text), fold_path(old)
     parts, at = [], 0
     while (found := lower.find(wanted, at)) >= 0:

@@ -1,15 +1,17 @@
-r"""Make Python's standard library work inside an AppContainer. `site` loads this before the server.
+r"""Make Python's standard library work inside an AppContainer. `site` loads this module before the
+server.
 
 No wall depends on this module. A server that removes it only loses the repairs. The module imports
 only modules that Python has already loaded.
 
 - `os.mkdir(..., 0o700)`, and so `tempfile.mkdtemp`: since Python 3.12.4 and 3.11.10 an AppContainer
   cannot open a directory that it has made like this (python/cpython#134587).
-- `os.path.realpath(strict=True)`: Windows denies GetFinalPathNameByHandleW there.
-- Named pipes (asyncio's subprocesses, multiprocessing): only `\\.\pipe\LOCAL\` is open.
+- `os.path.realpath(strict=True)`: inside, Windows denies GetFinalPathNameByHandleW.
+- Named pipes (asyncio's subprocesses, multiprocessing): an AppContainer can use only names in
+  `\\.\pipe\LOCAL\`.
 - NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.
-- A hidden `.env`: its name is visible, and pydantic-settings (FastMCP) ends if it cannot be opened.
-  It reads as empty, as on Linux.
+- A hidden `.env`: its name is visible, and pydantic-settings (FastMCP) ends if it cannot open the
+  file. So the file reads as empty, as on Linux.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Function = Callable[..., object]  # type: ignore[explicit-any] # of any signature
+    Function = Callable[..., object]  # type: ignore[explicit-any] # functions of any signature
 
 PRIVATE, DEFAULT = 0o700, 0o777
 PIPES, LOCAL_PIPES = "\\\\.\\pipe\\", "\\\\.\\pipe\\LOCAL\\"
@@ -50,7 +52,7 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return a function of `_winapi` that changes a pipe's global name to a local one."""
+    """Return `call` of `_winapi`, changed so that a pipe's global name becomes a local one."""
 
     def called(name: str, *arguments: object) -> object:
         if name.lower().startswith(PIPES) and not name.upper().startswith(LOCAL_PIPES.upper()):

@@ -1,16 +1,17 @@
 r"""Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists of Program Files, and entries for AppContainers in AppData break other programs. So the files
-that a run needs are copied, never linked, into corral's own directory. That directory gets an entry
-for its own capability while it is empty. Files that are copied into it inherit the entry.
+lists in Program Files, and in AppData entries for AppContainers would break other programs. So the
+files that a run needs are copied, never linked, into corral's own directory. The directory of a
+copy gets an entry for its own capability before files are copied into it, so that the files inherit
+the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. A file
-beside the copy marks it as complete; until then its maker owns a mutex. Times are kept, because
-otherwise every start would compile Python's modules again. A link to a file of the same tree is
-copied as a file. Other links are refused, because a copied link would lead out of the store. Also,
-node starts inside only with `--preserve-symlinks`, and then packages that are linked together do
-not find each other.
+beside the copy marks the copy as complete. The process that makes a copy owns a mutex until then.
+Copied files keep their times, because otherwise every start would compile Python's modules again. A
+link to a file of the same tree is copied as a file. Other links are refused, because a copied link
+would point to a file outside the store. Also, node starts in an AppContainer only with
+`--preserve-symlinks`, and then linked packages do not find each other.
 
 A copy of node or Python has a preload (`node_preload.cjs`, `python_preload.py`), which repairs the
 parts of its standard library that fail in an AppContainer. No wall depends on the preload.
@@ -72,7 +73,9 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether the copied runtime has passed a start trial. The trial leaves a note."""
+        """Return whether the copied runtime has started in a trial, which then left a note beside
+        the copy.
+        """
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
             return False
@@ -98,7 +101,9 @@ class Store:
 
 
 class OpenCopies:
-    """Open marks of copies. `collect` skips these, because Windows does not delete open files."""
+    """Keeps the marks of copies open. `collect` skips these copies, because Windows does not delete
+    open files.
+    """
 
     def __init__(self) -> None:
         self._marks: list[int] = []
@@ -133,7 +138,8 @@ def default_directory() -> str:
 def plan(
     program: Program, *, directory: str, granted: Sequence[Grant] = (), without: Sequence[str] = ()
 ) -> Store:
-    """List every file that has to be copied, but copy nothing. Raise PolicyError if one cannot be.
+    """List every file that has to be copied, but copy nothing. Raise PolicyError if a file cannot
+    be copied.
 
     Granted paths are used in place, because the target cannot write to a copy. Paths that the
     target may write to are not copied, because every change in them would require a new copy.
@@ -149,7 +155,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # A file with the paths of other copies is valid only together with these copies.
+        # If files contain the paths of other copies, the key of their copy depends on the keys of
+        # all copies.
         beside = [*(every if pointing[source] else ()), *map(_digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
@@ -180,7 +187,9 @@ def _digest(words: tuple[str, ...]) -> str:
 
 
 def own_interpreter() -> str:
-    """Return the interpreter that runs corral, not the launcher of a virtual environment."""
+    """Return the path of the interpreter that runs corral. In a virtual environment this is not the
+    path of the launcher.
+    """
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -198,7 +207,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return an interpreter without the projects that are installed in it as editable."""
+    """Return an interpreter, but without the projects that are installed in it as editable."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
@@ -226,7 +235,9 @@ def plan_copy(
 
 
 def settings_path(program: Program) -> str:
-    """Return the settings of the program's virtual environment, or "" without one."""
+    """Return the path of the settings of the program's virtual environment. If it has none, return
+    "".
+    """
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
         return ""
@@ -281,7 +292,8 @@ def program_inside(
     if windows_resolve.kind_of(path) == "node":
         preload = next(one.staged for one in copies if one.source == NODE_PRELOAD)
         arguments = ("--require", preload, *NODE_FLAGS, *arguments)
-        # For workers and child nodes. A backslash in quotes would be an escape character.
+        # NODE_OPTIONS is for workers and child nodes. Its path has slashes, because a backslash in
+        # quotes is an escape character.
         options = f'--require "{preload.replace(ntpath.sep, "/")}" {" ".join(NODE_FLAGS)}'
         environment = (*environment, ("NODE_OPTIONS", options))
     return replace(
@@ -304,7 +316,7 @@ def path_inside(path: str, copies: Sequence[TreeCopy], granted: Sequence[str]) -
 
 
 def path_in_copies(path: str, copies: Sequence[TreeCopy]) -> str:
-    """Return the path of the copy, or the path itself if it is not copied."""
+    """Return the path in a copy that replaces `path`, or `path` itself if no copy contains it."""
     for one in copies:
         if path[1:3] == ":\\" and is_inside(path, one.source):
             return one.staged + path[len(one.source) :]
@@ -320,7 +332,9 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of a complete copy's mark, beside the copy, where no target can read."""
+    """Return the path of the mark of a complete copy. It is beside the copy, where no target can
+    read it.
+    """
     return tree.directory + MARK
 
 
@@ -344,7 +358,9 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the text of a copy's mark, which is the same for older copies of the same tree."""
+    """Return the text of a copy's mark. All copies of the same tree have the same text, so that
+    `collect` finds older copies.
+    """
     return "\n".join((tree.source, *tree.listing.without))
 
 
