@@ -18,7 +18,7 @@ HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
 MAX_TEXT_LENGTH = 45
 MAX_ADDRESSES = 16
-"""The number of addresses that are used for one name; further ones are ignored."""
+"""The number of addresses that are used for one name. Further addresses are ignored."""
 
 
 @record
@@ -51,7 +51,9 @@ def address_or_none(text: str) -> bytes | None:
 
 
 def parse_network(text: str) -> Network:
-    """Parse an address, or `address/bits` with no bits set beyond its prefix length."""
+    """Parse an address or `address/bits`. Refuse an address with bits set after its first `bits`
+    bits.
+    """
     host, slash, length = text.partition("/")
     address = parse_address(host)
     most = len(address) * 8
@@ -84,14 +86,14 @@ def _parse_v6(text: str) -> bytes | None:
     if front is None or back is None:
         return None
     missing = 8 - len(front) - len(back)
-    # "::" stands for at least one group.
+    # "::" replaces at least one group.
     if (missing < 1) if gap else (missing != 0):
         return None
     return b"".join(group.to_bytes(2, "big") for group in (*front, *[0] * missing, *back))
 
 
 def _groups(text: str, *, last: bool) -> list[int] | None:
-    """Parse groups of hexadecimal digits. The last two may be a dotted IPv4 address."""
+    """Parse groups of hexadecimal digits. The last two groups may be a dotted IPv4 address."""
     if not text:
         return []
     found: list[int] = []

@@ -1,8 +1,8 @@
 """Limit how much a target can use of the supervisor: dials, descriptors, time.
 
 The target decides how many connections there are, and the owner of a DNS zone decides how many
-addresses are dialled for each. Without limits they could use up the supervisor's descriptors, and
-the supervisor could no longer measure the target's usage.
+addresses are dialled for each connection. Without limits the two could use up the supervisor's
+descriptors, so that it could no longer measure the target's usage.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
 
 MAX_EXTRA_DIALS = 128
 ACCEPT_RETRY_SECONDS = 0.1
-"""The pause in seconds after an accept that failed because no descriptor was left. The client is
-still waiting.
+"""The pause in seconds after an accept that failed because no descriptor was left. The pause is
+needed because the client is still waiting, so an immediate retry would fail again.
 """
 RESUME_FRACTION = 1 / 4
-"""A pause lasts until this part of the burst is available, to avoid a wake-up for each request."""
+"""A pause lasts until this fraction of the burst is available, to avoid a wake-up for each request.
+"""
 
 
 @record
 class Timeouts:
     """Time limits of a connection.
 
-    `request_seconds` is for the destination to arrive, in an HTTP request or a TLS hello.
-    `connect_seconds` is for one of a host's addresses to answer. `idle_seconds` is the longest time
-    without a byte in either direction.
+    `request_seconds` is the time until an HTTP request or a TLS hello, which names the destination,
+    must have arrived. `connect_seconds` is the time until one of a host's addresses must have
+    answered. `idle_seconds` is the longest time without a byte in either direction.
     """
 
     request_seconds: float = 10.0
@@ -41,7 +42,9 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits the number of dials of all connections, not counting the first of each connection."""
+    """Limits the number of dials of all connections. The first dial of each connection does not
+    count.
+    """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:
         self._left = max_extra
@@ -93,7 +96,7 @@ class RateLimit:
         self._left -= count
 
     def pause_seconds(self) -> float:
-        """Return how long to accept no requests; 0 while the budget lasts."""
+        """Return how long to accept no requests. While the budget is not used up, return 0."""
         self._refill()
         if self._left >= 1:
             return 0.0

@@ -1,7 +1,7 @@
 """Check whether a target may connect to a destination, for both network engines.
 
 The gateway (Linux) and the HTTP proxies (macOS, Windows) call the same `DestinationCheck` at the
-same points. They dial only addresses that it returned, and the host's own proxy:
+same points. They dial only the addresses that the check returned, and the host's own proxy:
 
     allows              before any lookup: the name, or the address, and the port
     allows_hello        when a TLS client names a server
@@ -34,7 +34,9 @@ NO_PROXY = "no connection to the host's own proxy"
 
 @record
 class Destination:
-    """A name, or an address (then `host` is its text), and a port."""
+    """A host and a port. If the host is an address and not a name, `host` is the text of the
+    address.
+    """
 
     host: str
     port: int
@@ -45,16 +47,16 @@ class Destination:
 
 
 def address_destination(address: bytes, port: int) -> Destination:
-    """Return the destination of an address. All spellings of an address give the same one."""
+    """Return the destination of an address. It is the same for all spellings of the address."""
     plain = unmap(address)
     return Destination(host=format_address(plain), port=port, address=plain)
 
 
 class DestinationCheck:
-    """`admitted` are networks of the user's config to which allowed names may lead.
+    """`admitted` are networks of the user's config. Allowed names may resolve to addresses in them.
 
-    The host's own addresses, `host_addresses`, are never admitted. `synthetic` is the network of
-    the gateway's addresses for names.
+    The host's own addresses, `host_addresses`, are admitted only one by one. `synthetic` is the
+    network from which the gateway gives each name an address.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class DestinationCheck:
         self._tls_ports = tls_ports
 
     def allows(self, destination: Destination) -> bool:
-        """Return whether the policy allows a destination; if not, record the denial."""
+        """Return whether the policy allows a destination. If it does not, record the denial."""
         host, port, address = destination.host, destination.port, destination.address
         if address is not None:
             if self.rules.allows_address(address, port) is not None:
@@ -94,21 +96,24 @@ class DestinationCheck:
         return False
 
     def remedy(self, destination: Destination) -> str:
-        """Return the entry of `network.allow` for a destination; "" if an entry has no effect."""
+        """Return the entry of `network.allow` that would allow a destination, or "" if no entry
+        would.
+        """
         address = destination.address
         if address is not None and (address in self.synthetic or not is_admissible(address)):
             return ""
         return str(destination)
 
     def needs_hello(self, destination: Destination) -> bool:
-        """Return whether a client has to send a TLS hello before it may continue."""
+        """Return whether a client has to send a TLS hello before its data is sent to the server."""
         return destination.port in self._tls_ports
 
     def allows_hello(self, hello: Hello, destination: Destination) -> bool | None:
-        """Return whether a client with this hello may continue; None while the hello is incomplete.
+        """Return whether a client with this hello is allowed, or None while the hello is
+        incomplete.
 
-        A denial is recorded. A client that does not use TLS, or names no server, may continue,
-        because it reaches only the allowed host.
+        A denial is recorded. A client that does not use TLS, or whose hello names no server, is
+        allowed, because it reaches only the allowed host.
         """
         port = destination.port
         if hello.state == "incomplete":
@@ -132,7 +137,7 @@ class DestinationCheck:
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return the addresses of a destination that may be dialled; record the others as
+        """Return the addresses of a destination that may be dialled, and record the others as
         denials.
         """
         if not found:
@@ -163,7 +168,7 @@ def check_from_policy(
     environment: Mapping[str, str],
     denials: Denials,
 ) -> DestinationCheck:
-    """Build the check of one run. `environment` is the user's and may name a proxy."""
+    """Build the check of one run. `environment` is the user's, and may name a proxy."""
     return DestinationCheck(
         parse_rules(allow),
         denials,

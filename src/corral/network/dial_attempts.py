@@ -1,7 +1,7 @@
 """Choose the order and number of attempts to dial a host with several addresses (RFC 8305).
 
-Both engines use this: `gateway/dial.py` in its event loop, `http_proxy/dial.py` in a thread. The
-checked addresses are dialled as they are; the name is not looked up again.
+Both engines use this: `gateway/dial.py` in its event loop, `http_proxy/dial.py` in a thread. They
+dial the addresses that were checked, and do not look up the name again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAX_DIALLED = 8
 STAGGER_SECONDS = 0.25
-"""How long one address is tried before the next is tried as well."""
+"""How long one address is tried before the next address is tried at the same time."""
 
 
 class Attempts:
@@ -27,10 +27,10 @@ class Attempts:
         self._taken = 0
 
     def next(self, under_way: int) -> bytes | None:
-        """Return the next address to try besides those under way; None if there is none.
+        """Return the next address to try while `under_way` attempts are running, or None.
 
-        If None is returned although addresses are left, the budget is used up. Call this again
-        after a stagger.
+        None means that no address is left or that the budget is used up. If addresses are left,
+        call this again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):
@@ -39,7 +39,7 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Return the attempts that have ended to the budget."""
+        """Give the attempts that have ended back to the budget."""
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)
         self._taken = needed

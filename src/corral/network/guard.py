@@ -1,13 +1,14 @@
 """Refuse to dial addresses of the host, its neighbours and cloud services.
 
 This is the address guard. The owner of a DNS zone chooses its addresses, so an allowed name may
-lead to the host itself, to its neighbours or to a cloud's metadata service. The table is corral's
-own, because `ipaddress` calls ::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. If
-an address contains an IPv4 address, both are checked.
+resolve to an address of the host itself, of its neighbours or of a cloud's metadata service. corral
+has its own table of networks, because `ipaddress` calls ::127.0.0.1, 64:ff9b:1::a00:1,
+2002:7f00:1:: and fec0::1 global. If an IPv6 address contains an IPv4 address, both are checked.
 
-A network in the policy or in the user's config admits addresses if it is not larger than the
-guarded network around them. So 10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means
-the internet and admits none of them.
+The policy and the user's config can name networks whose addresses are admitted. A network admits a
+guarded address only if it is not larger than the guarded network that contains the address. So
+10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means the internet and admits no
+guarded address.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 @record
 class GuardedNetwork:
-    """A row of the table. The smallest network around an address decides. If its `why` is empty,
-    the embedded IPv4 address decides.
+    """A row of the table. The smallest network that contains an address decides. If the `why` of
+    this network is empty, the IPv4 address inside the address decides.
     """
 
     network: Network
@@ -35,7 +36,7 @@ class GuardedNetwork:
 
 # IANA's special-purpose registries, the multicast and reserved blocks, and metadata services.
 TABLE = (
-    ("0.0.0.0/8", "unspecified"),  # the kernel dials loopback for it
+    ("0.0.0.0/8", "unspecified"),  # the kernel dials loopback instead
     ("10.0.0.0/8", "private"),
     ("100.64.0.0/10", "shared by a carrier (CGNAT)"),
     ("127.0.0.0/8", "loopback"),
@@ -60,7 +61,7 @@ TABLE = (
     ("169.254.170.2", "metadata"),  # credentials of Amazon's containers
     ("169.254.170.23", "metadata"),
     ("192.0.0.192", "metadata"),  # Oracle
-    # Only 2000::/3 is global unicast. All other addresses are refused; some have their own reason.
+    # Only 2000::/3 is global unicast. All other addresses are refused, some with their own reason.
     ("::/3", "reserved"),
     ("4000::/2", "reserved"),
     ("8000::/1", "reserved"),
@@ -89,14 +90,14 @@ TABLE = (
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""A policy cannot admit these: they cannot be reached, or mean the host itself."""
+"""A policy cannot admit these addresses, because they cannot be reached or are the host itself."""
 
 
 _guarded_networks: list[GuardedNetwork] = []
 
 
 def guarded_networks() -> list[GuardedNetwork]:
-    """Return the table, smallest networks first. It is parsed at the first call, not at start."""
+    """Return the table, smallest networks first. The table is parsed at the first call."""
     if not _guarded_networks:
         _guarded_networks.extend(
             sorted(
@@ -109,7 +110,9 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """`remedy` is the address that a policy has to name to admit it; None if that does not help."""
+    """`remedy` is the address that a policy has to name to admit it, or None if no policy can admit
+    it.
+    """
 
     why: str
     remedy: bytes | None
@@ -118,7 +121,7 @@ class Refusal:
 def find_refusal(
     address: bytes, *, host_addresses: Container[bytes] = (), admitted: Iterable[Network] = ()
 ) -> Refusal | None:
-    """Return why this address must not be dialled; None if it may be."""
+    """Return why this address must not be dialled, or None if it may be dialled."""
     networks = tuple(admitted)
     for form in (address, *embedded_v4(address)):
         why = _why_refused(form, host_addresses, networks)
@@ -142,7 +145,9 @@ def is_metadata_service(address: bytes) -> bool:
 
 
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
-    """Return the smallest guarded network that contains the address, with at most `max_bits`."""
+    """Return the smallest guarded network that contains the address and has at most `max_bits`
+    bits.
+    """
     for guarded in guarded_networks():
         if guarded.network.bits <= max_bits and address in guarded.network:
             return guarded
@@ -157,23 +162,27 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # Loopback addresses are the host's own, but a network that admits loopback admits all of them.
+    # The host's own addresses have to be admitted one by one. Loopback is an exception: a network
+    # can admit all loopback addresses.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own"
     return None
 
 
 def embedded_v4(address: bytes) -> Iterator[bytes]:
-    """Yield the IPv4 addresses inside an IPv6 address, to which its packets would be delivered."""
+    """Yield the IPv4 addresses inside an IPv6 address. Its packets would be delivered to one of
+    these.
+    """
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")
-    compatible = head == 0 and address[12:15] != bytes(3)  # unlike :: and ::1
+    compatible = head == 0 and address[12:15] != bytes(3)  # not :: or ::1
     if compatible or head in {0xFFFF, 0x64FF9B << 64}:  # mapped, NAT64
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
-        # RFC 6052: the position depends on an unknown prefix length. An IPv4 address does not begin
-        # with a zero byte, so a position with a zero byte is part of the prefix.
+        # RFC 6052: the position of the IPv4 address depends on the length of the prefix, which is
+        # unknown. So each position counts, except those with a zero byte first, because an IPv4
+        # address of a host does not begin with zero.
         split = (address[6:8] + address[9:11], address[7:8] + address[9:12])
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
@@ -188,8 +197,8 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 class HostAddresses:
     """The current addresses of this host.
 
-    The kernel uses an address as the source of a packet to the same address only if it is its own.
-    `connect` on a datagram socket chooses the source address and sends nothing.
+    An address is the host's own if the kernel would use it as the source of packets to this same
+    address. `connect` on a datagram socket chooses the source address and sends nothing.
     """
 
     def __contains__(self, address: object) -> bool:

@@ -1,9 +1,9 @@
 """Parse the exceptions from the address guard in the user's config (`network.admit`).
 
-An exception does not allow a name. It is a network to which allowed names may resolve. It applies
-to every run and every allowed name, so entries are restricted. None may be larger than its guarded
-network, loopback and link-local addresses are admitted one by one, and services that give out a
-cloud's credentials are never admitted.
+An exception does not allow a name. It is a network, and allowed names may resolve to addresses in
+it. It applies to every run and every allowed name, so the entries are restricted. No entry may be
+larger than its guarded network, loopback and link-local addresses are admitted one by one, and
+services that give out a cloud's credentials are never admitted.
 """
 
 from corral.network.addresses import Network, parse_network
@@ -36,7 +36,7 @@ def parse_admitted(text: str) -> Network:
 
 
 def format_warning(network: Network) -> str:
-    """Return the warning that every run with an allowlist prints about this entry; often ""."""
+    """Return the warning that every run with an allowlist prints about this entry, or ""."""
     guarded = find_guarded(network.address, network.bits)
     if guarded is None or guarded.why not in ADDRESS_BY_ADDRESS:
         return ""

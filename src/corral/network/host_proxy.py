@@ -1,7 +1,8 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
-A host behind such a proxy often cannot look up names, so the proxy gets the name. Names are checked
-as usual. The address guard checks only addresses that the target itself asked for.
+A host behind such a proxy often cannot look up names, so the proxy looks up the name. The policy
+has to allow the name as usual. The address guard checks an address only if the target itself named
+it, because corral does not know the addresses that the proxy finds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""These are never reached through the proxy, where they would mean the proxy's own loopback."""
+"""Connections to these never go through the proxy, where they would reach the proxy's own loopback.
+"""
 
 
 @record
@@ -46,7 +48,9 @@ class Proxy:
 
 
 def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names. Raise ValueError if corral cannot use it."""
+    """Return the proxy that the environment names. Raise ValueError if corral cannot use this
+    proxy.
+    """
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:
         return None
@@ -119,7 +123,7 @@ def build_connect_request(proxy: Proxy, host: str, port: int) -> bytes:
 
 
 def parse_connect_reply(data: bytes) -> bytes | None:
-    """Return the bytes after the proxy's reply; None while the reply is incomplete.
+    """Return the bytes after the proxy's reply, or None while the reply is incomplete.
 
     Raise ValueError if the proxy refuses the connection.
     """

@@ -6,10 +6,10 @@
 
 A name consists of letter-digit-hyphen labels. Text that a resolver or a C library could read as
 another host (decimal and octal addresses, NUL, trailing dots, other scripts) is refused. An
-international name must be written in its xn-- form: the two standards for encoding it (IDNA 2003
-and 2008) lead to different hosts, and different letters may look alike.
+international name must be written in its xn-- form, because the two standards for encoding it (IDNA
+2003 and 2008) give the names of different hosts, and because different letters may look alike.
 
-`Rules` is the allowlist. Everything else is denied, so an empty allowlist allows nothing.
+`Rules` is the allowlist. What no entry allows is denied, so an empty allowlist allows nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,13 @@ MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
 """The ports of an entry that names none: those of web servers."""
 MAX_PORTS = 64
-"""The number of ports in the whole allowlist. Each needs a listener in the sandbox."""
+"""The largest number of ports in the whole allowlist. It is limited because each port needs a
+listener in the sandbox.
+"""
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
-"""The gateway's own addresses for names. They cannot be allowed as addresses."""
+"""The network from which the gateway gives each name an address. No entry can allow these
+addresses.
+"""
 
 
 @record
@@ -65,9 +69,9 @@ class Rules:
     ports: frozenset[int]
 
     def matches(self, name: str) -> tuple[AllowEntry, ...]:
-        """Return the entries for this name at any port. Its own entries come before wildcards."""
-        # `lower` turns some letters of other scripts into ASCII, for example the Kelvin sign into
-        # k.
+        """Return the entries for this name, whatever their ports. Wildcard entries come last."""
+        # Other names are refused before `lower`, which turns some letters into ASCII, for example
+        # the Kelvin sign into k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -82,7 +86,7 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry of a network that contains this address."""
+        """Return an entry whose network contains this address and which has this port."""
         address = unmap(address)
         for network, item in self.networks:
             if address in network and item.has_port(port) and address not in SYNTHETIC:
@@ -95,7 +99,7 @@ class Rules:
 
 
 def parse_rules(texts: Iterable[str]) -> Rules:
-    """Parse entries of `network.allow`. Raise ValueError if one is invalid."""
+    """Parse entries of `network.allow`. Raise ValueError if an entry is invalid."""
     items = tuple(dict.fromkeys(map(parse_entry, texts)))
     names: dict[str, tuple[AllowEntry, ...]] = {}
     under: dict[str, tuple[AllowEntry, ...]] = {}
@@ -114,7 +118,9 @@ def parse_rules(texts: Iterable[str]) -> Rules:
 
 
 def _parse_unmapped(host: str) -> Network:
-    """Parse a network. A network of mapped addresses becomes one of IPv4 addresses."""
+    """Parse a network. Convert a network of mapped addresses into the network of the IPv4
+    addresses.
+    """
     network = parse_network(host)
     address = unmap(network.address)
     if len(address) == len(network.address) or network.bits < 96:
@@ -123,7 +129,7 @@ def _parse_unmapped(host: str) -> Network:
 
 
 def is_host_name(name: str) -> bool:
-    """Return whether `parse_entry` accepts this as a name in lower case."""
+    """Return whether `parse_entry` accepts `name`, which is in lower case, as a host name."""
     if len(name) > MAX_NAME_LENGTH or not name.isascii() or _looks_like_v4(name):
         return False
     try:
@@ -140,7 +146,7 @@ def format_host_port(host: str, port: int) -> str:
 
 
 def parse_entry(text: str) -> AllowEntry:
-    """Parse an entry of `network.allow`; its `str` is the canonical spelling."""
+    """Parse an entry of `network.allow`. The `str` of the result is the canonical spelling."""
     if not text:
         raise ValueError("an empty destination")
     if not text.isascii():
@@ -213,13 +219,17 @@ def _check_label(label: str, text: str) -> None:
 
 
 def _looks_like_v4(host: str) -> bool:
-    """Return whether a resolver could read this as an address: decimal, octal, hex, short."""
+    """Return whether a resolver could read a host as a decimal, octal, hexadecimal or short
+    address.
+    """
     last = host.rpartition(".")[2]
     return is_digits(last) or (last.startswith("0x") and HEX.issuperset(last[2:]))
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. Counting stops soon after `max_ports`."""
+    """Return the ports of these entries. If there are more than `max_ports`, return only some of
+    them.
+    """
     found: set[int] = set()
     for text in entries:
         for low, high in parse_entry(text).ports:

@@ -1,7 +1,7 @@
 """Read the server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3) without a TLS library.
 
 The parser is strict: a hello that two parsers could interpret differently is malformed. The name is
-only the client's claim; the server may serve other names too.
+only what the client claims: the server may serve other names too.
 """
 
 from corral.record import record
@@ -19,9 +19,13 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""A hello with post-quantum keys has two kilobytes. One with many tickets has a few more."""
+"""A hello with post-quantum keys has two kilobytes. A hello with many session tickets has a few
+more.
+"""
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
-"""The limit of bytes that are read without a verdict. It is larger because records may be small."""
+"""The limit of bytes that are read before the hello is complete. It is larger than MAX_HELLO_BYTES,
+because a hello may be in many small records, each with a header.
+"""
 MAX_NAME_LENGTH = 255
 
 
@@ -62,10 +66,11 @@ class _Reader:
 
 
 class HelloReader:
-    """Reads the first bytes of a connection as they arrive, until there is a verdict.
+    """Reads the first bytes of a connection as they arrive, until the hello is complete or
+    malformed.
 
-    `data` has all bytes so far. No byte is parsed twice, so a target cannot waste time by sending
-    single bytes in records of one byte.
+    `data` has all bytes so far. Each record is parsed only once, so a target cannot keep corral
+    busy by sending many small records.
     """
 
     def __init__(self) -> None:
@@ -90,7 +95,7 @@ class HelloReader:
         return Hello(state="no name") if name is None else Hello(state="name", name=name)
 
     def _next_records(self) -> bytes | None:
-        """Return the ClientHello without its header; None while it is incomplete."""
+        """Return the ClientHello without its header, or None while it is incomplete."""
         while (content := self._next_record()) is not None:
             self._message += content
             if self._message[0] != CLIENT_HELLO:
@@ -133,7 +138,7 @@ def _foreign(data: bytearray) -> Hello:
 
 def _server_name(message: bytes) -> str | None:
     hello = _Reader(message)
-    if hello.number(1) != 3:  # the major version of every TLS
+    if hello.number(1) != 3:  # the major version, which is 3 in every version of TLS
         raise _MalformedError
     hello.take(1 + 32)  # minor version, random
     if len(hello.vector(1)) > 32:  # session
@@ -160,7 +165,9 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Return the only name. Several names are refused, because parsers choose different ones."""
+    """Return the name in a server name extension. Several names are refused, because parsers choose
+    different ones.
+    """
     extension = _Reader(content)
     names = _Reader(extension.vector(2))
     kind = names.number(1)

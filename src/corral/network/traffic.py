@@ -7,7 +7,9 @@ MAX_HOSTS = 4096
 
 @record
 class Traffic:
-    """Totals for one name or address: `up` from the target, `down` to it, in bytes."""
+    """Totals for one name or address. `up` is the bytes from the target, `down` the bytes to the
+    target.
+    """
 
     connections: int = 0
     failed: int = 0
@@ -22,7 +24,7 @@ def count_connection(
     wildcard.
     """
     if host not in sums and len(sums) >= MAX_HOSTS:
-        host = ""  # stands for all other hosts
+        host = ""  # the totals of all other hosts
     before = sums.get(host, Traffic())
     sums[host] = Traffic(
         connections=before.connections + 1,

@@ -1,7 +1,8 @@
 """Handle one connection of the target, from its accept to its end.
 
-Each stage calls the next: the TLS hello if needed, the lookup, the address guard, the dial, the
-reply of the host's proxy if there is one, the copying.
+A connection goes through these stages, and each stage calls the next: read the TLS hello if it is
+needed, look up the name, check the addresses with the address guard, dial, read the reply of the
+host's proxy if there is one, and copy.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""The size of the kernel's receive buffer beyond MANY_CONNECTIONS. The default is megabytes for
-each connection, and a target may open hundreds that it never reads.
+"""The size of a socket's receive buffer if there are more than MANY_CONNECTIONS. By default the
+kernel would use megabytes for each connection, and a target may open hundreds of connections that
+it never reads.
 """
 
 
@@ -100,7 +102,9 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read which server the client wants. A client that sends nothing has to wait."""
+        """Read the name of the server that the client wants. Until the client sends it, do not
+        connect.
+        """
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:
@@ -181,7 +185,7 @@ class Connection:
         except OSError:
             whole = False
         if not whole:
-            self._fail()  # the buffer of a new socket has room for any request
+            self._fail()  # a request fits into a new socket's buffer, so the connection has failed
             return
         self._start_timer(self._context.timeouts.connect_seconds)
         self._context.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))
@@ -206,8 +210,8 @@ class Connection:
     def _start_copy(self, server: _socket.socket, from_server: bytes) -> None:
         try:
             for end in (self._client, server):
-                # Nagle's delay is useless, because the sender has already decided which bytes
-                # belong together.
+                # Turn off Nagle's delay, because the sender has already decided which bytes belong
+                # together.
                 end.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                 end.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
         except OSError:

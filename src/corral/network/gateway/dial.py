@@ -50,7 +50,7 @@ class Dial:
         self._finish(None)
 
     def _try_next(self) -> None:
-        """Start one more attempt, with the first address for which that is possible."""
+        """Start one more attempt, with the first address to which a socket can start to connect."""
         if self._stagger is not None:
             self._stagger.cancel()
         attempts = self._attempts
@@ -87,7 +87,7 @@ class Dial:
         try:
             trial.getpeername()
         except OSError:
-            return  # a spurious wake-up
+            return  # the socket is not connected yet
         self._finish(self._release(trial))
 
     def _release(self, trial: _socket.socket) -> _socket.socket:

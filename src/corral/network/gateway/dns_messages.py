@@ -1,7 +1,7 @@
 """Parse DNS queries strictly and build answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
 
-A query has one question and at most one OPT record. Compression pointers are refused: they could
-form loops, and a query has no earlier name to which they could point.
+A query has one question and at most one OPT record. Compression pointers are refused, because they
+could form loops, and because a query has no earlier name to which they could point.
 """
 
 from __future__ import annotations
@@ -25,9 +25,13 @@ OPCODE = 0x7800
 MAX_NAME_LENGTH = 255
 MAX_LABEL_LENGTH = 63
 MAX_QUERY_BYTES = 4096
-"""A question and its OPT record with cookies and padding need a few hundred bytes."""
+"""This is more than enough: a question and its OPT record with cookies and padding need a few
+hundred bytes.
+"""
 PAYLOAD = 1232
-"""The largest UDP message that is announced. It fits every network path (DNS flag day 2020)."""
+"""The largest UDP message that corral announces. A message of this size fits into a packet on every
+network path (DNS flag day 2020).
+"""
 QUESTION_POINTER = b"\xc0\x0c"
 TTL = 300
 PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -43,7 +47,9 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """A parsed query. `name` is in lower case; all except letters, digits, `-`, `_` is escaped."""
+    """A parsed query. `name` is in lower case. All characters except letters, digits, `-` and `_`
+    are escaped.
+    """
 
     id: int
     flags: int
@@ -102,12 +108,12 @@ def parse_name(data: bytes, start: int) -> tuple[str, int]:
 
 
 def escape_label(label: bytes) -> str:
-    """Escape as in zone files, because a dot inside a label does not separate labels."""
+    """Escape a label as in zone files, because a dot inside a label does not separate labels."""
     return "".join(chr(byte) if byte in PLAIN else f"\\{byte:03d}" for byte in label.lower())
 
 
 def parse_opt(data: bytes, start: int) -> tuple[int, int]:
-    """Return the EDNS version, and the position of the record's end."""
+    """Parse an OPT record. Return its EDNS version, and the position of its end."""
     if len(data) < start + 11:
         raise MalformedError(FORMERR, "the additional record is truncated")
     root, kind, _payload, ttl, length = struct.unpack_from("!BHHIH", data, start)
@@ -129,7 +135,9 @@ def build_answer(query: Query, code: int, answers: Sequence[Answer] = ()) -> byt
 
 
 def build_error(data: bytes, code: int) -> bytes | None:
-    """Build the answer to a message that could not be parsed; None if it was not a query."""
+    """Build the answer to a message that could not be parsed. If the message is not a query, return
+    None.
+    """
     if len(data) < HEADER.size:
         return None
     number, flags = struct.unpack_from("!HH", data)
@@ -146,7 +154,7 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a stream into messages, each after its length in two bytes."""
+    """Splits a stream into messages. Two bytes before each message are its length."""
 
     def __init__(self) -> None:
         self.buffer = b""

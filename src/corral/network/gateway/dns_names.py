@@ -2,9 +2,9 @@
 
 An allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
 address is a connection to that name. The name has only an A record. Queries for other types get an
-empty answer, after which every client uses the A record at once. A name that is not allowed does
-not exist, and the denial is recorded. The answer is not REFUSED, because musl's resolver would wait
-and ask again.
+empty answer, so that clients use the A record at once. For a name that is not allowed the answer is
+"no such name", and the denial is recorded. The answer is not REFUSED, because then musl's resolver
+would wait and ask again.
 """
 
 from corral.denials.records import allow_net
@@ -28,14 +28,18 @@ class Names:
         self._names: dict[bytes, str] = {}
 
     def destination(self, address: bytes, port: int) -> Destination:
-        """Return the destination of an address: a name, if the address is synthetic."""
+        """Return the destination of an address. If the address is synthetic, the destination has
+        its name.
+        """
         name = self._names.get(address)
         if name is None:
             return address_destination(address, port)
         return Destination(host=name, port=port)
 
     def assign_address(self, name: str) -> bytes | None:
-        """Return the address of an allowed name, a new one if necessary; None if none is left."""
+        """Return the address of an allowed name. If it has none, assign one. If none is left,
+        return None.
+        """
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
             first = int.from_bytes(self.check.synthetic.address, "big")
@@ -45,7 +49,7 @@ class Names:
         return found
 
     def respond(self, data: bytes) -> bytes | None:
-        """Return the answer to a message; None if the message gets no answer."""
+        """Return the answer to a message, or None if the message gets no answer."""
         try:
             query = dns.parse_query(data)
         except dns.MalformedError as error:
@@ -59,7 +63,7 @@ class Names:
     def _answer(self, query: dns.Query) -> bytes:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
-        # RFC 6761. This is the sandbox's own loopback, not the host's.
+        # RFC 6761: these names are the sandbox's own loopback, not the host's.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)
             found = () if own is None else (dns.Answer(kind=query.kind, data=own),)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Pair(Protocol):
-        """The socket that the target has instead of a datagram socket. If `is_resolver`, its
-        datagrams are queries; otherwise they are refused.
+        """The end of a socket pair that the target has instead of a datagram socket. If
+        `is_resolver`, its datagrams are queries, and otherwise they are refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 BATCH = 64
 """The number of datagrams that are answered before other clients get their turn."""
 BURST, RATE = 256, 2048
-"""Limits for the queries of all clients, at once and per second. Datagrams wait in the kernel's
-buffer; those beyond it are lost.
+"""Limits for the queries of all clients, at once and per second. Further datagrams wait in the
+kernel's buffer, and are lost if the buffer is full.
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128
-"""The target's datagram sockets, if each is one end of a pair."""
+"""The number of datagram sockets that the target may have, if each is one end of a pair."""
 IDLE_SECONDS = 10.0
 """The time in seconds that a TCP client may be silent."""
 
 
 class DnsServer:
-    """Closes its sockets at the end. A query is dropped once it is answered."""
+    """Answers queries, and closes its sockets at the end."""
 
     def __init__(
         self, loop: event_loop.Loop, names: Names, *, udp: int = -1, tcp: int = -1
@@ -61,7 +61,7 @@ class DnsServer:
             self.inputs.close(end)
 
     def add_pair(self, end: _socket.socket, pair: "Pair") -> None:
-        """Take over the supervisor's end of a datagram socket of the target."""
+        """Serve a pair. `end` is the supervisor's end of it, and the target has the other end."""
         if len(self._pairs) >= MAX_PAIRS:
             end.close()
             raise OSError(errno.EMFILE, "too many datagram sockets")
@@ -111,9 +111,9 @@ class DnsServer:
             self.inputs.count_requests(1)
 
     def _answer_datagram(self, end: _socket.socket) -> bool:
-        """Answer a datagram; return whether the pair stays open. A datagram to another destination
-        is not read, so that the target's end fails with ECONNRESET instead of waiting for an
-        answer.
+        """Answer a datagram, and return whether the pair stays open. If the datagram is for another
+        destination, it is not removed from the socket, so that the target's end fails with
+        ECONNRESET when the pair is closed, instead of waiting for an answer.
         """
         pair = self._pairs[end]
         peek = 0 if pair.is_resolver() else _socket.MSG_PEEK
@@ -162,7 +162,7 @@ class _Stream:
             answers = [self._server.names.respond(item) for item in self._framing.feed(chunk)]
             self._server.inputs.count_requests(1 + len(answers))
             reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
-            # A client that does not read its answers is dropped.
+            # A reply that is sent only in part breaks the framing, so the client is then dropped.
             whole = client.send(reply) == len(reply) if reply else True
         except BlockingIOError:
             return

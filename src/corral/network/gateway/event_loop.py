@@ -1,7 +1,7 @@
 """Run handlers for descriptors and timers in an event loop that the caller drives.
 
-The loop never waits. `fileno()` becomes readable when a handler has to run; `deadline()` is the
-time of the next timer.
+The loop never waits. When `fileno()` becomes readable, or at the time that `deadline()` returns,
+the caller calls `run_ready()`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 IN, OUT = 1, 4
 BATCH = 64
 NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Errors of `accept` when no client is waiting any more."""
+"""Errors of `accept` which mean that no client is waiting any more."""
 
 
 class Timer:
@@ -59,7 +59,7 @@ class Loop:
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
         """Call `handler` whenever the descriptor is ready."""
         if mask == 0:
-            self.forget(fd)  # otherwise the kernel would still report hang-ups
+            self.forget(fd)  # with an empty mask the kernel would still report hang-ups
             return
         known = self._watched.get(fd)
         if known is None:
@@ -69,15 +69,16 @@ class Loop:
         self._watched[fd] = mask, handler
 
     def forget(self, fd: int) -> None:
-        """Stop watching. Call this before closing the descriptor, because its number will be
-        reused.
+        """Stop watching a descriptor. Call this before closing the descriptor, because its number
+        will be reused.
         """
         if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
-            # Short connections cancel their timers long before the timers are due.
+            # Remove cancelled timers, because short connections cancel their timers long before
+            # they are due.
             live = [timer for timer in self._timers if timer.call is not None]
             if len(live) * 2 < len(self._timers):
                 heapq.heapify(live)
@@ -87,7 +88,7 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """Return the time of `clock` at which `run_ready` must be called; None if no timer is
+        """Return the time of `clock` at which `run_ready` must be called, or None if no timer is
         set.
         """
         while self._timers and self._timers[0].call is None:
@@ -120,9 +121,10 @@ class Loop:
 
 
 class Inputs:
-    """Sockets that are read together, except while stopped or paused.
+    """Sockets that are all read, or all not read while the inputs are stopped or paused.
 
-    Data that arrives meanwhile waits in the kernel. Requests beyond `rate_limit` cause a pause.
+    Data that arrives during a pause waits in the kernel. Requests beyond `rate_limit` cause a
+    pause.
     """
 
     def __init__(self, loop: Loop, rate_limit: RateLimit | None = None) -> None:
@@ -150,7 +152,9 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Read again. During a pause, reading starts at the end of the pause."""
+        """Start to read again. During a pause do nothing, because reading starts when the pause
+        ends.
+        """
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():
@@ -173,13 +177,14 @@ class Inputs:
         self.start()
 
     def accept(self, listener: _socket.socket) -> _socket.socket | None:
-        """Return the next connection as a non-blocking socket; None if there is none now."""
+        """Return the next connection as a non-blocking socket, or None if no client is waiting."""
         try:
-            # `socket.accept` calls this method too, but importing `socket` is too slow.
+            # `socket.accept` calls this private method too. It is called directly, because
+            # importing `socket` is too slow.
             fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
         except OSError as error:
-            # Usually no descriptor is free. The client is still waiting, so an immediate retry
-            # would be an endless loop.
+            # The usual cause is that no descriptor is free. The client is still waiting, so without
+            # a pause the loop would retry at once, again and again.
             if error.errno not in NO_CLIENT:
                 self.pause(ACCEPT_RETRY_SECONDS)
             return None

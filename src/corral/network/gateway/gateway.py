@@ -1,10 +1,11 @@
-"""Accept the target's connections in an allowlist run, check them, dial and copy.
+"""Accept the target's connections in a run with an allowlist, check them, dial their destinations,
+and copy the data.
 
 The gateway is part of the supervisor, outside the sandbox. Its listeners are in the target's
-network namespace, where every address leads to them. The local address of an accepted socket is the
-target's destination, so no data of the target is used as an address. Without namespaces it has no
-listeners; the socket broker asks it about an address (`find_destination`) and passes it the
-connections (`admit`).
+network namespace, where connections to every address arrive at them. The local address of an
+accepted socket is the target's destination, so no data of the target is used as an address. Without
+namespaces the gateway has no listeners. Then the socket broker asks it about an address
+(`find_destination`) and gives it the connections (`admit`).
 
     gateway = Gateway(DestinationCheck(...), listeners=[...], dns_udp=..., dns_tcp=...)
     poll(gateway.fileno(), until gateway.deadline()) -> gateway.run_ready(); gateway.close()
@@ -40,11 +41,11 @@ MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
 """The number of connections that are accepted before other inputs get their turn."""
 MAX_FAILED = 256
-"""The limit for connections without data (refused or empty): the number at once, and then per
-second.
+"""The limit for connections that transfer no data, because they are denied or fail: the number at
+once, and then per second.
 """
 MAX_WAITING = 256
-"""The number of the socket broker's connections that may wait for others to end."""
+"""The number of the socket broker's connections that may wait until other connections end."""
 OTHER_DESCRIPTORS = 128
 """Descriptors for the supervisor itself, DNS clients and lookups."""
 
@@ -140,7 +141,7 @@ class Gateway:
             self._open(client, destination)
 
     def find_destination(self, address: bytes, port: int) -> Destination | None:
-        """Return the destination of a connection to an address; None if the connection is
+        """Return the destination of a connection to an address, or None if the connection is
         denied.
         """
         destination = self.names.destination(address, port)

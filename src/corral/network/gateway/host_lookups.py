@@ -1,8 +1,9 @@
 """Look up names as programs of this host do, without blocking the event loop.
 
 Only the C library supports everything that an administrator may have configured: /etc/hosts,
-nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. They start
-with the first lookup and die with the supervisor. A child that hangs is ended by its alarm.
+nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. The first
+child starts with the first lookup, and all children die with the supervisor. A child whose lookup
+takes too long is killed by its alarm.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
     Lookup = Callable[[str], Sequence[bytes]]
     Done = Callable[[tuple[bytes, ...]], None]
 else:
-    from _collections import deque  # `collections` itself takes a millisecond
+    from _collections import deque  # importing `collections` takes a millisecond
 
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10
-"""The time limit of one lookup. The C library waits five seconds for each of two servers."""
+"""The time limit of one lookup. It is enough for two servers, because the C library waits five
+seconds for each.
+"""
 MAX_REPLY_BYTES = 4096
 SIGKILL = 9
 
@@ -54,7 +57,9 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Call `done` later with the addresses, if any. Raise OSError if no process can start."""
+        """Look up a name, and call `done` later with its addresses, if any. Raise OSError if no
+        process can be started.
+        """
         if name in self._asked:
             self._asked[name].append(done)
             return
@@ -63,7 +68,7 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Other callers are still served by a child, or got the same error.
+            # Only this caller gets the error: if other callers wait, a child serves them.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]
@@ -102,7 +107,7 @@ class Lookups:
             os.kill(child.pid, SIGKILL)
             os.waitpid(child.pid, 0)
         except (ProcessLookupError, ChildProcessError):
-            pass  # the program that uses corral ignores SIGCHLD
+            pass  # the program that uses corral ignores SIGCHLD, so the kernel has reaped the child
 
     def _start(self) -> LookupProcess:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -130,7 +135,8 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # One child is kept for the next name. A child that sent no reply is dead.
+        # End a child that is not needed, but keep one for the next name. A child without a reply is
+        # dead.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:

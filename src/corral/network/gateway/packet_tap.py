@@ -1,8 +1,9 @@
-"""Record the target's packets to ports without a listener, with a tap on its loopback.
+"""Record the target's packets to ports on which no listener waits, with a packet socket (the tap)
+on the target's loopback.
 
-The target's packets never leave that loopback, so the tap only records. It records each TCP SYN to
-a port that no rule has, and all datagrams. The target's own traffic on 127.0.0.0/8 and ::1 is not
-recorded.
+The tap only records and denies nothing, because the target's packets never leave that loopback. It
+records each TCP SYN to a port that no entry of the allowlist has, and all datagrams. The target's
+own traffic on 127.0.0.0/8 and ::1 is not recorded.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
 HEADERS = 128
 BATCH = 64
 BURST, RATE = 128, 256
-"""Limits for the packets read, at once and per second, so that a flood cannot keep the host
-busy.
+"""Limits for the packets that are read, at once and per second, so that a flood cannot keep the
+host busy.
 """
 PACKET_OUTGOING = 4
 TCP, UDP = 6, 17
 SYN, ACK = 0x02, 0x10
-# linux/bpf_common.h: code, jump if true, jump if false, constant. Without this filter, all traffic
-# of the gateway would wake the supervisor. Jump 16 drops a packet, 17 passes its headers.
+# A program in classic BPF (linux/bpf_common.h), with a line for each instruction: code, jump if
+# true, jump if false, constant. Without this filter, all traffic of the gateway would wake the
+# supervisor. Instruction 16 drops a packet, and instruction 17 accepts its headers.
 FILTER = (
     (0x30, 0, 0, 0xFFFFF004),  # the packet's direction (SKF_AD_PKTTYPE)
     (0x15, 14, 0, PACKET_OUTGOING),
@@ -62,7 +64,7 @@ class Tap:
         self, fd: int, names: Names, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._packets = _socket.socket(fileno=fd)
-        # The kernel's filter passes only first packets, but the parser does not rely on that.
+        # The filter accepts only datagrams and TCP SYNs, but the parser does not rely on that.
         linux_sockets.attach_filter(self._packets.fileno(), FILTER)
         self._names = names
         self._loop = loop = event_loop.Loop(clock)
@@ -81,7 +83,8 @@ class Tap:
                 packet, sender = self._packets.recvfrom(HEADERS)
             except OSError:
                 return count
-            # Each packet is seen twice, outgoing and incoming.
+            # The socket receives each packet twice, as outgoing and as incoming, so skip the
+            # outgoing one.
             if sender[2] != PACKET_OUTGOING and (found := parse_first_packet(packet)):
                 self._record(*found)
         return BATCH
@@ -98,7 +101,7 @@ class Tap:
 
 
 def parse_first_packet(packet: bytes) -> tuple[int, bytes, int] | None:
-    """Return (protocol, address, port) of a datagram or a TCP SYN; None for any other packet."""
+    """Return (protocol, address, port) of a datagram or a TCP SYN, or None for any other packet."""
     if len(packet) < 20:
         return None
     if packet[0] >> 4 == 4:

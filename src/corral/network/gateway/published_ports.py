@@ -30,7 +30,9 @@ MAX_CONNECTIONS = 256
 
 
 class PublishedPorts:
-    """Owns the listeners, by port of the target. The caller drives it like the gateway."""
+    """Owns the listener for each published port of the target. The caller drives it like the
+    gateway.
+    """
 
     def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:
         self._dialer = dialer

@@ -1,8 +1,9 @@
 """Record refused connections to the sandbox's own loopback.
 
-The target usually wants a service of the host, but the sandbox has its own loopback. The kernel's
-filter passes only resets that answer a refused connection. The sender of a reset is the address
-that the target wanted.
+They are recorded because the target usually wants a service of the host, but the sandbox has its
+own loopback. A raw socket receives the kernel's answers: its filter accepts only TCP resets that
+answer a refused connection. The sender of such a reset is the address to which the target wanted to
+connect.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 BATCH = 64
 BURST, RATE = 128, 256
-"""Limits for the resets read, at once and per second."""
+"""Limits for the resets that are read, at once and per second."""
 HEADERS = 128
 WHY = "nothing listens there inside; the sandbox does not share the host's loopback"
 
@@ -49,7 +50,7 @@ class RefusedConnections:
                 packet, sender = one.recvfrom(HEADERS)
             except OSError:
                 return count
-            # An IPv4 raw socket receives the IP header as well.
+            # An IPv4 raw socket receives the IP header as well, so the TCP header starts after it.
             start = (packet[0] & 0xF) * 4 if one.family == _socket.AF_INET else 0
             self._record(str(sender[0]).partition("%")[0], packet[start : start + 2])
         return BATCH

@@ -1,8 +1,9 @@
 """Copy between two sockets in both directions, through pipes in the kernel if possible.
 
 A direction writes what it has read before it reads again, so a slow reader slows down its sender.
-The end of one direction is passed on, and the other continues. A direction has a pipe only while
-bytes are in it, so an idle connection needs only two descriptors and no memory.
+When one direction ends, its end is sent to the reader, and the other direction continues. A
+direction has a pipe only while bytes are in it, so an idle connection needs only two descriptors
+and no memory.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 20
 COPY_BYTES = 1 << 14
-"""The size of a read without a pipe. It is small because every connection may keep one."""
+"""The size of a read without a pipe. It is small because every connection may have this many bytes
+in memory.
+"""
 MAX_PIPES = 128
 MAX_LARGE_PIPES = 16
-"""The first pipes have BLOCK_BYTES, the others the kernel's default size. This limits the memory
-that a target which does not read can occupy.
+"""This many pipes have the size BLOCK_BYTES, and all others have the kernel's default size. This
+limits the memory that is used for a target which does not read.
 """
 MAX_FREE_PIPES = 4
 ROUNDS = 4
-"""How often one direction may continue before others get their turn."""
+"""How many times one direction may read before other directions get their turn."""
 FEW_BYTES = 4096
-"""A read of fewer bytes is rarely followed by more."""
+"""After a read of fewer bytes do not read again, because there are rarely more bytes."""
 F_SETPIPE_SZ = 1031
 FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 ERRORS = 0x008 | 0x010
@@ -88,7 +91,9 @@ class Pipes:
 
 
 class Direction:
-    """Copies from one socket to another. `stuck` bytes were read and not yet written."""
+    """Copies from one socket to another. `stuck` is the number of bytes that were read but not yet
+    written.
+    """
 
     def __init__(
         self, source: _socket.socket, sink: _socket.socket, pipes: Pipes, head: bytes
@@ -130,7 +135,7 @@ class Direction:
         self._in_pipe = 0
 
     def _drain(self) -> bool:
-        """Write the bytes that were read before; return False if some are left."""
+        """Write the bytes that were read before, and return False if some are left."""
         try:
             while self._unsent:
                 sent = self.sink.send(self._unsent)
@@ -143,14 +148,14 @@ class Direction:
         except BlockingIOError:
             return False
         except OSError:
-            # The peer has stopped reading, but it may still send in the other direction.
+            # End only this direction: the peer has stopped reading, but it may still send.
             self.close()
             return False
         self._return_pipe()
         return True
 
     def _fill(self) -> bool:
-        """Read once; return False if nothing can be read now."""
+        """Read once, and return False if nothing can be read now."""
         self._pipe = self._pipes.borrow()
         try:
             if self._pipe is None:
@@ -167,7 +172,7 @@ class Direction:
         except OSError as error:
             if self._pipe is None or error.errno not in UNSPLICED:
                 raise
-            # splice is missing in the kernel or forbidden by an outer seccomp filter: use no more
+            # The kernel has no splice, or a seccomp filter around corral denies it, so use no more
             # pipes.
             self._pipes.max_pipes = 0
             self._return_pipe()
@@ -180,7 +185,7 @@ class Direction:
 
 
 class SplicedCopy:
-    """Copies between a client and a server until both directions have ended; then calls `done`."""
+    """Copies between a client and a server. Calls `done` when both directions have ended."""
 
     def __init__(
         self,
@@ -239,7 +244,7 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Watch a socket for the direction that reads from it and for the one that writes to it."""
+        """Watch the socket from which `reading` reads and to which `writing` writes."""
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:
             mask |= event_loop.OUT

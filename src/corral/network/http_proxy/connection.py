@@ -1,4 +1,4 @@
-"""Handle one connection to an HTTP proxy: its request, the checks, then the copying."""
+"""Handle one connection to an HTTP proxy: read its request, check it, then copy."""
 
 import hmac
 import socket
@@ -12,8 +12,8 @@ from corral.network.tls_hello import HelloReader
 
 
 class Stream(Protocol):
-    """The client's end. All methods raise OSError if the connection is lost; `recv` may time
-    out.
+    """The connection to the client. All methods raise OSError if the connection is lost, and `recv`
+    raises TimeoutError after `timeout` seconds.
     """
 
     def recv(self, timeout: float, /) -> bytes: ...
@@ -23,7 +23,9 @@ class Stream(Protocol):
 
 
 class Copy(Protocol):
-    """Copies in both directions until both have ended. `up` and `down` are the bytes copied."""
+    """Copies in both directions until both have ended. `up` and `down` are the numbers of bytes
+    copied.
+    """
 
     up: int
     down: int
@@ -32,7 +34,7 @@ class Copy(Protocol):
 
 
 class Connection:
-    """Serves one client. If there is a password, the client has to send it."""
+    """Serves one client. If `password` is not empty, the client has to send it."""
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class Connection:
         self._reached_server = False
 
     def serve(self) -> None:
-        """Serve until the connection ends; reset the client after an error."""
+        """Serve until the connection ends. After an error reset the connection to the client."""
         try:
             self._serve()
         except (OSError, ValueError):
@@ -59,7 +61,7 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long this connection's slot stays occupied after `serve`."""
+        """Return how long no other connection may use this connection's slot after `serve`."""
         return 0.0 if self._reached_server else self._out.count_failed()
 
     def _serve(self) -> None:
@@ -68,7 +70,7 @@ class Connection:
         except RefusedError as error:
             self._answer("400 Bad Request", str(error))
             return
-        # The password is checked first, so that a process outside the run learns nothing of its
+        # The password is checked first, so that a process outside the run learns nothing about its
         # policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
@@ -114,8 +116,8 @@ class Connection:
         return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """Receive before a deadline for all calls together. Sending single bytes does not extend
-        it.
+        """Receive some bytes before `deadline`. All calls share one deadline, so a client that
+        sends single bytes gets no more time.
         """
         left = deadline - time.monotonic()
         if left <= 0:
@@ -135,7 +137,7 @@ class Connection:
                 raise RefusedError("the request is incomplete")
 
     def _read_first(self, request: Request) -> bytes | None:
-        """Return the first bytes for the server; None if the client's TLS hello is denied."""
+        """Return the first bytes for the server, or None if the client's TLS hello is denied."""
         check, destination = self._out.check, request.destination
         if not request.tunnel or not check.needs_hello(destination):
             return request.head + request.rest
@@ -157,8 +159,8 @@ class Connection:
         )
         self._stream.send(head.encode("ascii") + body)
         self._stream.end()
-        # The rest of the client's data is read and dropped. Otherwise the kernel would send a
-        # reset, which could overtake the answer.
+        # Read and drop further data of the client. Otherwise the kernel would send a reset, and the
+        # client could lose the answer.
         deadline = self._deadline()
         while self._recv(deadline):
             pass

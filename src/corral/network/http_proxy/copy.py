@@ -1,7 +1,8 @@
 """Copy between two sockets in both directions, in one thread that waits for both.
 
 A direction keeps at most one block, and writes it before it reads again, so a slow reader slows
-down its sender. The end of one direction is passed on, and the other continues.
+down its sender. When one direction ends, its end is sent to the reader, and the other direction
+continues.
 """
 
 import select
@@ -26,7 +27,7 @@ class Direction:
 
     @property
     def waits_for(self) -> tuple[socket.socket, int] | None:
-        """Return the socket and the event to wait for; None after the end of the direction."""
+        """Return the socket and the event to wait for, or None after the end of the direction."""
         if self._unsent:
             return self.sink, select.POLLOUT
         return None if self.ended else (self.source, select.POLLIN)
@@ -68,8 +69,8 @@ class PolledCopy:
         try:
             for end in ends:
                 end.setblocking(False)
-                # Nagle's delay is useless, because the sender has already decided which bytes
-                # belong together.
+                # Turn off Nagle's delay, because the sender has already decided which bytes belong
+                # together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while self._step():
                 pass
@@ -93,15 +94,15 @@ class PolledCopy:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
         ready = wait(masks, self._idle_milliseconds, stop=self._stop)
         for direction, end, mask in waiting:
-            # An error or a hang-up is raised when the direction reads or writes.
+            # After an error or a hang-up the direction reads or writes too, which raises the error.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
                 direction.pump()
         return True
 
 
 def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, int]:
-    """Return the ready descriptors. Raise TimeoutError if there are none in time, and
-    ConnectionAbortedError if `stop` is closed.
+    """Return the ready descriptors with their events. Raise TimeoutError if none is ready in time,
+    and ConnectionAbortedError if `stop` is ready, because then the run is over.
     """
     poll = select.poll()
     poll.register(stop, select.POLLIN)

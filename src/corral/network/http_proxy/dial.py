@@ -35,15 +35,13 @@ class _Dial:
         self.error = OSError("no address")
         self.attempts = Attempts(addresses, budget)
         self._port = port
-        # These selectors use no descriptor.
+        # These selectors are used because they need no descriptor of their own.
         self._selector: selectors.BaseSelector = getattr(
             selectors, "PollSelector", selectors.SelectSelector
         )()
 
     def try_next(self) -> bool:
-        """Start the next attempt, if any address is left; return False if no attempt is under
-        way.
-        """
+        """If an address is left, start the next attempt. Return False if no attempt is running."""
         under_way = self._selector.get_map()
         while (address := self.attempts.next(len(under_way))) is not None:
             family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
@@ -66,7 +64,7 @@ class _Dial:
         return bool(under_way)
 
     def wait(self, seconds: float) -> socket.socket | None:
-        """Return a connected socket; None if none is connected yet."""
+        """Return a connected socket, or None if no socket is connected yet."""
         for key, _ in self._selector.select(seconds):
             end: socket.socket = key.data
             self._selector.unregister(end)

@@ -1,6 +1,6 @@
 """Look up, check, dial and count the servers to which an HTTP proxy connects for a target.
 
-The proxies have one thread for each connection, which may wait for lookups and dials.
+A proxy has one thread for each connection, so these functions may wait for lookups and dials.
 """
 
 import socket
@@ -22,7 +22,7 @@ from corral.network.sockets import look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 MAX_FAILED = 200
-"""Limit for connections that reach no server, at once and then per second."""
+"""The limit for connections that reach no server: the number at once, and then per second."""
 
 
 class Outbound:
@@ -52,7 +52,7 @@ class Outbound:
             return dict(self._traffic)
 
     def stop_counting(self) -> None:
-        """Ignore connections that end later, because the report is made now."""
+        """Do not count connections that end after this call, because the report is made now."""
         with self._lock:
             self._stopped = True
 
@@ -62,10 +62,10 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server; return how long its slot stays occupied.
+        """Count a connection that reached no server, and return how long its slot stays occupied.
 
-        This slows down a flood. The limits of the target do not, because the proxy's CPU time does
-        not count against them.
+        The pause slows down a flood of connections. The CPU limit of the target would not, because
+        the proxy's CPU time does not count against it.
         """
         with self._lock:
             self._rate_limit.use()
@@ -121,7 +121,7 @@ def _ask_proxy(
     server.sendall(build_connect_request(proxy, destination.host, destination.port))
     data = b""
     while parse_connect_reply(data) is None:
-        chunk = server.recv(1)  # one byte at a time: later bytes are the server's
+        chunk = server.recv(1)  # one byte, because bytes after the reply belong to the server
         if not chunk:
             raise OSError(0, "the host's proxy hung up")
         data += chunk

@@ -1,6 +1,6 @@
-"""Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, for their destination.
+"""Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, and find their destination.
 
-This code is pure. There are two forms of requests. After `CONNECT host:port` all bytes pass
+This code is pure. There are two forms of requests. After `CONNECT host:port` all bytes are copied
 unchanged. A request with a whole `http://` URL is rewritten for the server, with the URL's host as
 Host. It also gets `Connection: close`, because a second request on the same connection could name
 another host and would not be checked.
@@ -16,7 +16,8 @@ MAX_HEAD_BYTES = 1 << 14
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 VERSIONS = (b"HTTP/1.1", b"HTTP/1.0")
 PASSWORD = b"proxy-authorization"
-# Fields that only the proxy may see, and Host, which is replaced.
+# Header fields that are not sent to the server: those for the proxy itself, and Host, which is
+# replaced.
 DROPPED = frozenset({b"connection", b"proxy-connection", b"keep-alive", PASSWORD, b"host", b"te"})
 DEFAULT_PORT = 80
 
@@ -39,7 +40,7 @@ class Request:
 
 
 def parse_request(data: bytes) -> Request | None:
-    """Return the request at the start of `data`; None while it is incomplete."""
+    """Return the request at the start of `data`, or None while the request is incomplete."""
     head, end, rest = data.partition(b"\r\n\r\n")
     if not end:
         if len(data) > MAX_HEAD_BYTES:

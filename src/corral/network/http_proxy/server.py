@@ -2,11 +2,12 @@
 
 The proxy accepts CONNECT and `http://` requests and checks them (`destinations.py`). Every process
 of the host can connect to a loopback port, so the proxy requires a password, which only the
-target's environment contains. A client without the password learns nothing, and nothing is
-recorded.
+target's environment contains. A client without the password learns nothing about the policy, and no
+denial is recorded for it.
 
 The proxy has threads, so it starts after the supervisor has forked the target. `close` ends all
-connections. A lookup cannot be interrupted; its thread ends with the process.
+connections. A lookup cannot be interrupted, so a thread that waits for a lookup may run until the
+process ends.
 """
 
 import os
@@ -101,14 +102,16 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes ready only at `close`. The proxy has its own threads."""
+        """Return a descriptor that becomes ready only at `close`, because the proxy has its own
+        threads.
+        """
         return self._stop
 
     def deadline(self) -> float | None:
         return None
 
     def run_ready(self) -> None:
-        """Do nothing: the proxy's threads do the work."""
+        """Do nothing, because the proxy's threads do the work."""
 
     def traffic(self) -> Mapping[str, Traffic]:
         return self._out.traffic()
@@ -123,7 +126,8 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # A remaining thread waits for a lookup or a dial, and polls this descriptor later.
+        # If a thread is left, it waits for a lookup or a dial and polls this descriptor later, so
+        # the descriptor stays open.
         if not left:
             os.close(self._stop)
 
