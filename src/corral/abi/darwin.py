@@ -9,7 +9,7 @@
   exports all of them, so no library is loaded. Pointer arguments are `c_void_p`, which accepts
   `byref`, arrays, bytes, integers and None.
 
-These modules can be imported on every system. A call on another system than macOS raises OSError.
+These modules can be imported on every system. On a system other than macOS a call raises OSError.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bind libproc: the processes of the host, their parents and their usage."""
+"""Bind libproc, which returns the processes of the host, their parents and their usage."""
 
 import ctypes
 
@@ -9,7 +9,7 @@ PROC_RUID_ONLY = 5
 PROC_PIDTASKINFO = 4
 RUSAGE_INFO_V4 = 4
 
-# From bsd/sys/proc_info_private.h in xnu, where a _Static_assert fixes the structure's size.
+# From bsd/sys/proc_info_private.h in xnu, where a _Static_assert checks the structure's size.
 _PROC_PIDUNIQIDENTIFIERINFO = 17
 
 
@@ -30,8 +30,9 @@ class proc_taskinfo(ctypes.Structure):
 
 
 class _proc_uniqidentifierinfo(ctypes.Structure):
-    """Defined in bsd/sys/proc_info_private.h of xnu. fork sets `p_puniqueid`, and reparenting keeps
-    it. A unique id is never used twice within a boot.
+    """Defined in bsd/sys/proc_info_private.h of xnu. `p_puniqueid` is the unique id of the process
+    that forked this one, even if another process has become its parent since. A unique id is never
+    used twice until the next boot.
     """
 
     _fields_ = (
@@ -86,7 +87,9 @@ mach_timebase = function("mach_timebase_info", _c_int, _c_void_p)
 
 
 def all_pids() -> list[int]:
-    """Return the pids of all processes. A list that fills its buffer may be truncated."""
+    """Return the pids of all processes. If the list fills its buffer, it may be truncated, so it is
+    read again with a larger buffer.
+    """
     size = proc_listallpids(None, 0) + 64
     while True:
         found = (ctypes.c_int * size)()
@@ -106,7 +109,8 @@ def count_user(uid: int) -> int:
 def responsible_pid(pid: int) -> int:
     """Return the process whose name macOS shows when `pid` needs the user's consent.
 
-    A fork inherits the responsible process. Only an exec that disclaims it changes it.
+    A forked process has the same responsible process as its parent. An exec with `disclaim` makes a
+    program its own responsible process.
     """
     return responsibility_get_pid_responsible_for_pid(pid)
 
@@ -118,7 +122,9 @@ def group_pids(group: int) -> list[int]:
 
 
 def unique_ids(pid: int) -> tuple[int, int]:
-    """Return the unique ids of a process and of its parent. Raise OSError for an ended process."""
+    """Return the unique ids of a process and of the process that forked it. Raise OSError if the
+    process has ended.
+    """
     info = _proc_uniqidentifierinfo()
     size = ctypes.sizeof(info)
     if proc_pidinfo(pid, _PROC_PIDUNIQIDENTIFIERINFO, 0, ctypes.byref(info), size) != size:
@@ -133,7 +139,9 @@ def threads(pid: int) -> int:
 
 
 def rusage(pid: int) -> tuple[int, int]:
-    """Return (CPU time in mach ticks, including reaped children; physical footprint in bytes)."""
+    """Return the CPU time of a process and its reaped children in mach ticks, and the physical
+    footprint of the process in bytes.
+    """
     info = rusage_info_v4()
     proc_pid_rusage(pid, RUSAGE_INFO_V4, ctypes.byref(info))
     own = info.ri_user_time + info.ri_system_time

@@ -21,12 +21,13 @@ sandbox_init_with_parameters = function(
     _c_char_p, ctypes.c_uint64, _c_void_p, _c_void_p, check="any",
 )  # fmt: skip
 sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any")
-# The names are those of WebKit's header and LLVM's sanitizer_mac_spi.cc. The second one is a flag.
+# The names are those of WebKit's header and LLVM's sanitizer_mac_spi.cc. The second constant is a
+# flag, which is combined with a filter.
 _SANDBOX_FILTER_GLOBAL_NAME = 2
 _SANDBOX_CHECK_NO_REPORT = 0x40000000
-# The C function is variadic: a fourth argument follows only if the second names an operation.
-# Without an operation the function returns whether the process is in a sandbox. ctypes passes an
-# argument without a declared type as a variadic one.
+# The C function is variadic: a fourth argument follows only if the second argument names an
+# operation. Without an operation the function returns whether the process is in a sandbox. The
+# fourth argument is not declared, because ctypes passes undeclared arguments as variadic ones.
 sandbox_check = function("sandbox_check", _c_int, _c_int, _c_char_p, _c_int, check="any")
 
 

@@ -1,4 +1,6 @@
-"""Bind Apple's extensions of posix_spawn: exec in place, close descriptors, disclaim, limit."""
+"""Bind Apple's extensions of posix_spawn, which replace this process by a program, close
+descriptors, disclaim responsibility for the program, and limit its memory.
+"""
 
 from __future__ import annotations
 
@@ -55,11 +57,12 @@ def exec_in_place(
     megabytes: int = 0,
     disclaim: bool = False,
 ) -> None:
-    """Execute `path` in this process with only descriptors 0 to 2. Return only by raising.
+    """Replace this process by the program `path`, with only descriptors 0 to 2. On failure raise
+    OSError.
 
-    With `disclaim`, macOS asks the user for consent in the name of the new program, not of corral.
-    The kernel kills the program when its footprint exceeds `megabytes`; 0 means no limit. The next
-    exec drops this limit.
+    With `disclaim`, macOS asks the user for consent in the name of the new program, and not in the
+    name of the program that started corral. The kernel kills the program when its footprint exceeds
+    `megabytes`; 0 means no limit. The limit ends when the program executes another program.
     """
     attributes, actions = ctypes.c_void_p(), ctypes.c_void_p()
     posix_spawnattr_init(ctypes.byref(attributes))

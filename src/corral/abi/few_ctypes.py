@@ -1,7 +1,7 @@
 """Provide the few parts of ctypes that Linux needs, from the private module `_ctypes`.
 
-Importing `ctypes` costs a millisecond of each start, because it defines every C type. `ctypes` is
-still imported if `_ctypes` of this Python lacks one of the names.
+Importing `ctypes` takes a millisecond at each start, because `ctypes` defines every C type. If the
+`_ctypes` of this Python lacks one of the names, `ctypes` is imported instead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ else:
                 return self._function((name, self))
 
         def create_string_buffer(init: bytes | int, size: int | None = None) -> object:
-            """Return a buffer with these bytes, or an empty one of this size."""
+            """Return a buffer with the bytes `init`. If `init` is a number, return a buffer of
+            `init` zero bytes.
+            """
             if isinstance(init, int):
                 return (c_char * init)()
             made = (c_char * (len(init) + 1 if size is None else size))()

@@ -1,8 +1,8 @@
 """Wrap Linux system calls in short functions with the names of the manual, which raise OSError.
 
-The C library is bound at the first call, so this module can be imported on every system. The GIL
-stays locked (PyDLL), because the callers are single-threaded, and because the child of `clone` has
-to own the interpreter's lock.
+The C library is bound at the first call, so this module can be imported on every system. The calls
+do not release the interpreter's lock (PyDLL), because the callers have only one thread, and because
+the child of `clone` has to own this lock.
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ def syscall(name: str, *args: object) -> int:
 
 
 def read_file(path: str) -> bytes:
-    """Read a file such as those in /proc. This takes a quarter of the time of a file object."""
+    """Read a file such as those in /proc. This takes a quarter of the time that a file object
+    takes.
+    """
     fd = os.open(path, os.O_RDONLY)
     try:
         found = b""
@@ -162,7 +164,7 @@ def supports_encryption(path: str) -> bool:
 
 
 def clone(flags: int) -> tuple[int, int]:
-    """Fork into new namespaces; return (0, -1) in the child, (pid, pidfd) in the parent."""
+    """Fork into new namespaces. Return (0, -1) in the child, and (pid, pidfd) in the parent."""
     pidfd = ctypes.c_int(-1)
     sigchld = 17
     ctypes.pythonapi.PyOS_BeforeFork()
@@ -202,7 +204,7 @@ def open_tree(dirfd: int, path: str, flags: int) -> int:
 
 
 def move_mount(from_fd: int, to_fd: int, to_path: str) -> None:
-    """Attach the detached mount `from_fd` at `to_path` below `to_fd` ('' is `to_fd` itself)."""
+    """Attach the detached mount `from_fd` at `to_path` below `to_fd`. '' means `to_fd` itself."""
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
     syscall("move_mount", from_fd, b"", to_fd, os.fsencode(to_path), flags)
 
@@ -265,7 +267,7 @@ def pidfd_getfd(pidfd: int, fd: int) -> int:
 
 
 def setresuid(real: int, effective: int, saved: int) -> None:
-    """Set the ids of this thread alone; `os.setresuid` would change all threads of the process."""
+    """Set the ids of this thread alone. `os.setresuid` would change all threads of the process."""
     syscall("setresuid", real, effective, saved)
 
 
@@ -314,7 +316,9 @@ def inotify_add_watch(fd: int, path: str, mask: int) -> int:
 
 
 def reset_signals() -> None:
-    """Reset every signal disposition. Python ignores SIGPIPE, and exec would keep it ignored."""
+    """Reset every signal disposition, because Python ignores SIGPIPE, and exec would keep it
+    ignored.
+    """
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
         if signal not in {9, 19}:
@@ -335,7 +339,9 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute with `cookie` in three registers, which the kernel ignores and the filter reads."""
+    """Execute a program. `cookie` is passed in three registers, which the kernel ignores and the
+    seccomp filter reads.
+    """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 
 

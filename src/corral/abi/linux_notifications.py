@@ -1,4 +1,4 @@
-"""Bind seccomp_unotify(2): receive the calls that a filter passes on, and answer them."""
+"""Bind seccomp_unotify(2): receive the system calls that a filter reports, and answer them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SECCOMP_ADDFD_FLAG_SETFD = 1
 SECCOMP_ADDFD_FLAG_SEND = 2
 SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
 SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP = 1
-# id; pid; flags; then struct seccomp_data: number, architecture, instruction pointer, six arguments
+# The fields are id, pid, flags, and those of struct seccomp_data: number, architecture, instruction
+# pointer, six arguments.
 SECCOMP_NOTIF = "=QIIiIQ6Q"
 SECCOMP_NOTIF_RESP = "=QqiI"
 SECCOMP_NOTIF_ADDFD = "=QIIII"
@@ -52,7 +53,9 @@ def receive(listener: int) -> Notification:
 
 
 def is_waiting(request: Notification) -> bool:
-    """Return whether the calling thread still waits. If it does, its pid was not reused."""
+    """Return whether the calling thread still waits. If it does, its pid belongs to no other
+    thread.
+    """
     try:
         fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
     except OSError:
@@ -82,7 +85,9 @@ def send(listener: int, call: int, *, value: int = 0, error: int = 0, flags: int
 
 
 def wake_synchronously(listener: int) -> None:
-    """Let caller and listener share a processor (Linux 6.6), which halves the time of a call."""
+    """Let the caller and the listener share a processor (Linux 6.6), which halves the time of a
+    call.
+    """
     try:
         fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
     except OSError:

@@ -58,7 +58,7 @@ def attach_filter(fd: int, program: Sequence[tuple[int, int, int, int]]) -> None
 
 
 def inet_address(address: bytes, port: int) -> bytes:
-    """Return a sockaddr_in for 4 bytes, or a sockaddr_in6 for 16 bytes."""
+    """Return a sockaddr_in for an address of 4 bytes, or a sockaddr_in6 for one of 16 bytes."""
     if len(address) == 4:
         return struct.pack("=H", AF_INET) + struct.pack("!H4s8x", port, address)
     return struct.pack("=H", AF_INET6) + struct.pack("!HI16sI", port, 0, address, 0)
@@ -74,7 +74,9 @@ def send_descriptors(fd: int, data: bytes, descriptors: Sequence[int]) -> None:
 
 
 def receive_descriptors(fd: int) -> tuple[bytes, list[int]]:
-    """Receive a message or raise BlockingIOError. At end of file, return no data."""
+    """Receive a message and its descriptors. If there is none yet, raise BlockingIOError. At end of
+    file, return b"" and no descriptors.
+    """
     message = _Message(bytes(MAX_DATA), bytes(CMSGHDR_BYTES + 4 * MAX_DESCRIPTORS + 4))
     size = syscall("recvmsg", fd, message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
     control = message.control.raw

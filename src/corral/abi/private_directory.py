@@ -1,7 +1,7 @@
 """Make directories that only this user can use, and read, write and lock files in them.
 
-Root may run with another user's HOME. So files and directories of another user are not read or
-written, and nothing is created in them.
+Root may run corral with another user's HOME. So another user's files are not read or written, and
+nothing is created in another user's directories.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The maximum number of files of one kind that are kept. Each version of corral leaves its own
+"""The maximum number of files of one kind. It is needed because each version of corral adds its own
 files.
 """
 PRIME = (1 << 61) - 1
@@ -29,16 +29,20 @@ OPEN_FLAGS: int = (
 # On Windows other processes cannot read locked bytes, so this byte is far after the file's end.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
-"""At least ten seconds, because on a busy machine a sweep may keep the lock for long."""
+"""The tries take at least ten seconds, because on a busy machine a sweep may keep the lock for so
+long.
+"""
 LOCKED = "another process has the lock"
 
 
 def make_private_directory(path: str) -> None:
-    """Create a directory for this user alone, and the missing ones above it. It may exist already.
+    """Create a directory for this user alone, and the missing directories above it. If it exists
+    already, do nothing.
 
-    On Windows the directory gets its own access list, because the mode is not enough. Python's list
-    for 0o700 names the owner. For an elevated process this is the administrators' group, so the
-    same user could not open the directory without elevation.
+    On Windows the directory gets an access list that names this user, because the mode 0o700 is not
+    enough: Python's access list for it names only the owner. The owner of what an elevated process
+    creates is the administrators' group, so the same user could not open the directory without
+    elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -57,8 +61,8 @@ def make_private_directory(path: str) -> None:
 
 
 def _make_directories(path: str) -> None:
-    """Make a directory and those above it. Sync each to the disk before the next one is made,
-    because a power cut must not remove the directory of a synced file.
+    """Make a directory and the missing directories above it. Each is on the disk before the next
+    one is made, because a power cut must not remove the directory of a synced file.
     """
     if os.path.isdir(path or os.curdir):
         return
@@ -77,7 +81,7 @@ def _make_directories(path: str) -> None:
 def _refuse_users_directory(path: str) -> None:
     """Refuse paths below an ordinary user's directory if this process is root.
 
-    The user could put links there. And the user could not use directories that root has made.
+    The user could put links there, and could not use directories that root has made.
     """
     if sys.platform == "win32" or os.geteuid():
         return
@@ -100,7 +104,9 @@ def _directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether an id is the overflow id, which stands for every id without a mapping."""
+    """Return whether an id is the overflow id, which the kernel shows for every id without a
+    mapping.
+    """
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -108,7 +114,9 @@ def _is_unmapped(owner: int) -> bool:
 
 
 def read_private_file(path: str) -> bytes:
-    """Read a file that only this user can have written. Do not follow links or wait."""
+    """Read a file that only this user can have written. Do not follow links, and do not wait for a
+    pipe.
+    """
     _refuse_foreign_directories(path)
     fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -121,7 +129,7 @@ def read_private_file(path: str) -> bytes:
 
 
 def write_private_file(path: str, content: bytes) -> None:
-    """Replace a whole file, and create its directory and the one above."""
+    """Replace a whole file. Create its directory and the directory above if they are missing."""
     for part in (os.path.dirname(os.path.dirname(path)), os.path.dirname(path)):
         make_private_directory(part)
     _refuse_foreign_directories(path)
@@ -131,7 +139,9 @@ def write_private_file(path: str, content: bytes) -> None:
 
 
 def read_checked_file(path: str) -> bytes:
-    """Return what `write_checked_file` wrote. Raise OSError for a damaged or foreign file."""
+    """Return what `write_checked_file` wrote. Raise OSError if the file is damaged or another
+    user's.
+    """
     content = read_private_file(path)
     if content[:8] != checksum(content[8:]).to_bytes(8, "little"):
         raise OSError(0, "the file is damaged", path)
@@ -157,15 +167,18 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a number that detects damaged content. Importing `hashlib` takes milliseconds."""
+    """Return a checksum that detects damage. `hashlib` is not used, because its import takes
+    milliseconds.
+    """
     return int.from_bytes(content, "little") % PRIME
 
 
 def create_locked(path: str) -> int:
     """Return the descriptor of a new, locked file. If a sweep removes the file, create it again.
 
-    An existing file is not used, because another user may have put it there. A sweep keeps the lock
-    only for a moment, but a target with a write grant could keep it forever.
+    An existing file is not used, because another user may have put it there. Waiting for the lock
+    is limited: a sweep keeps the lock only for a moment, but a target with a write grant could keep
+    it forever.
     """
     make_private_directory(os.path.dirname(path))
     while True:
@@ -204,7 +217,8 @@ def lock(fd: int, *, wait: bool) -> None:
         os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         while True:
             try:
-                # LK_LOCK gives up after ten seconds, but an installation can take longer.
+                # LK_LOCK fails after ten seconds, but an installation can take longer, so this is
+                # repeated.
                 msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
             except OSError as error:
                 if not wait:
@@ -219,10 +233,10 @@ def lock(fd: int, *, wait: bool) -> None:
 
 
 def lock_dead(path: str) -> int:
-    """Lock the record of a dead run and return its descriptor, or -1 for a live run.
+    """Lock the record of a dead run, and return its descriptor. If the run is alive, return -1.
 
-    Return -1 for other files too. Only this user's own file counts, because the caller removes the
-    paths that the file lists.
+    Also return -1 if the file is not this user's own, because the caller removes the paths that the
+    file lists.
     """
     fd = open_own(path)
     try:
@@ -250,7 +264,9 @@ def open_own(path: str) -> int:
 
 
 def _is_own(seen: os.stat_result) -> bool:
-    """Return whether this user owns a file. On Windows the file is in the user's own profile."""
+    """Return whether this user owns a regular file. On Windows every regular file counts, because
+    these files are in the user's own profile.
+    """
     if sys.platform == "win32":
         return stat.S_ISREG(seen.st_mode)
     return stat.S_ISREG(seen.st_mode) and (seen.st_uid, seen.st_nlink) == (os.geteuid(), 1)

@@ -1,4 +1,4 @@
-"""Describe structures and exported functions as data; functions are bound at their first call."""
+"""Describe structures and exported functions as data. Functions are bound at their first call."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ if TYPE_CHECKING:
     import ctypes
     from collections.abc import Callable
 
-    # typeshed's private names for the base classes
+    # These are typeshed's private names for the base classes of ctypes.
     CType = type[ctypes._CDataType]  # noqa: SLF001
     Export = ctypes._NamedFuncPointer  # noqa: SLF001
 
 
 def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
-    """Return structure fields that share one type, as C declares them in one line."""
+    """Return fields of a structure that have the same type, as C can declare them in one line."""
     return [(name, kind) for name in names.split()]
 
 
@@ -24,8 +24,8 @@ class MissingFunctionError(OSError):
 class Function:
     """One exported function. `find` looks it up in a library, or raises MissingFunctionError.
 
-    `failure` returns the error that a result means, or None for a success. Results are integers; a
-    NULL pointer and a void result are 0.
+    `failure` returns the error for a result that means a failure, and None otherwise. Results are
+    integers. A NULL pointer and a void result are 0.
     """
 
     __slots__ = ("_bound", "_failure", "_find", "arguments", "check", "library", "name", "result")

@@ -23,4 +23,6 @@ SIGSTOP = _number("SIGSTOP", 19)
 SIGXCPU = 24
 
 FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
-"""Signals that a client or a terminal sends to corral, and that are meant for the target."""
+"""Signals that corral forwards, because a client or a terminal sends them to corral but means the
+target.
+"""

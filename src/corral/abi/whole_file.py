@@ -1,7 +1,8 @@
 """Replace a file as a whole. After a crash or a power cut the file has its old or its new content.
 
-The content is on the disk before it gets the file's name. A crash can leave a file with the ending
-`.corral-new`. That file is no longer locked, so the next writer in the directory removes it.
+The content is written to a new file, and is on the disk before this file is renamed. A crash can
+leave a new file, with the ending `.corral-new`. It is no longer locked, so the next writer in the
+directory removes it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 ENDING = ".corral-new"
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""Errors if the file system cannot sync a directory, or if the directory is not readable."""
+"""Errors which mean that the file system cannot sync a directory, or that this user cannot read it.
+"""
 
 
 def replace_file(
@@ -30,10 +32,11 @@ def replace_file(
     check: Callable[[], None] = lambda: None,
     sync: bool = True,
 ) -> None:
-    """Write `path`, with the owner and mode of `like`, unless `check` raises at the last moment.
+    """Replace the file `path`. The new file gets the owner and mode of `like`. `check` is called
+    just before the file is replaced, and may raise an error to prevent that.
 
-    Without `sync` a power cut may damage the file. This is for files that are checked when read, or
-    that are not read after a boot.
+    Without `sync` a power cut may damage the file. Use this only for files that are checked when
+    they are read, or that are not read after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -49,7 +52,7 @@ def replace_file(
     except BaseException as error:
         _unlink(fresh)
         if isinstance(error, OSError):
-            # Errors of `write` do not name the file.
+            # Name the file, because the errors of `write` do not.
             raise OSError(error.errno, error.strerror, path) from error
         raise
     finally:
@@ -66,7 +69,8 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # This fails for another user's file. Taking over the file would be worse.
+            # This fails if the file belongs to another user. That is better than to change its
+            # owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:
@@ -86,7 +90,7 @@ def discard_leftovers(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Return when the names in a directory are on the disk."""
+    """Wait until the names in a directory are on the disk."""
     if sys.platform == "win32":
         return
     try:

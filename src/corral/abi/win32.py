@@ -15,7 +15,7 @@
   bytes on Linux. `c_long` and `c_ulong` are banned too, and `c_wchar` inside structures: arrays of
   characters are `WCHAR * n`.
 
-These modules can be imported on every system. On other systems than Windows a call raises OSError.
+These modules can be imported on every system. On a system other than Windows a call raises OSError.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NTSTATUS = ctypes.c_int32
 UINT = ctypes.c_uint32
 ULONG = ctypes.c_uint32
 DWORD = ctypes.c_uint32
-# The header has a union here, but corral only reads the whole number.
+# The header declares a union, but corral only reads the whole number.
 LARGE_INTEGER = ctypes.c_int64
 ULONGLONG = ctypes.c_uint64
 SIZE_T = ctypes.c_size_t
@@ -146,7 +146,7 @@ def windows_error(code: int, name: str) -> OSError:
 
 
 def winerror(error: OSError) -> int:
-    """Return the Windows code of an error; 0 for other errors."""
+    """Return the Windows code of an error, or 0 if the error has none."""
     code = getattr(error, "winerror", None)
     return code if isinstance(code, int) else 0
 
@@ -154,8 +154,9 @@ def winerror(error: OSError) -> int:
 def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     """Return the content that a function of the form (..., buffer, size, needed size) writes.
 
-    The content is never copied, because it may contain pointers into itself. `least` is the
-    smallest size of the buffer, because an empty list can be shorter than its structure.
+    The content is never copied, because it may contain pointers to parts of itself. `least` is the
+    smallest size of the buffer. It is needed because Windows may return fewer bytes for an empty
+    list than its structure has.
     """
     needed = DWORD()
     try:
@@ -170,7 +171,7 @@ def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
 
 
 CloseHandle = kernel32("CloseHandle", BOOL, HANDLE)
-# Returns NULL for success. A failure is ignored, because no caller could handle it.
+# LocalFree returns NULL for success. A failure is ignored, because no caller could handle it.
 LocalFree = kernel32("LocalFree", HANDLE, HANDLE, check="any")
 RtlNtStatusToDosError = function("ntdll", "RtlNtStatusToDosError", ULONG, NTSTATUS, check="any")
 
@@ -178,12 +179,12 @@ _open: set[Handle] = set()
 
 
 def open_handles() -> int:
-    """Return the number of open `Handle`s in this process, by which tests find leaks."""
+    """Return the number of open `Handle`s in this process, with which tests find leaks."""
     return len(_open)
 
 
 class Handle:
-    """Owns a kernel handle. It has no finalizer, because tests have to find unclosed handles."""
+    """Owns a kernel handle. There is no finalizer, because tests have to find unclosed handles."""
 
     __slots__ = ("_value",)
 
@@ -200,14 +201,16 @@ class Handle:
         return self._value
 
     def detach(self) -> int:
-        """Return the handle, which the caller then has to close. This object counts as closed."""
+        """Return the handle, which the caller then has to close. After that this object counts as
+        closed.
+        """
         value = self.value
         self._value = 0
         _open.discard(self)
         return value
 
     def close(self) -> None:
-        """Close the handle once; later calls do nothing."""
+        """Close the handle. Later calls do nothing."""
         if self._value:
             CloseHandle(self.detach())
 

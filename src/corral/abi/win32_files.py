@@ -1,4 +1,4 @@
-"""Bind calls for files (opened without following links, and identified) and for named mutexes."""
+"""Bind calls that open files without following links, identify them, and own named mutexes."""
 
 import ctypes
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def information(handle: int) -> tuple[int, int, tuple[int, int]]:
 
 
 def wide_identity(handle: int) -> tuple[int, int]:
-    """Return (volume, file) in the wide form of st_dev and st_ino, as since Python 3.12."""
+    """Return (volume, file) in the wide form that st_dev and st_ino have since Python 3.12."""
     found = FILE_ID_INFO()
     GetFileInformationByHandleEx(handle, FileIdInfo, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.VolumeSerialNumber), int.from_bytes(bytes(found.FileId.Identifier), "little")
@@ -118,7 +118,8 @@ def final_path(handle: int) -> str:
 
 @contextmanager
 def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[None]:
-    """Own a named mutex inside `with`. Windows frees it if its owner dies. `security` is SDDL.
+    """Own a named mutex inside `with`. If its owner dies, Windows frees the mutex. `security` is
+    SDDL.
 
     `timeout_ms` limits the wait, because any program of the user can own a mutex of this name.
     """
@@ -134,7 +135,7 @@ def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[N
 
 
 def private_list(*sids: str) -> str:
-    """Return SDDL that opens a directory only to Windows itself and `sids`."""
+    """Return SDDL that gives access to a directory only to Windows itself and `sids`."""
     return "D:P" + "".join(f"(A;OICI;FA;;;{sid})" for sid in ("SY", *sids))
 
 

@@ -61,7 +61,9 @@ QueryDosDeviceW = kernel32("QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
 
 
 class Port:
-    """A connection to a driver. `receive` waits; `stop` from another thread ends that wait."""
+    """A connection to a driver. `receive` waits for a message, until `stop` is called in another
+    thread.
+    """
 
     def __init__(self, name: str, context: bytes) -> None:
         self._port = made_handle(
@@ -95,7 +97,7 @@ class Port:
         FilterReplyMessage(self._port.value, data, len(data))
 
     def stop(self) -> None:
-        """End the wait of `receive`; messages can still be sent."""
+        """End the wait of `receive`. Messages can still be sent."""
         SetEvent(self._closing.value)
 
     def close(self) -> None:
@@ -104,7 +106,9 @@ class Port:
             handle.close()
 
     def _cancel(self, overlapped: OVERLAPPED) -> None:
-        """Cancel a read, so that the driver does not write into the buffer once it is freed."""
+        """Cancel a read, so that the driver does not write into the buffer after the buffer is
+        freed.
+        """
         size = DWORD()
         try:
             CancelIoEx(self._port.value, ctypes.byref(overlapped))

@@ -1,6 +1,8 @@
-"""Bind calls for processes: creation with an attribute list, waiting, console events, usage.
+"""Bind calls that create a process with an attribute list, wait for it, receive console events, and
+measure usage.
 
-Only 64-bit Windows is supported. It has one calling convention, so callbacks are CFUNCTYPE.
+Only 64-bit Windows is supported. It has only one calling convention, so CFUNCTYPE is used for
+callbacks.
 """
 
 import ctypes
@@ -267,7 +269,9 @@ def create_event() -> Handle:
 
 
 def on_console_event(handle: Callable[[int], bool]) -> object:
-    """Call `handle` in another thread for each event. The caller must keep the result alive."""
+    """Let Windows call `handle` in another thread for each event. The caller must keep the result
+    alive.
+    """
     callback = _HANDLER(lambda event: int(handle(event)))
     SetConsoleCtrlHandler(callback, 1)
     return callback
@@ -284,7 +288,7 @@ def cpu_seconds(process: Handle) -> float:
 
 
 def committed_bytes(process: Handle) -> int:
-    """Return the private memory that a process has committed. A job limits the same memory."""
+    """Return the private memory that a process has committed, which is also what a job limits."""
     found = PROCESS_MEMORY_COUNTERS()
     K32GetProcessMemoryInfo(process.value, ctypes.byref(found), ctypes.sizeof(found))
     return int(found.PagefileUsage)
@@ -318,7 +322,7 @@ def processors() -> int:
 
 
 def parents() -> dict[int, int]:
-    """Return each process of the system with its parent. The parent may have ended."""
+    """Return the parent of each process of the system. The parent may have ended."""
     found: dict[int, int] = {}
     entry = PROCESSENTRY32W(dwSize=ctypes.sizeof(PROCESSENTRY32W))
     with Handle(CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0)) as snapshot:

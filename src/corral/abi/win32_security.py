@@ -67,7 +67,7 @@ DeriveAppContainerSidFromAppContainerName = userenv(
     "DeriveAppContainerSidFromAppContainerName", HRESULT, LPCWSTR, LPVOID
 )
 GetAppContainerFolderPath = userenv("GetAppContainerFolderPath", HRESULT, LPCWSTR, LPVOID)
-# Returns NULL for success. A failure is ignored, because no caller could handle it.
+# FreeSid returns NULL for success. A failure is ignored, because no caller could handle it.
 FreeSid = advapi32("FreeSid", LPVOID, PSID, check="any")
 GetLengthSid = advapi32("GetLengthSid", DWORD, PSID, check="any")
 CoTaskMemFree = function("ole32", "CoTaskMemFree", None, LPVOID, check="any")
@@ -135,8 +135,8 @@ class Capabilities:
 def create_profile(name: str, title: str, description: str) -> bytes:
     """Create a profile and return its package SID. Raise ERROR_ALREADY_EXISTS if it exists.
 
-    The profile gets no capabilities, because Windows checks only those of the token. The firewall
-    service would also register the profile's capabilities.
+    The profile gets no capabilities, because Windows checks only those of the token, and because
+    the firewall service would register the profile's capabilities.
     """
     return _made_sid(CreateAppContainerProfile, name, title, description, None, 0)
 
@@ -157,8 +157,8 @@ def profile_folder(sid: str) -> str:
 
 
 def read_security(handle: int, *, owner: bool = False) -> bytes:
-    """Return the self-relative security descriptor of an open object: DACL, control bits, and on
-    request the owner.
+    """Return the self-relative security descriptor of an open object. It has the DACL and the
+    control bits, and with `owner` also the owner.
     """
     parts = DACL_SECURITY_INFORMATION | (OWNER_SECURITY_INFORMATION if owner else 0)
     return bytes(read_sized(GetKernelObjectSecurity, handle, parts))
@@ -179,7 +179,7 @@ def is_app_container(token: int) -> bool:
 
 
 def app_container_sid(token: int) -> bytes:
-    """Return the package SID of a token, or an empty one if the token is not an AppContainer's."""
+    """Return the package SID of a token, or b"" if the token is not an AppContainer's."""
     raw = token_information(token, TokenAppContainerSid)
     address = TOKEN_APPCONTAINER_INFORMATION.from_buffer(raw).TokenAppContainer
     return copy_sid(address) if address else b""

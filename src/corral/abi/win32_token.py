@@ -192,7 +192,7 @@ def set_token_integrity(token: int, sid: bytes) -> None:
 
 
 def set_token_default_dacl(token: int, text: str) -> None:
-    """Set the default access list, in SDDL, for objects that the process creates."""
+    """Set the access list, in SDDL, that new objects of the process get by default."""
     with security_attributes(text) as attributes:
         present, dacl, defaulted = BOOL(), LPVOID(), BOOL()
         results = map(ctypes.byref, (present, dacl, defaulted))
@@ -207,7 +207,9 @@ def impersonation_token(token: int) -> Handle:
 
 @contextmanager
 def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
-    """Return attributes with a security descriptor made from SDDL. They are valid inside `with`."""
+    """Return attributes with a security descriptor made from SDDL. They are valid only inside
+    `with`.
+    """
     address = LPVOID()
     ConvertStringSecurityDescriptorToSecurityDescriptorW(
         text, SDDL_REVISION_1, ctypes.byref(address), None
@@ -219,7 +221,7 @@ def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
 
 
 class UserObject:
-    """A window station or desktop. Windows removes it with its last handle."""
+    """A window station or desktop. Windows removes it when its last handle is closed."""
 
     __slots__ = ("_close", "value")
 
@@ -292,7 +294,7 @@ def user_object_label(handle: int) -> str:
 
 
 def mitigation_flags(process: int, policy: int) -> int:
-    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY, all of which are one DWORD here."""
+    """Return the `Flags` of a PROCESS_MITIGATION_..._POLICY. Each policy used here is one DWORD."""
     flags = DWORD()
     GetProcessMitigationPolicy(process, policy, ctypes.byref(flags), ctypes.sizeof(flags))
     return flags.value

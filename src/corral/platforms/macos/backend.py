@@ -98,14 +98,14 @@ class Macos:
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the tree below `root`. `root` is the watcher, because only the watcher knows
-        orphans.
+        """Measure the tree below `root`, which is the watcher. Processes whose parents have ended
+        do not count, because only the watcher knows them.
         """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)
 
     def find_spare_maker(self, _plan: Plan) -> None:
-        """Return None, because on macOS a target's process starts only with its command."""
+        """Return None, because on macOS no process is made before its command is known."""
 
     def rehearse(self, plan: Plan) -> None:
         """Do nothing, because the first run is as fast as later ones."""

@@ -1,4 +1,4 @@
-"""Build the cache key of findings: everything on a Mac that can change a probe's result."""
+"""Build the cache key of findings from everything on a Mac that can change a probe's result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Return whether corral is in a sandbox, in which no second one can be applied."""
+    """Return whether corral itself is in a sandbox, because a second sandbox cannot be applied
+    there.
+    """
     try:
         return str(darwin_sandbox.confined(os.getpid()))
     except OSError:

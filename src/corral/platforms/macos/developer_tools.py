@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 SELECTED = ("/private/var/select/developer_dir", "/private/var/db/xcode_select_link")
-"""Links that `xcode-select` makes. Only some macOS versions have the first one."""
+"""Links that `xcode-select` makes. Only some macOS versions have the first link."""
 USUAL = ("/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools")
 """The directories to use if there is no such link."""
 

@@ -1,7 +1,8 @@
 """List the mechanisms that can enforce each control on macOS, best first.
 
-Seatbelt is the only wall. If it is not proven, or if the policy turns it off, a run is refused.
-With `--best-effort` the run starts with limits only, which a hostile target can evade.
+Only Seatbelt confines a target. If Seatbelt is not proven, or if the policy turns it off, corral
+refuses to start the target. With `--best-effort` the run starts with limits only, which a hostile
+target can evade.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def chains(policy: Policy) -> Chains:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    """Return the options of the network. `listen` has none."""
+    """Return the options for the network. There is no option for `listen`."""
     if policy.listen:
         return ()
     if not policy.allow or policy.macos.seatbelt == "off":
@@ -95,7 +96,9 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Return the options of the tree. With Seatbelt a target cannot signal the watcher."""
+    """Return the options for the control `tree`. They need Seatbelt, because without it a target
+    could kill the watcher.
+    """
     if policy.macos.seatbelt == "off":
         return ()
     walled = Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt", "marker"))
@@ -104,7 +107,9 @@ def _tree(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return sampling only for a stated limit, because sampling keeps the processor awake."""
+    """Return the option of sampling. If the policy states no limit, return no option, because
+    sampling keeps the processor awake.
+    """
     if control not in policy.stated:
         return ()
     note = "the tree is measured ten times a second, and killed above the limit"
@@ -114,7 +119,9 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Return jetsam for a run of one process, because jetsam limits a single process."""
+    """Return the option of jetsam, if the target may not start processes, because jetsam limits
+    only one process.
+    """
     if policy.subprocess or "memory" in policy.stated:
         return ()
     note = "ends when the program executes again; state a memory limit to have the tree measured"
@@ -122,8 +129,8 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 
 
 def _rlimit(policy: Policy, control: Control) -> Option:
-    """Return an rlimit. Try to set a limit of the address space first, because macOS refuses small
-    ones.
+    """Return the option of an rlimit. A limit of the address space is tried first, because macOS
+    refuses small limits.
     """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))

@@ -16,8 +16,8 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """One process. `unique` is never used for another process. `parent` is the `unique` of the
-    process that forked it.
+    """One process. `unique` is an id that no other process ever has. `parent` is the `unique` of
+    the process that forked this process.
     """
 
     pid: int
@@ -28,8 +28,8 @@ class Process:
 class ProcessTable:
     """The host's live processes.
 
-    `fileno` becomes readable when a followed process has forked. A table is used either by the
-    process that made it or by a fork of that process, never by both.
+    `fileno` becomes readable when a followed process has forked. Either the process that made a
+    table or a fork of that process uses the table, never both.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,8 @@ class ProcessTable:
     def has_marker(self, pid: int, marker: str) -> bool:
         """Return whether the profile of a process has this marker.
 
-        A name that no profile has must be denied, because a foreign profile may allow every name.
+        The marker is a service name that the profile allows. The profile must also deny another
+        name, because the profile of another program may allow every name.
         """
         try:
             return (
@@ -68,7 +69,7 @@ class ProcessTable:
             return False  # this macOS has no such function
 
     def responsible(self, pid: int) -> int:
-        """Return the responsible process of a process, or 0 if this macOS cannot tell."""
+        """Return the responsible process of a process, or 0 if this macOS does not report it."""
         try:
             return darwin_proc.responsible_pid(pid)
         except OSError:
@@ -108,7 +109,9 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Open the kernel queue at its first use, because a fork does not inherit the queue."""
+        """Return the kernel queue, which is opened at its first use, because a fork does not
+        inherit it.
+        """
         if self._queue is None:
             self._queue = select.kqueue()
         return self._queue

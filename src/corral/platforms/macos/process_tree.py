@@ -1,13 +1,14 @@
 """Find, measure and kill all processes of a target, even if they have left its session.
 
 A process can leave its group and session, and launchd can adopt it. But the unique id of the
-process that forked it (`p_puniqueid`) never changes. So a tree consists of every process that a
-process of the tree forked. Ids of ended processes are kept, because their children may be alive.
-Processes in the target's own process group belong to the tree too.
+process that forked it (`p_puniqueid`) never changes. So a tree consists of its root and of every
+process that a process of the tree has forked. The ids of ended processes are kept, because their
+children may be alive. Processes in the target's own process group belong to the tree too.
 
-If a process forks and ends between two walks, the link to its children is lost. Under Seatbelt
-these are recognized by their profile, which contains a marker of this run. Otherwise they are
-recognized by their responsible process, which is the target unless they have disclaimed it.
+If a process forks and ends between two walks, its id is never seen, so its children cannot be found
+by it. Under Seatbelt the children are recognized by their profile, which contains a marker of this
+run. They are also recognized by their responsible process, which is the target unless they have
+disclaimed it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ PAUSE_SECONDS = 0.002
 class Tree:
     """The processes that descend from `root`. `marker` is the marker of the tree's profile.
 
-    `grouped` is true until `root` is reaped. Until then its pid is not used again, so its group and
-    the processes that it is responsible for belong to the tree.
+    `grouped` is true if `root` has not been reaped. Then no other process has its pid, so the
+    processes of its group, and those that it is responsible for, belong to the tree.
 
     A `unique` of 0 means that `root` had ended before its id was read. No process descends from 0,
     because a table also reports 0 for unknown parents.
@@ -49,14 +50,14 @@ class Tree:
         self._grouped = grouped
         self._marker = marker
         self._known = {unique} - {UNKNOWN}
-        # These never belong to a target, whatever a table reports.
+        # These pids never belong to a target, whatever a table reports.
         self._excluded = frozenset((0, 1, os.getpid(), os.getppid()))
         self._followed: set[int] = set()
         self._others: set[int] = set()
         self._not_permitted: set[int] = set()
 
     def walk(self) -> list[Process]:
-        """Return the live processes of the tree, and follow the forks of the new ones."""
+        """Return the live processes of the tree, and follow the forks of new processes."""
         rows = [
             row for row in self._table.processes() if row.pid not in self._excluded and row.unique
         ]
@@ -81,8 +82,8 @@ class Tree:
         return list(found.values())
 
     def _is_recognized(self, row: Process) -> bool:
-        """Return whether marker or responsibility show that a process belongs to the tree. Each
-        process is checked only once, because only a fork adds a process to a tree.
+        """Return whether its marker or its responsible process shows that a process belongs to the
+        tree. Each process is checked only once, because only a fork adds a process to a tree.
         """
         if row.unique in self._known or row.unique in self._others:
             return False
@@ -98,7 +99,7 @@ class Tree:
             self._send(row, number)
 
     def kill(self) -> None:
-        """Stop every process, so that none forks, kill them, and walk again."""
+        """Stop all processes, so that none forks, and kill them. Repeat until none is found."""
         empty = 0
         while empty < EMPTY_WALKS:
             living = self._stop_all()
@@ -118,7 +119,7 @@ class Tree:
         )
 
     def _stop_all(self) -> list[Process]:
-        """Stop processes until a walk finds only stopped ones. Return them."""
+        """Stop processes until a walk finds only stopped processes, and return these."""
         stopped: set[int] = set()
         while True:
             living = [row for row in self.walk() if row.unique not in self._not_permitted]

@@ -1,8 +1,8 @@
 """Spawn a macOS target: supervisor -> watcher -> target.
 
 `watcher.Pipes` connects supervisor and watcher, and the target inherits none of the pipes. The
-target executes only after a byte on `start`, so the supervisor knows its pid before. The process
-that prepares all of this has no threads.
+target waits for a byte on `start` before it executes, so the supervisor knows its pid before.
+corral does all of this before it starts a thread, because it forks.
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ class Child:
         self._marker = marker
         self._status = b""
         root = self._read_answer(watcher.ROOT.size)
-        # Before `start` the target cannot have ended, unless the watcher has ended too.
+        # The id can be read now, because the target ends before `start` only if the watcher has
+        # ended.
         self._root: int = watcher.ROOT.unpack(root)[0] if root else 0
         self._unique = table.unique_id(self._root) if root else 0
 
     def signal(self, number: int) -> None:
-        """Send a signal number to the watcher. Continue the watcher first, if it is stopped."""
+        """Send a signal number to the watcher. If the watcher is stopped, continue it first."""
         try:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
@@ -78,13 +79,15 @@ class Child:
         """Report nothing, because only the services of `open_services` see denials."""
 
     def open_services(self, plan: Plan, denials: Denials) -> NetworkServices:
-        """Start the proxy. There are no other services, because Seatbelt reports no denials."""
+        """If the policy allows hosts, start the proxy. There are no other services, because
+        Seatbelt reports no denials.
+        """
         if not plan.allow:
             return None, ()
         return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()
 
     def watch_covers(self, covers: Covers) -> Service:
-        raise NotImplementedError  # Seatbelt's rules are for names, so no path is covered
+        raise NotImplementedError  # Seatbelt hides files with rules and covers no path
 
     def measure(self, **_: object) -> Usage:
         """Ask the watcher for the tree's usage."""
@@ -100,13 +103,14 @@ class Child:
         """Wait for the watcher. Return the target's wait status, and the usage of the tree."""
         raw = self._status or self._read_answer(watcher.STATUS.size)
         if len(raw) < watcher.STATUS.size and self._root:
-            # The watcher was killed. launchd has adopted the target and may have reaped it.
+            # The watcher was killed, so the tree is killed here. `grouped` is false, because
+            # launchd has adopted the target and may have reaped it.
             process_tree.Tree(
                 self._table, self._root, self._unique, grouped=False, marker=self._marker
             ).kill()
         limit = self._results.find(FootprintLimit)
         self._results.release()
-        self._pipes.close()  # the watcher runs until then
+        self._pipes.close()  # the watcher ends when the pipes are closed
         rusage = os.wait4(self.pid, 0)[2]
         ended = len(raw) == watcher.STATUS.size
         status: int | None = watcher.STATUS.unpack(raw)[0] if ended else None
@@ -168,7 +172,7 @@ def _become_watcher(
             _become_target(plan, results, stdio, start_read, pipes.exec_result)
         os.close(start_read)
         os.close(pipes.exec_result)
-        # From now on only the target reports.
+        # From now on only the target can write to `exec_result`.
         pipes = replace(pipes, exec_result=-1, start=start_write)
         directory = results.find(run_directories.PrivateDirectory)
         marker = seatbelt.find_marker(plan.steps)

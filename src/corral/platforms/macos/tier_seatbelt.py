@@ -38,15 +38,16 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""RLIMIT_NPROC exceeds a stated limit by this number, because sampling enforces the limit."""
+"""RLIMIT_NPROC is this much larger than a stated limit, because sampling enforces the limit itself.
+"""
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""The prefixes of Homebrew on Apple silicon and of MacPorts. Other programs may use libraries from
-them; for example, a python that pyenv builds does. On Intel they are in /usr/local, which every
-target may read.
+"""The prefixes of Homebrew on Apple silicon and of MacPorts, with their directories that every
+target may read. Other programs may use libraries from them: for example, a python that pyenv has
+built does. On Intel Homebrew is in /usr/local, which every target may read anyway.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
@@ -110,9 +111,11 @@ def _state(path: str, program: Program) -> run_directories.State:
 
 
 def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) -> rlimits.Rlimits:
-    """Return the rlimits. DATA is left out: it limits the address space, so node cannot start.
+    """Return the rlimits. RLIMIT_DATA is not set, because on macOS it limits the address space, and
+    node could not start.
 
-    NPROC counts all of the user's processes, so those that already run are added to the limit.
+    RLIMIT_NPROC counts all of the user's processes, so the number of running processes is added to
+    the limit.
     """
     limits = replace(policy.limits, memory=None)
     if not mechanisms.get("address_space"):
@@ -188,7 +191,7 @@ def kernel_grants(grants: Sequence[Grant]) -> tuple[Grant, ...]:
 
 
 def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
-    """Return the readable prefixes of package managers, the system's and the program's."""
+    """Return the prefixes of package managers that the target may read."""
     paths = ("/usr/local", *reads)
     return tuple(path for path in paths if path in INSTALLED or os.path.isdir(f"{path}/Cellar"))
 
@@ -196,7 +199,7 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
     """Return the directories with data and settings of installed services, unless they are granted.
 
-    On a Mac the user owns these, so the target could read databases and keys in them.
+    On a Mac the user owns these directories, so the target could read databases and keys in them.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -204,7 +207,9 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path of the program that the kernel may check: typed, resolved, executed."""
+    """Return every path of the program that the kernel may check: the typed and the real path, and
+    the programs that this program executes when it starts.
+    """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
     return tuple(dict.fromkeys((program.path, real, *more)))
@@ -219,7 +224,8 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the files that python of a framework build executes, or none for other programs.
+    """Return the files that the python of a framework build executes. For other programs return
+    none.
 
     Frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
     """

@@ -1,9 +1,9 @@
 """Watch and kill a target's processes from a process between supervisor and target.
 
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
-corral is killed, because macOS has no parent-death signal and no subreaper. A target that can
-signal the user's processes could kill the watcher first; then the supervisor kills the tree.
-Without Seatbelt a target could kill both at once.
+corral is killed, because macOS has no parent-death signal and no subreaper. Without Seatbelt a
+target can signal the user's processes. If it kills the watcher, the supervisor kills the tree. But
+it could kill both at once.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ if TYPE_CHECKING:
 
 START = 0
 MEASURE = 0x80
-"""A request on `control`, which otherwise carries signal numbers."""
+"""The byte on `control` that asks for the usage. Other bytes are signal numbers or START."""
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""`answers` carries the target's pid once, a usage for each request, and a last wait status."""
+"""The answers on `answers`: first the target's pid, then a usage for each request, and at the end
+the wait status.
+"""
 
 
 @record
 class Pipes:
-    """One side's ends of the pipes between supervisor, watcher and target. -1 means closed.
+    """The ends that one process has of the pipes between supervisor, watcher and target. -1 is a
+    closed end.
 
-    `control` carries signal numbers and requests to the watcher. Its end of file means that corral
-    has ended. `answers` carries the watcher's answers. `exec_result` carries the target's failed
-    step, or a mark just before exec. End of file after the mark means a successful exec; without
-    the mark the target died earlier. End of file on `end` means that the whole tree has ended. A
-    byte on `start` lets the target execute.
+    `control` carries signal numbers and requests to the watcher. End of file on `control` means
+    that corral has ended. `answers` carries the watcher's answers. `exec_result` carries the
+    target's failed step, or a mark just before exec. End of file after the mark means that exec
+    succeeded. End of file without the mark means that the target died before. End of file on `end`
+    means that the whole tree has ended. A byte on `start` lets the target execute.
     """
 
     control: int
@@ -88,8 +91,9 @@ class TreeWatcher:
         self._table = table
         self._pipes = pipes
         self._directory = directory
-        # The pipe is opened before the id is read, so that no SIGCHLD is missed. SIGPIPE is caught,
-        # because a killed supervisor must not end the watcher, which still has to kill the tree.
+        # The signal pipe is opened before the target's unique id is read, so that no SIGCHLD is
+        # missed. SIGPIPE is caught, because a killed supervisor must not end the watcher, which
+        # still has to kill the tree.
         self._children = signals.SignalPipe((SIGCHLD, SIGPIPE))
         self._unique = table.unique_id(root)
         self._tree = process_tree.Tree(table, root, self._unique, grouped=True, marker=marker)
@@ -99,7 +103,7 @@ class TreeWatcher:
         self._tree.walk()
         self._lock_down()
         if not self._unique:
-            self._end()  # a step has already failed
+            self._end()  # the target has ended, because a step has failed
         poll = select.poll()
         for fd in (self._pipes.control, self._children.fileno(), self._table.fileno()):
             if fd >= 0:  # -1 if the table cannot report forks
@@ -153,7 +157,7 @@ class TreeWatcher:
             pass  # corral has ended, and `control` reports that
 
     def _end(self) -> NoReturn:
-        """Kill the tree, report its end, and stay until corral has cleaned up or ended."""
+        """Kill the tree, report its end, wait until corral closes `control`, and exit."""
         try:
             self._tree.kill()
             self._answer(STATUS.pack(os.waitpid(self._target, 0)[1]))

@@ -1,9 +1,9 @@
 """Choose another working directory for a Python server whose `.env` is hidden.
 
 Many Python servers (FastMCP before version 2 of `mcp`, with pydantic-settings) read a `.env` in
-their working directory if there is one, and end if they may not. Seatbelt can deny a file, but
-cannot show an empty one in its place. So such a server starts in its private home, unless its
-command needs the directory.
+their working directory if there is one, and end if they may not read it. Seatbelt can deny a file,
+but cannot show an empty file in its place. So such a server starts in its private home directory,
+unless its command needs the working directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory to start in, and warnings. "" is the one that the program names."""
+    """Return the directory to start in, and warnings. "" means the directory that the program
+    names.
+    """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
     if not is_python or not program.cwd or not os.path.lexists(path):
@@ -43,9 +45,9 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
 
 
 def uses_directory(words: Sequence[str], directory: str) -> bool:
-    """Return whether an argument names a file or a module in the directory by a relative name.
+    """Return whether an argument is the relative name of a file or a module in the directory.
 
-    Code after `-c` may import such a module.
+    An argument `-c` counts too, because its code may import such a module.
     """
     options = takewhile(lambda word: word.startswith("-"), words)
     return "-c" in options or any(

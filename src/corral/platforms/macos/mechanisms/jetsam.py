@@ -1,8 +1,10 @@
-"""Let the kernel kill the target's first program at a limit of its physical footprint (jetsam).
+"""Let the kernel kill the target's first program when its physical footprint exceeds a limit
+(jetsam).
 
-exec sets the limit (`spawn`), and the next exec drops it. So a target can evade the limit, and the
-report calls it cooperative. The limit costs nothing until it is reached, so it enforces the default
-memory limit. A stated limit is enforced by sampling the whole tree.
+`spawn` sets the limit when it executes the target, and the limit ends when the target executes
+another program. So a target can evade the limit, and the report calls it cooperative. The limit
+takes no time until it is reached, so it is used for the default memory limit. If the policy states
+a limit, sampling of the whole tree enforces it.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class FootprintLimit:
     def has_killed(self, status: int | None, memory: int) -> bool:
         """Return whether this limit probably killed a target with this wait status and peak memory.
 
-        The kernel does not report which process sent SIGKILL. But if the target was far below its
-        limit, another process killed it.
+        The kernel does not report why a process got SIGKILL, so this depends on the memory: if the
+        target was far below its limit, another process has killed it.
         """
         if status is None:
             return False
@@ -50,5 +52,5 @@ class FootprintLimit:
 
 
 def plan(memory: int) -> Jetsam:
-    """Return the step. Round down to whole mebibytes, but not to 0, which would mean no limit."""
+    """Return the step. Round down to whole mebibytes, but not to 0, because 0 means no limit."""
     return Jetsam(megabytes=max(1, memory // MEGABYTE))

@@ -1,10 +1,11 @@
-"""Serve allowed hosts with a proxy on the only loopback port that Seatbelt leaves open.
+"""Let the target reach allowed hosts through a proxy on the only loopback port that Seatbelt
+allows.
 
 The port is opened before the fork, because the target's profile and environment contain it. The
 only host that Seatbelt can name is `localhost`, which means every address of this Mac. So the same
-port of ::1 is reserved too. Every process of the Mac can connect to the port, so the proxy asks for
-a password, which the target has in its proxy variables. The password is made when the step is
-applied, so no plan contains it and no command can print it.
+port of ::1 is reserved too, and connections to it are refused. Every process of the Mac can connect
+to the port, so the proxy asks for a password, which the target has in its proxy variables. The
+password is made when the step is applied, so no plan contains it and no command can print it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ProxyPort:
         self.password = os.urandom(16).hex()
 
     def variables(self) -> dict[str, str]:
-        """Return the target's proxy variables, also in lower case, because curl needs that."""
+        """Return the target's proxy variables, also in lower case: curl ignores HTTP_PROXY."""
         proxy = f"http://{USER}:{self.password}@{LOOPBACK}:{self.number}"
         upper = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": ""}
         lower = {name.lower(): value for name, value in upper.items()}
@@ -68,7 +69,9 @@ class ProxyPort:
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
 
     def serve(self, plan: Plan, denials: Denials) -> HttpProxy:
-        """Start the proxy, which closes the listener at its end. It has threads, so fork first."""
+        """Start the proxy, which closes the listener when it ends. It starts threads, so fork
+        before.
+        """
         import socket
 
         from corral.network.destinations import check_from_policy
@@ -100,7 +103,9 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the port of ::1, so that connections to it are refused. Return None without IPv6."""
+    """Bind the port of ::1, so that connections to it are refused. If there is no IPv6, return
+    None.
+    """
     try:
         reserved = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)
     except OSError:

@@ -1,8 +1,8 @@
 """Let macOS ask the user for consent in the target's own name.
 
-A process inherits its parent's responsible process, and so everything that the user has allowed
-that program, such as the desktop or the calendar. exec disclaims this (`spawn`), so that macOS asks
-again for the target itself.
+A process inherits the responsible process of its parent, and may do everything that the user has
+allowed that program, such as use the desktop or the calendar. `spawn` disclaims this when it
+executes the target, so that macOS asks the user again, for the target itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 IN_HOME = ("Desktop", "Documents", "Downloads", "Library/Mobile Documents")
-"""macOS asks for consent before a program reads these directories, or other volumes."""
+"""Before a program reads these directories or other volumes, macOS asks the user for consent."""
 
 
 @record
@@ -35,7 +35,7 @@ class Disclaimer:
 
 @record
 class Disclaimed:
-    """Tells exec to disclaim the caller's responsibility."""
+    """If the results have this, `spawn` disclaims the caller's responsibility."""
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Confine files, network, mach services and other processes with Seatbelt.
 
-A library call applies the profile after the fork and right before exec. The `sandbox-exec` tool is
-not used. All modules that the process needs later are imported before the call, because afterwards
-it may not be able to read the interpreter's library.
+A library call, not the `sandbox-exec` tool, applies the profile after the fork and right before
+exec. All modules that the process needs later are imported before the call, because after the call
+the process may not be able to read the interpreter's library.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
 
 EPERM = 1
 DISCARD_PORT = 9
-"""No process listens on this port, so without a wall the error is not EPERM."""
+"""No process listens on this port, so without Seatbelt a connection fails with an error other than
+EPERM.
+"""
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
-"""Directories that exist on every Mac and can be read without walls."""
+"""Directories that exist on every Mac, and that every process can read without Seatbelt."""
 
 
 @record
 class Seatbelt:
     """`closed` is a directory that the target could list without Seatbelt, but not with it. `alone`
-    means that the target may not start a process. `proxy` means that it may reach the loopback
-    proxy, whose port is known when the step is applied. `marker` identifies the profile.
+    means that the target may not start a process. `proxy` means that the target may reach the
+    loopback proxy, whose port is known when the step is applied. `marker` identifies the profile.
     """
 
     name = "seatbelt"
@@ -55,7 +57,7 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # The control: both succeed without the wall.
+        # The control for `verify`: without Seatbelt both calls succeed.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""
@@ -75,7 +77,7 @@ class Seatbelt:
 
 
 def find_marker(steps: Iterable[Step]) -> str:
-    """Return the marker of the profile among these steps, or "" without a profile."""
+    """Return the marker of the profile in these steps, or "" if there is no profile."""
     return next((step.marker for step in steps if isinstance(step, Seatbelt)), "")
 
 
@@ -107,7 +109,7 @@ def _verify_alone() -> None:
     try:
         disposable.fork_once()
     except OSError:
-        return  # Seatbelt has denied it, or RLIMIT_NPROC before
+        return  # Seatbelt or RLIMIT_NPROC has denied the fork
     raise OSError(0, "a process can be started")
 
 

@@ -1,8 +1,9 @@
-"""Convert a path to the kernel's own spelling, because Seatbelt compares only that.
+"""Convert a path to the kernel's own spelling, because Seatbelt compares paths in that spelling.
 
 Most volumes of a Mac accept a name in any case, and the user's volume has two paths (/Users is
-/System/Volumes/Data/Users). `realpath` keeps the typed spelling. A rule for such a path could
-silently match nothing. Then a grant would show nothing, or a hidden file in it would be visible.
+/System/Volumes/Data/Users). `realpath` keeps the spelling that the user typed, and a rule with that
+spelling may silently match nothing. Then a grant would have no effect, or a hidden file would be
+readable.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ MAXPATHLEN = 1024
 
 
 def to_kernel_path(path: str) -> str:
-    """Return the kernel's path, without following links. Keep names that cannot be opened."""
+    """Return the kernel's spelling of a path, without following links. Names that cannot be opened
+    keep their spelling.
+    """
     opened = _path_of_opened(path)
     if opened is not None:
         return opened
@@ -26,7 +29,9 @@ def to_kernel_path(path: str) -> str:
 
 
 def _path_of_opened(path: str) -> str | None:
-    """Return the path of an open file by F_GETPATH of fcntl(2), which only macOS has and needs."""
+    """Open a file, and return the path that F_GETPATH of fcntl(2) reports for it. Only macOS has
+    this call.
+    """
     import fcntl
 
     command: int | None = getattr(fcntl, "F_GETPATH", None)

@@ -6,11 +6,12 @@ library passes to the rule as a value. They have to be real paths, because Seatb
 paths: a rule for /tmp silently matches nothing.
 
 `(version 1)` allows 28 operations that `deny default` does not change. Each is either denied by
-name here, or is in a test's list with a reason. Denials that only harden are behind `defined?`,
-because one unknown word makes the whole profile fail.
+name here, or is in a test's list with a reason. Denials of operations that some macOS versions lack
+are inside `(if (defined? ...))`, because one unknown word makes the whole profile fail.
 
 A rule for one operation (`file-write-data`) has precedence over rules for a class of operations
-(`file-write*`), whatever their order. The rules below would decide the same by order alone.
+(`file-write*`), whatever their order. The rules below do not depend on this precedence: their order
+alone would give the same result.
 """
 
 from __future__ import annotations
@@ -30,20 +31,24 @@ SYSTEM = (
     "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/nix/store", "/private/var/db/dyld",
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
-"""Paths that every target may read and map, and execute if it may start processes."""
+"""Paths that every target may read and map as code. If the target may start processes, it may also
+execute programs there.
+"""
 
 FILES = (
     "/", "/private/etc/localtime", "/private/etc/passwd", "/private/etc/protocols",
     "/private/etc/services", "/private/var/select/sh", "/private/var/select/developer_dir",
     "/private/var/db/xcode_select_link",
 )  # fmt: skip
-"""Single files to read. The loader starts at `/` itself. On a Mac passwd contains no passwords."""
+"""Single files that every target may read. `/` is here because the loader opens it. On a Mac passwd
+contains no passwords.
+"""
 
 LINKS = (
     "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - only the links
     "/System/Volumes/Data",
 )  # fmt: skip
-"""Links in the paths to files. The user's volume is mounted at the last one."""
+"""Links in the paths of files, and the mount point of the user's volume. Targets may stat these."""
 DEVICES = ("/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
 SYSCTLS = (
@@ -53,14 +58,18 @@ SYSCTLS = (
     "kern.version", "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
 )  # fmt: skip
 SYSCTL_PREFIXES = ("hw.", "net.routetable.")
-"""Python's ProcessPoolExecutor needs `semmns`; node's `os.networkInterfaces` needs the routes."""
+"""The sysctls that a target may read. Python's ProcessPoolExecutor needs `kern.sysv.semmns`, and
+node's `os.networkInterfaces` needs `net.routetable.`.
+"""
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""This service resolves the name of a uid. launchservicesd, lsd, Apple events and SecurityServer
-must never be added, because they act outside the sandbox for any process that asks.
+"""This service returns the user name of a uid. launchservicesd, lsd, Apple events and
+SecurityServer must never be added, because they act outside the sandbox for any process that asks.
 """
 
 TRUSTD = ("com.apple.trustd", "com.apple.trustd.agent")
-"""Services that check certificates, for Go and others. They fetch URLs outside the sandbox."""
+"""Services that check certificates. Go and others need them. They are not allowed by default,
+because they fetch URLs outside the sandbox.
+"""
 
 CLOSED = (
     "appleevent-send", "darwin-notification-post", "file-clone", "file-link", "file-write-acl",
@@ -69,18 +78,21 @@ CLOSED = (
     "mach-task-inspect", "mach-task-name", "mach-task-read", "nvram*",
     "system-memorystatus-control",
 )  # fmt: skip
-"""Denied for all paths, after all other rules. Some macOS versions lack some of these.
+"""Operations that are denied for all paths, after all other rules. Some macOS versions lack some of
+them.
 
-A clone or a hard link is a second name, to which the rule for the first does not apply. A clone of
-a directory contains its hidden files. A set-id file would outlive the run. With an access list that
-denies deletion, the user could not remove a file.
+A clone or a hard link gives a file a second name, to which the rule for the first name does not
+apply. A clone of a directory contains its hidden files. A set-id file would remain after the run.
+With an access list that denies deletion, the target could make a file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""These show the Mac's network to a client. They are denied unless the proxy's port is open."""
+"""These operations show a program the Mac's network. They are denied unless the target may use the
+proxy's port.
+"""
 
 
 def _any_case(name: str) -> str:
-    """Return a regular expression for a name in any case, because most volumes ignore it."""
+    """Return a regular expression for a name in any case, because most volumes ignore case."""
     return "".join(f"[{c}{c.upper()}]" if c.isalpha() else f"\\{c}" for c in name)
 
 
@@ -92,8 +104,9 @@ REPOSITORY = f'(regex #"/({"|".join(map(_any_case, secret_files.VERSION_CONTROL)
 
 STAT = "file-read-metadata file-test-existence"
 READ = f"file-read* {STAT}"
-"""`file-read*` does not include the check whether a file exists (`access`). Metadata are in every
-rule, because a rule for them alone has precedence over one for `file-read*`.
+"""`file-read*` does not include the check whether a file exists (`access`). The operations of STAT
+are in every rule for reading, because a rule for them alone has precedence over a rule for
+`file-read*`.
 """
 
 MAX_PORT = 65535
@@ -101,13 +114,14 @@ MAX_PORT = 65535
 
 @record
 class View:
-    """The real paths of a target. Without processes, only `execute` can be executed. `needed` are
-    the program's own files; `read` and `write` are the policy's grants.
+    """The real paths of a target. If the target may not start processes, it can execute only
+    `execute`. `needed` are the program's own files; `read` and `write` are the policy's grants.
 
-    `hidden` paths are inside readable ones. `held` paths stay read-only inside writable ones. They
-    need not exist, and a grant below them applies again. `anchors` are the directories above them,
-    which may not be renamed. `links` are grants as the policy spells them, if the path has links.
-    The names of all files beside the path to `listed` are visible.
+    `hidden` paths are inside readable paths, and cannot be read. `held` paths are inside writable
+    paths, and can only be read. Hidden and held paths need not exist, and a grant below them
+    applies again. `anchors` are the directories above them, which may not be renamed. `links` are
+    grants as the policy spells them, if the path has links. The target can list the directories
+    above the `listed` paths.
 
     `services` are mach services in addition to `MACH`. `marker` is a name that no service has;
     `process_tree` uses it to recognize processes under this profile.
@@ -130,7 +144,7 @@ class View:
 
 
 def profile(view: View) -> tuple[str, Parameters]:
-    """Return the text of the profile, and (name, path) for each parameter in it."""
+    """Return the text of the profile, and (name, path) for each of its parameters."""
     named = _Parameters()
     rules = [
         "(version 1)",
@@ -177,11 +191,12 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # `(version 1)` has its own rule for the second one. A rule for the class does not change that.
+    # The second operation is named too, because `(version 1)` has its own rule for it, which a rule
+    # for the class of operations does not change.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
-    yield "(allow dynamic-code-generation)"  # V8 needs it on Apple silicon
+    yield "(allow dynamic-code-generation)"  # V8 needs this on Apple silicon
     if view.subprocess:
         yield "(allow process-fork)"
         yield "(allow process-info* (target same-sandbox))"
@@ -210,7 +225,8 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
     yield from _rule("allow", f"{READ} file-write-data", devices)
     yield from _layers(view, named)
-    # These rules come after those for hidden paths, because a grant inside one must be reachable.
+    # These rules come after those for hidden paths, because a grant inside a hidden path must be
+    # reachable.
     above = named.filters("path-ancestors", "ABOVE", _paths(view))
     passed = above + named.filters("literal", "LINK", view.links)
     yield from _rule("allow", STAT, passed + _constants("path-ancestors", SYSTEM))
@@ -222,15 +238,17 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
-    """Yield the rules of all paths, outer paths first, so that the deepest path decides.
+    """Yield the rules for all paths, outer paths first, so that the rule for the deepest path
+    decides.
 
-    A writable path that outlives the run cannot be executed or mapped, and a read grant cannot be
-    written, whichever is inside the other. For the same path, the kinds are in the order of their
-    precedence. A grant overrides a hidden path. A program can be executed even if its grant lets
-    the target change it.
+    Files in a write grant cannot be executed or mapped as code, because they remain after the run.
+    Files in a read grant cannot be written. Both are true whichever grant is inside the other. If
+    several kinds have the same path, the later kind decides. So a grant overrides a hidden path,
+    and a program can be executed even if a write grant lets the target change it.
 
-    Rules for names at any depth of a grant come one level deeper than the grant, and before all
-    others there. So the program's own files, and a grant of such a name itself, override them.
+    Rules for names at any depth of a grant are sorted as if they were one level deeper than the
+    grant, before the other rules of that level. So the rules for the program's own files, and for a
+    grant of such a name itself, override them.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]
@@ -250,7 +268,8 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
         if name == "ENVIRONMENT":
             yield from _environment_files(value, f"{seen} file-write*")
             continue
-        # `subpath` alone is reported not to match a name that does not exist yet.
+        # `literal` is added, because `subpath` alone is reported not to match a name that does not
+        # exist yet.
         filters = [f"(literal {value})", f"(subpath {value})"]
         if name == "REPOSITORY":
             filters = [f"(require-all (subpath {value}) {REPOSITORY})"]
@@ -259,8 +278,8 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _environment_files(top: str, operations: str) -> Iterator[str]:
-    """Hide the content of `.env` files. Their existence stays visible, because many servers look
-    for one at their start, and exit on an error.
+    """Hide the content of `.env` files. Whether a file exists stays visible, because many servers
+    check that when they start, and exit if the check fails.
     """
     files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
     yield from _rule("deny", operations, files)
@@ -268,7 +287,7 @@ def _environment_files(top: str, operations: str) -> Iterator[str]:
 
 
 def hides_environment_file(view: View, path: str) -> bool:
-    """Return whether the rules hide this `.env` file. The order is that of `_layers`."""
+    """Return whether the rules hide this `.env` file. The deepest path decides, as in `_layers`."""
     around = [one for one in (*view.read, *view.write) if not _is_environment_file(one)]
     hiding = [one.count("/") + 1 for one in around if is_inside(path, one)]
     named = (one for one in (*view.read, *view.write) if _is_environment_file(one))
@@ -287,7 +306,7 @@ def _is_outside_repositories(path: str) -> bool:
 
 
 def _executed(view: View, operations: str) -> str:
-    """Add execution to the operations, if a program may execute whatever it may read."""
+    """Return the operations, with execution if the target may start processes."""
     return f"{operations} process-exec*" if view.subprocess else operations
 
 
@@ -297,7 +316,7 @@ def _paths(view: View) -> tuple[str, ...]:
 
 
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:
-    """Allow the unix sockets of the private directory, and those that the policy names."""
+    """Allow unix sockets in the private directory, and connections to those of the policy."""
     own = named.filters("subpath", "OWN", (view.private,))
     theirs = named.filters("literal", "SOCKET", view.sockets)
     yield "(deny network*)"
@@ -309,7 +328,8 @@ def _sockets(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def proxy_rules(port: int) -> str:
-    """Return the rules, which come after all others, for one TCP port of this Mac.
+    """Return the rules that allow connections to one TCP port of this Mac. They come after all
+    others.
 
     The only host that a rule can name is `localhost`, which means every address of this Mac.
     """

@@ -1,9 +1,9 @@
 """Find the paths in granted directories of a Mac that are hidden or stay read-only.
 
 Seatbelt compares names, so a name that does not exist yet is protected too. On a volume that
-ignores case, a target can use another spelling; this is reported after the run. The profile itself
-has rules for `.env` files and repositories at any depth. Existing hard links to secrets are not
-found.
+ignores case, a target can use another spelling of such a name. This is reported after the run. The
+profile itself has rules for `.env` files and repositories at any depth. If a secret already has a
+hard link in a grant, the link is not found.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
-"""Names at the top of a write grant. A repository there may be a link."""
+"""Names at the top of a write grant that the target may not change. Repositories are included,
+because `.git` may be a link there.
+"""
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the paths that a grant around them does not show. Inner grants still apply."""
+    """Return the secrets in granted directories, which stay hidden. A grant of a secret itself, or
+    of a path in it, still applies.
+    """
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
-    # A link to a secret is another name, so the rule has to be for the link's target.
+    # If the path of a secret has links, the rule has to be for the real path.
     return _within(map(os.path.realpath, found), named, named)
 
 
@@ -46,9 +50,10 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the first part of a path that is not a directory, and so could be replaced.
+    """Return the topmost path on the way from `tops` to `path` that is not a directory, or `path`
+    itself.
 
-    A rename could create a missing `.git`, or replace a file or a link.
+    The target could create this path if it is missing, or replace it if it is a file or a link.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
@@ -59,7 +64,7 @@ def _replaceable(path: str, tops: Sequence[str]) -> str:
 
 
 def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths that are in one of `tops` and not in `named`."""
+    """Return the paths that are inside one of `tops`, except those that are in `named`."""
     return tuple(
         path
         for path in dict.fromkeys(found)
@@ -70,7 +75,7 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
     """Return the directories between a write grant and the `kept` paths in it.
 
-    Renaming them would evade the rules for these paths.
+    They may not be renamed, because that would evade the rules for the `kept` paths.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

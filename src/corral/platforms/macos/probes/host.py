@@ -1,8 +1,9 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child and has a control.
 
-Two test runs with the steps of a real run prove Seatbelt. One has a trial as its last step. The
-other starts a system program, because a profile under which nothing starts is useless. Each runtime
-has its own finding, so that one broken runtime does not prevent all runs.
+Two test runs with the steps of a real run prove Seatbelt. The last step of the first run tries acts
+that must be denied. The second run starts a system program, because a profile under which nothing
+starts is useless. Each runtime has its own finding, so that one broken runtime does not prevent all
+runs.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ LABELS = (
     ("sampling", "Sampling", "supported"),
     ("jetsam", "Memory limit of one process", "supported"),
 )
-"""The label in `doctor` of each capability that `probe` finds."""
+"""The label in `doctor` for each capability that `probe` finds."""
 
 
 def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
@@ -74,7 +75,9 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Tries more than Seatbelt's `verify`, writes the results to `fd`, and fails before exec."""
+    """Tries more acts than Seatbelt's `verify`, writes the results to `fd`, and fails, so that no
+    program is executed.
+    """
 
     name = "trial"
     fd: int
@@ -93,7 +96,7 @@ class Trial:
         saw = [
             f"reading={_denied(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
             f"writing={_denied(lambda: os.truncate(self.marker, 0))}",
-            # Seatbelt denies this, unless RLIMIT_NPROC has denied it before.
+            # Seatbelt or RLIMIT_NPROC denies the fork.
             f"forking={disposable.refused(disposable.fork_once)}",
             f"signalling={_denied(lambda: os.kill(self.other, 0))}",
         ]
@@ -103,7 +106,9 @@ class Trial:
 
 @record
 class ProxyTrial:
-    """Connects to the proxy's port, and to `port`, which must fail. Then it fails like `Trial`."""
+    """Tries to connect to `port`, which must be denied, and to the proxy's port. Then fails like
+    `Trial`.
+    """
 
     name = "proxy_trial"
     fd: int
@@ -123,7 +128,7 @@ class ProxyTrial:
 
 @record
 class MarkerTrial:
-    """Writes to `ready` under the profile, waits for `go`, then fails like `Trial`."""
+    """Writes to `ready` under the profile, waits for a byte from `go`, then fails like `Trial`."""
 
     name = "marker_trial"
     ready: int
@@ -150,7 +155,7 @@ def _seatbelt(table: ProcessTable) -> str:
 
 
 def _marker(table: ProcessTable) -> str:
-    """Check the marker of a process under a profile, and of this process, which has no profile."""
+    """Check that a process under a profile has its marker, and that this process has not."""
     ready, go = os.pipe(), os.pipe()
     plan = _test_run((TRUE,), MarkerTrial(ready=ready[1], go=go[0]))
     child = spawn.spawn(plan, (0, ready[1], ready[1]), table)
@@ -166,7 +171,9 @@ def _marker(table: ProcessTable) -> str:
 
 
 def _try_walls(table: ProcessTable, program: str) -> str:
-    """Try the walls inside, after the same acts have succeeded outside (the control)."""
+    """Try acts that must be denied inside, after the same acts have succeeded outside (the
+    control).
+    """
     import tempfile
 
     with tempfile.NamedTemporaryFile() as marker:
@@ -181,7 +188,9 @@ def _try_walls(table: ProcessTable, program: str) -> str:
 
 
 def _loopback_proxy(table: ProcessTable) -> str:
-    """Try the proxy's port and another one inside; outside both are reached (the control)."""
+    """Try the proxy's port and another port inside. The control is that the other port can be
+    reached outside.
+    """
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
     beside.listen(2)
@@ -231,7 +240,7 @@ def _test_run(
     policy: Policy = Policy(),  # noqa: B008 - records are frozen
     controls: Sequence[Held] = (SEATBELT,),
 ) -> Plan:
-    """Return the plan of a run with the default policy and Seatbelt."""
+    """Return the plan of a run, by default with the default policy and Seatbelt."""
     home = os.path.realpath(os.path.expanduser("~"))
     program = resolve(argv, environment=os.environ, cwd="/", home=home, subprocess=False)
     made = tier_seatbelt.compose(policy, program, controls, home=os.path.expanduser("~"))
@@ -261,7 +270,7 @@ def _nproc() -> str:
 
 
 def _watcher(table: ProcessTable) -> str:
-    """Check that a daemon is found and killed after its parent has ended and was reaped."""
+    """Check that a daemon is found and killed after its parent has ended and has been reaped."""
     wait_read, wait_write = os.pipe()
     ready_read, ready_write = os.pipe()
     root = os.fork()
@@ -288,7 +297,7 @@ def _watcher(table: ProcessTable) -> str:
 
 
 def _sampling(table: ProcessTable) -> str:
-    """Check that a grandchild's memory is measured, before and after it allocates."""
+    """Check that the memory of a grandchild is measured: before and after it allocates some."""
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
     pid = os.fork()
@@ -318,7 +327,7 @@ def _sampling(table: ProcessTable) -> str:
 
 
 def _jetsam() -> str:
-    """Check that a process above its limit is killed, and that it is not killed without one."""
+    """Check that a process above its memory limit is killed, and not killed if it has no limit."""
     real = os.path.realpath(sys.executable)
     python = next(iter(tier_seatbelt.framework_images(real)), real)
     if _allocate(python, megabytes=0) != 0:
