@@ -69,7 +69,7 @@ def add_descriptor(request: Notification, fd: int, *, flags: int) -> None:
 
 
 def replace_descriptor(request: Notification, fd: int, *, flags: int, number: int) -> None:
-    """Replace a descriptor of the caller with a copy of another one. The call stays unanswered."""
+    """Replace a descriptor of the caller with a copy of `fd`. The call stays unanswered."""
     _add_descriptor(request, fd, SECCOMP_ADDFD_FLAG_SETFD, number, flags)
 
 

@@ -30,7 +30,7 @@ MAX_NAME_LENGTH = 253
 MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
-"""The ports of an entry that names none: those of web servers."""
+"""The ports of an entry that names no port. They are the ports of web servers."""
 MAX_PORTS = 64
 """The largest number of ports in the whole allowlist. It is limited because each port needs a
 listener in the sandbox.

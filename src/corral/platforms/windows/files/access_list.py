@@ -114,7 +114,7 @@ def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
     others = _without(found.entries, (sid,))
-    # Canonical order puts the object's own entries before inherited ones.
+    # In the canonical order the object's own entries come before inherited entries.
     at = next((n for n, entry in enumerate(others) if entry[1] & INHERITED), len(others))
     return write(replace(found, entries=(*others[:at], *ours, *others[at:])))
 

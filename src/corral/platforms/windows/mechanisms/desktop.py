@@ -1,9 +1,9 @@
 """Give the target its own window station and desktop.
 
-Windows on one desktop can send each other messages, and programs of one window station share its
-clipboard. The target gets its own desktop, in a window station that is not the user's. It can open
-windows there, but cannot use the clipboard of that station, which all runs of this logon share.
-Station and desktop are labelled Low, because otherwise the target could not use them.
+The windows of one desktop can send each other messages, and the programs of one window station
+share its clipboard. The target gets its own desktop, in a window station that is not the user's. It
+can open windows there, but cannot use the clipboard of that station, which all runs of this logon
+share. Station and desktop are labelled Low, because otherwise the target could not use them.
 
 A target can open the user's own window station, because Windows lets every AppContainer use it. The
 UI limits of the job keep the target from that station's clipboard.

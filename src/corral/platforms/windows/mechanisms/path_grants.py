@@ -60,7 +60,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # A target that may rename a directory could put another one in its place.
+        # The directories above such names are pinned, because a target that may rename a directory
+        # could put another directory in its place.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)

@@ -2,7 +2,7 @@
 
 One attribute list has every restriction for the new process. The process is verified while it is
 suspended, and only then resumed. If Windows does not accept a job in that list, the suspended
-process is assigned to the job. In both cases the process has not executed anything before.
+process is assigned to the job. In both cases the process is in the job before it executes anything.
 """
 
 from __future__ import annotations
