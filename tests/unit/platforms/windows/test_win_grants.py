@@ -62,6 +62,37 @@ def test_a_plain_tree_is_granted():
     assert not step.keep
 
 
+@pytest.mark.parametrize("root_changed", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_kept_grant_still_closes_what_gets_less(monkeypatch, kept, root_changed):
+    """A secret, a hard link or a file that other programs run may be new since the entries were set."""
+    nodes = (
+        TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
+    )  # fmt: skip
+    less = path_grants.Exceptions(
+        closed=frozenset({".env"}), secret=frozenset({".env"}), read_only=frozenset({"run.bat"})
+    )
+    done, checked = [], []
+
+    def walk(_path, _closed):
+        yield from ((node, types.SimpleNamespace(value=node.name)) for node in nodes)
+
+    def set_entries(_path, name, _sid, entries):
+        done.append((name, bool(entries)))
+        return bool(name) or root_changed
+
+    monkeypatch.setattr(granted_tree, "walk", walk)
+    monkeypatch.setattr(granted_tree, "has_identity", lambda *_: True)
+    monkeypatch.setattr(granted_tree, "set_entries", set_entries)
+    monkeypatch.setattr(granted_tree, "check_closed", lambda _path, name: checked.append(name))
+    [root] = plan((grant("D:\\work", "write"), tree())).roots
+    path_grants.set_entries(root, less, kept=kept)
+    special = [("", True), (".env", False), ("linked", True), ("run.bat", True)]
+    every = [*special[:1], ("a.txt", True), *special[1:], ("z.txt", True)]
+    assert done == (special if kept and not root_changed else every)
+    assert checked == [".env"]
+
+
 def test_grants_can_be_kept():
     step = plan((grant("D:\\work"), tree()), keep_grants=True)
     assert step.keep

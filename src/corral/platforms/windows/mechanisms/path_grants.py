@@ -14,7 +14,7 @@ above such files cannot be renamed or deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
-the entries stay, and a later run only checks that they exist.
+the entries stay, and a later run sets only those that differ from the grant's.
 """
 
 from __future__ import annotations
@@ -256,9 +256,11 @@ def _shown(root: str, name: str) -> str:
 
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root. If the entries are kept and the root has its entry,
-    leave the other objects unchanged.
+    only set those of objects that get less access than the grant. Such an object may be new, and
+    then it has inherited the entries of its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
+    complete = False
     try:
         for node, handle in walk:
             path = _shown(root.path, node.name)
@@ -267,8 +269,12 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
             ):
                 raise OSError(0, "this is not the object that was granted", path)
             ours = less.entries(root, node)
-            if not granted_tree.set_entries(path, handle.value, root.sid, ours) and kept:
-                return
+            usual = entries_for(root.sid, root.access, directory=node.directory, root=False)
+            if complete and ours == usual:
+                continue
+            changed = granted_tree.set_entries(path, handle.value, root.sid, ours)
+            if not node.name:
+                complete = kept and not changed
             if node.name in less.secret:
                 granted_tree.check_closed(path, handle.value)
     finally:
