@@ -147,6 +147,9 @@ def _fork_watcher(plan: Plan, results: Results, stdio: Stdio, table: ProcessTabl
     try:
         pid = os.fork()
     except OSError as error:
+        signals.unblock(FORWARDED)
+        own.close()
+        watchers.close()
         raise StepFailed("fork", error) from error
     if pid == 0:
         signals.reset()

@@ -18,7 +18,14 @@ from corral.plan.host import Finding, Host
 from corral.plan.model import Plan, Results
 from corral.platforms import evidence
 from corral.platforms.contract import Usage
-from corral.platforms.macos import cache_key, options, spawn, tier_seatbelt, working_directory
+from corral.platforms.macos import (
+    cache_key,
+    options,
+    spawn,
+    tier_seatbelt,
+    watcher,
+    working_directory,
+)
 from corral.platforms.macos.backend import Macos
 from corral.platforms.macos.mechanisms import jetsam, loopback_proxy, seatbelt, seatbelt_profile
 from corral.platforms.macos.probes import doctor
@@ -684,3 +691,22 @@ def test_the_whole_plan_starts_in_the_private_home(monkeypatch, tmp_path, hidden
     home = dict(plan.environment)["HOME"]
     assert plan.program.cwd == (home if hidden else top)
     assert any("/.env is hidden" in text for text in plan.warnings) is hidden
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="Windows has no signal mask")
+def test_a_failed_fork_leaves_no_signal_blocked_and_no_pipe_open(monkeypatch):
+    def fail():
+        raise BlockingIOError(11, "no process is left")
+
+    opened = []
+    make = watcher.open_pipes
+    monkeypatch.setattr(watcher, "open_pipes", lambda: opened.extend(make()) or opened)
+    monkeypatch.setattr(os, "fork", fail)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with pytest.raises(StepFailed, match="fork"):
+        spawn._fork_watcher(None, None, (0, 1, 2), None)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+    assert len(opened) == 2
+    for descriptor in (*opened[0].descriptors(), *opened[1].descriptors()):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
