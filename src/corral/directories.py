@@ -109,17 +109,17 @@ def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
 def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> None:
     """Refuse a path that is not a directory, or a directory that other users can write to."""
     if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden):
-        from corral.safe_text import printable
+        from corral.safe_text import printable, shell_word
 
-        shown = printable(path)
-        hint = f"check its content, then: chmod 700 {shown}"
+        shown, word = printable(path), shell_word(path)
+        hint = f"check its content, then: chmod 700 {word}"
         if not stat.S_ISDIR(found.st_mode):
-            hint = f"check what it is, then remove it: rm {shown}"
+            hint = f"check what it is, then remove it: rm {word}"
         elif sys.platform != "win32" and found.st_uid != os.geteuid():
             hint = f"it belongs to user {found.st_uid}; "
             # With `sudo`, HOME may be that of the calling user, who still needs the directory.
             hint += (
-                f"to make it yours: sudo chown -R {os.geteuid()} {shown}"
+                f"to make it yours: sudo chown -R {os.geteuid()} {word}"
                 if os.geteuid()
                 else "start corral as that user, or with root's own home: sudo -H corral ..."
             )

@@ -10,6 +10,7 @@ ATTACKS = "tests/inside/test_exported_bundles.py"
 CLUSTER = "docs/kubernetes.md"
 K8S = "tests/linux/test_export_kubernetes.py"
 OBJECTS = "tests/unit/export/test_kubernetes.py"
+BUILD = "tests/unit/export/test_containerfile.py"
 PROFILE = "tests/unit/export/test_seccomp_profile.py"
 
 CLAIMS: tuple[Claim, ...] = tuple(
@@ -75,6 +76,17 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "Each client has a separate process in the pod.",
             LINUX,
             (f"{K8S}::test_the_containerfile_builds_an_image_whose_server_answers",),
+        ),
+        (
+            "k8s-lock",
+            "because it may have written its own lock file.",
+            ANY,
+            (
+                f"{BUILD}::test_a_bundle_with_the_files_of_a_package_gets_no_containerfile",
+                f"{BUILD}::test_a_lock_file_that_a_package_may_have_written_is_refused",
+                f"{BUILD}::test_a_lock_file_with_options_is_refused",
+                f"{BUILD}::test_corral_is_installed_before_the_server_and_by_another_user",
+            ),
         ),
         (
             "k8s-waits",

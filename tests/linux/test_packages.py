@@ -12,6 +12,7 @@ import sys
 import threading
 
 import pytest
+from callers import Caller
 
 import debian_python
 import rigs
@@ -769,3 +770,18 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
     done = user.corral("run", "pypi:my-server==1.0.0", env=env)
     assert len(registry.asked) > asked
     assert done.returncode == 0, done.stderr.decode()
+
+
+@ONE_USER
+def test_an_interpreter_that_prints_without_end_fills_no_file(user):
+    """Its answer comes through a pipe, which is closed after the first 4096 bytes."""
+    Caller(user).run(
+        "import tempfile\n"
+        "from corral.servers.packages.sandboxed_install import ask_program\n"
+        "tempfile.TemporaryFile = None  # the answer must not be in a file of the host\n"
+        "ask = lambda command: ask_program(['/bin/sh', '-c', command, trace])\n"
+        "assert ask('exec yes') == ''\n"
+        "assert ask('exec head -c 200000 /dev/zero') == ''\n"
+        "assert ask('echo 3.12.7') == '3.12.7\\n'  # the controls\n"
+        "assert ask('echo 3.12.7; exit 1') == ''\n"
+    )

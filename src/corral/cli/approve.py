@@ -7,7 +7,7 @@ approve.
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from corral.cli import output, what_to_run
 from corral.cli.option_parser import Flag, Options, UsageError
@@ -62,7 +62,7 @@ def _approve(options: Options, rest: list[str]) -> int:
     if not as_json:
         output.write_lines(format_request(request))
     # A request without items needs no approval.
-    if asks and not approved and (yes or (not as_json and confirm(rest[0]))):
+    if asks and not approved and (yes or (not as_json and confirm(rest[:1]))):
         remember(request)
         approved = True
     if as_json:
@@ -173,8 +173,7 @@ def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
     """Ask whether granted paths may resolve to their current destinations; record the answer."""
     for path, (before, now) in changed.items():
         output.note(granted_paths.describe_change(path, before, now))
-    first = shlex.quote(next(iter(changed)))
-    if not confirm(f"--path {first}", "grant its current destination?"):
+    if not confirm(["--path", next(iter(changed))], "grant its current destination?"):
         return False
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
     granted_paths.remember(file, {path: now for path, (_, now) in changed.items()})
@@ -187,13 +186,15 @@ def is_on_terminal() -> bool:
 
 
 def confirm(
-    directory: str, question: str = "approve exactly this, until the manifest changes?"
+    words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask on the terminal itself, because in `run` standard input belongs to the server."""
+    """Ask on the terminal itself, because in `run` standard input belongs to the server. `words`
+    name the request to `corral approve`.
+    """
     if not is_on_terminal():
         raise SandboxError(
             "there is no terminal to ask on, and only you can approve",
-            hint=f"read the request above, then: corral approve --yes {directory}",
+            hint=f"read the request above, then: corral approve --yes {shlex.join(words)}",
         )
     return ask(question)
 

@@ -10,6 +10,7 @@ from corral.errors import SandboxError
 from corral.export.holding import format_holding
 from corral.plan.model import Held
 from corral.policy.model import Source
+from corral.safe_text import shell_word
 from corral.supervisor.prepare import find_subject
 from corral.supervisor.report import to_json
 
@@ -70,7 +71,7 @@ def _export_oci(options: Options, rest: list[str]) -> int:
         output.warn(
             f"{name} is a secret and is in no file: add it to process.env when you start it"
         )
-    output.note(f"wrote {directory}; start it with `runc run -b {directory} NAME`")
+    output.note(f"wrote {directory}; start it with `runc run -b {shell_word(directory)} NAME`")
     return 0
 
 

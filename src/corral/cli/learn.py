@@ -166,4 +166,4 @@ def _write(path: str, text: str) -> None:
             f"cannot write the policy to {path}: {error.strerror}",
             hint=disk_hint(error, os.path.abspath(path), "name a new file"),
         ) from error
-    output.note(f"written: {path}; `corral run --policy {path} ...` uses it")
+    output.note(f"written: {path}; `corral run --policy {shlex.quote(path)} ...` uses it")

@@ -328,6 +328,7 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
     from corral.directories import home_directory
     from corral.errors import PolicyError
     from corral.policy.requests import refuse_unapproved
+    from corral.safe_text import shell_word
 
     try:
         refuse_unapproved([source, *users], home_directory(), current_directory())
@@ -335,7 +336,7 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
             origin = source.manifest.origin
             raise PolicyError(
                 f"{origin} asks for more than you approved: to " + "; to ".join(request.asks),
-                hint=f"look at it and run `corral approve {origin}`",
+                hint=f"look at it and run `corral approve {shell_word(origin)}`",
             )
     except PolicyError:
         if not approve.is_on_terminal():
@@ -344,7 +345,7 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
         return source  # the request only tightens, or the user's sources grant the same
     for line in approve.format_request(request):
         output.note(line)
-    if not approve.confirm(source.manifest.directory or source.manifest.origin):
+    if not approve.confirm([source.manifest.directory or source.manifest.origin]):
         return source
     approve.remember(request)
     return replace(source, approved=True)

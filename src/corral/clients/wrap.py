@@ -31,7 +31,7 @@ from corral.policy import profiles
 from corral.policy.home_grants import is_home
 from corral.programs.package_runners import Package, Refusal, parse_runner
 from corral.record import record, replace
-from corral.safe_text import printable
+from corral.safe_text import shell_word
 from corral.servers.packages.package import why_unproven
 from corral.servers.reference import parse_reference
 
@@ -212,7 +212,7 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
         except SandboxError as error:
             raise UnfitError(error.message, hint=error.hint) from error
         if reference is not None and (why := why_unproven(reference.kind)):
-            hint = f"`corral run {printable(reference.text)}` tries it; then wrap this again"
+            hint = f"`corral run {shell_word(reference.text)}` tries it; then wrap this again"
             raise UnfitError(why, hint=hint, leave_alone=True)
     return found
 

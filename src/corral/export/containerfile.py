@@ -1,6 +1,10 @@
 """Write the Containerfile of an exported server, which checks packages against the lock file's
 hashes.
 
+Only packages that corral installed from npm or PyPI get one. A bundle may contain files with the
+names of lock files, and a package that ran code may have written its own. corral is installed
+before the server, which another user than root installs, so that no package can change corral.
+
 The base image is a build argument, so that a user can pin it by digest or replace it. A pod's
 ConfigMap replaces the policy in the image.
 """
@@ -13,12 +17,19 @@ from collections.abc import Mapping, Sequence
 
 from corral.errors import SandboxError
 from corral.record import record
-from corral.servers.store.store import store_path
+from corral.servers.packages import pypi
+from corral.servers.packages.package import has_run_scripts
+from corral.servers.store import store
+from corral.servers.store.store import Entry, store_path
 
 SERVER = "/srv/server"
 POLICY_DIRECTORY = "/etc/corral"
 POLICY_FILE = f"{POLICY_DIRECTORY}/policy.json"
 WHEEL = "mcp_corral-*.whl"
+INSTALLER = "1001:1001"
+"""The user and group that install the server. The server runs as another user, which therefore
+cannot change its own files.
+"""
 # Lock files have hashes of packages for one platform. The tag of a base can be moved to another
 # image, its digest cannot.
 HEAD = """\
@@ -29,28 +40,35 @@ HEAD = """\
 ARG BASE={base}
 FROM --platform={platform} ${{BASE}}
 """
-NPM = f"""\
+PYTHON = """\
 RUN apt-get update \\
  && apt-get install -y --no-install-recommends python3 python3-venv \\
  && rm -rf /var/lib/apt/lists/*
-WORKDIR {SERVER}
-COPY package.json package-lock.json ./
-RUN npm ci --ignore-scripts --omit=dev && npm cache clean --force
 """
-PYPI = f"""\
-WORKDIR {SERVER}
-RUN python3 -m venv {SERVER}
-COPY requirements.lock start.py ./
-RUN bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
-"""
-COMMAND = "# Add here what this command needs: {words}\n"
 # corral is installed from a copied wheel, because no package index has it. It needs no other
 # package.
-TAIL = f"""\
+CORRAL = f"""\
 COPY {WHEEL} /opt/
 RUN python3 -m venv /opt/corral \\
  && /opt/corral/bin/pip install --no-cache-dir --no-index --no-deps /opt/{WHEEL}
 COPY policy.json {POLICY_FILE}
+"""
+DIRECTORY = f"""\
+RUN mkdir -p {SERVER} && chown {INSTALLER} {SERVER}
+WORKDIR {SERVER}
+USER {INSTALLER}
+"""
+NPM = f"""\
+COPY --chown={INSTALLER} package.json package-lock.json ./
+RUN npm ci --ignore-scripts --omit=dev --cache=/tmp/npm && rm -rf /tmp/npm
+"""
+PYPI = f"""\
+RUN python3 -m venv {SERVER}
+COPY --chown={INSTALLER} requirements.lock start.py ./
+RUN bin/pip install --no-cache-dir --require-hashes --only-binary :all: -r requirements.lock
+"""
+COMMAND = "# Add here what this command needs: {words}\n"
+TAIL = """\
 ENV PATH=/opt/corral/bin:$PATH
 USER 1000:1000
 """
@@ -75,7 +93,7 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 def build_command(argv: tuple[str, ...]) -> Build:
     """Return the build for a command that the user adds to the image."""
     words = " ".join(argv).replace("\n", " ")
-    return Build(text=_head(PYTHON_BASE) + COMMAND.format(words=words) + TAIL)
+    return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 
 
 def _head(base: str) -> str:
@@ -85,22 +103,33 @@ def _head(base: str) -> str:
 
 def build_package(tree: str) -> Build:
     """Return the build for a package, with the lock files of its installation on this machine."""
-    kind = next((kind for kind, names in COPIED.items() if _has_all(tree, names)), "")
-    if not kind:
-        raise SandboxError(
-            "this server was not installed from npm or PyPI",
-            hint="leave --containerfile out, and put the unpacked server into " + SERVER,
-        )
+    kind = _find_package(tree).kind
     files = {}
     for name in COPIED[kind]:
         with open(os.path.join(tree, name), "rb") as file:
             files[name] = file.read()
-    base, steps = (NODE_BASE, NPM) if kind == "npm" else (PYTHON_BASE, PYPI)
-    return Build(text=_head(base) + steps + TAIL, files=files)
+    if kind == "npm":
+        return Build(text=_head(NODE_BASE) + PYTHON + CORRAL + DIRECTORY + NPM + TAIL, files=files)
+    files[pypi.LOCK] = pypi.format_lock(pypi.read_lock(tree)).encode()
+    return Build(text=_head(PYTHON_BASE) + CORRAL + DIRECTORY + PYPI + TAIL, files=files)
 
 
-def _has_all(tree: str, names: tuple[str, ...]) -> bool:
-    return all(os.path.isfile(os.path.join(tree, name)) for name in names)
+def _find_package(tree: str) -> Entry:
+    """Return the store's entry of a tree with a lock file that can be trusted."""
+    found = [one for one in store.entries() if one.path() == tree and one.kind in COPIED]
+    if not found:
+        raise SandboxError(
+            "this server was not installed from npm or PyPI",
+            hint="leave --containerfile out, and put the unpacked server into " + SERVER,
+        )
+    for entry in found:
+        if not has_run_scripts(entry.key):
+            return entry
+    raise SandboxError(
+        f"{found[0].name} was installed with --allow-install-scripts, so a package may have"
+        " written the lock file",
+        hint="leave --allow-install-scripts out, or --containerfile",
+    )
 
 
 def find_tree(argv: Sequence[str]) -> str:

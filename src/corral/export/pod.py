@@ -21,6 +21,7 @@ from corral.platforms.linux import options
 from corral.policy.merge import PATHS, merge, resolve_paths
 from corral.policy.model import CONTROLS, Policy, Source, format_limit
 from corral.record import record, replace
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,16 +106,21 @@ def _map_paths(
         raise PolicyError(
             "no volume is named for paths that a pod does not have: "
             + ", ".join(dict.fromkeys(unmapped)),
-            hint=" ".join(f"--volume {path}=claim:NAME" for path in dict.fromkeys(unmapped))
+            hint=" ".join(f"--volume {word}=claim:NAME" for word in _quote_all(unmapped))
             + "; also configmap:NAME and emptydir",
         )
     if spare := sorted(set(volumes) - set(found)):
         raise PolicyError(
             f"--volume names paths that the policy does not grant: {', '.join(spare)}",
-            hint=" ".join(f"--read {path}" for path in spare) + ", or leave the volume out",
+            hint=" ".join(f"--read {word}" for word in _quote_all(spare))
+            + ", or leave the volume out",
         )
     _refuse_nested(found)
     return tuple(found.values())
+
+
+def _quote_all(paths: Sequence[str]) -> list[str]:
+    return [shell_word(path) for path in dict.fromkeys(paths)]
 
 
 def _refuse_nested(found: Mapping[str, PodPath]) -> None:

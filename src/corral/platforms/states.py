@@ -13,6 +13,7 @@ from corral.errors import SandboxError
 from corral.platforms import run_records
 from corral.platforms.run_records import NAME_OF_STATE as NAME
 from corral.record import record
+from corral.safe_text import shell_word
 
 MAX_ENTRIES = 100_000
 
@@ -75,7 +76,7 @@ def remove(state: State) -> None:
         if os.path.lexists(state.path):
             raise SandboxError(
                 f"{state.path} could not be removed completely",
-                hint=f"end the server's runs, then: rm -rf {state.path}",
+                hint=f"end the server's runs, then: rm -rf {shell_word(state.path)}",
             )
         with suppress(FileNotFoundError):
             os.unlink(state.path + NAME)

@@ -15,7 +15,7 @@ from corral.abi.private_directory import make_private_directory
 from corral.directories import directories, is_private, refuse_shared
 from corral.errors import ChangedPathsError, PolicyError
 from corral.paths.followed_links import follow
-from corral.safe_text import printable, shown
+from corral.safe_text import printable, shell_word, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -184,5 +184,5 @@ def _is_temporary(grant: Grant) -> bool:
 def _broken(file: str, why: str | None) -> PolicyError:
     return PolicyError(
         f"{printable(file)} cannot be used: {why}",
-        hint=f"look at it, and remove it: rm {printable(file)}",
+        hint=f"look at it, and remove it: rm {shell_word(file)}",
     )

@@ -24,7 +24,7 @@ from corral.policy.schema import KEYS, MCP, SWITCHES
 from corral.policy.secret_files import MAKES_GIT_RUN, VERSION_CONTROL
 from corral.policy.variables import is_loader_variable
 from corral.record import record
-from corral.safe_text import printable, shown
+from corral.safe_text import printable, shell_word, shown
 
 SWITCH_TEXTS = {
     "listen_everywhere": "be reached from other machines",
@@ -130,7 +130,7 @@ def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
         ]
         if texts:
             origin = printable(source.manifest.origin)
-            where = printable(source.manifest.directory) or origin
+            where = shell_word(source.manifest.directory or source.manifest.origin)
             raise PolicyError(
                 f"{origin} asks for more than you approved: to " + "; to ".join(texts),
                 hint=f"look at it and run `corral approve {where}`",

@@ -12,7 +12,7 @@ from corral.policy.manifest import Manifest, decode_toml, file_error, read_file,
 from corral.policy.schema import BY_PATH
 from corral.policy.validation import Validator, format_path, suggest_key
 from corral.record import record, replace
-from corral.safe_text import printable, shown
+from corral.safe_text import printable, shell_word, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,5 +127,5 @@ def check_owner(path: str, found: os.stat_result) -> None:
     if stat.S_IMODE(found.st_mode) & 0o022:
         raise PolicyError(
             f"{printable(path)} can be written by other users",
-            hint=f"chmod go-w {printable(path)}",
+            hint=f"chmod go-w {shell_word(path)}",
         )

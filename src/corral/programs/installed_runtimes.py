@@ -32,6 +32,8 @@ LAYOUTS: dict[Kind, tuple[str, ...]] = {
     "node": ("*/bin/node", "node/*/bin/node", "nodejs/*/bin/node", "*/installation/bin/node"),
 }
 HOMEBREW = ("/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt")
+NUMBER = r"\d{1,9}"
+"""A part of a version. `int` refuses a text of thousands of digits with a ValueError."""
 MIN_PYTHON = (3, 8)
 """Older versions lack `importlib.metadata`, which most packages import."""
 ASK = {
@@ -106,14 +108,14 @@ def format_version(version: Version) -> str:
 
 def parse_version(text: str) -> Version:
     """Return the numbers of `3.12`, `v22.11.0` or `python3.12`; () for any other text."""
-    match = re.fullmatch(r"(?:v|node|c?python)?-?(\d+(?:\.\d+){0,2})", text)
+    match = re.fullmatch(rf"(?:v|node|c?python)?-?({NUMBER}(?:\.{NUMBER}){{0,2}})", text)
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
 def _fits(version: Version, requirement: str) -> bool:
     """Return whether a minor version may fit. Patch levels of the requirement are ignored."""
     for part in requirement.replace(" ", "").strip(",").split(","):
-        match = re.fullmatch(r"(>=|<=|==|!=|~=|>|<)?(\d+(?:\.\d+)*)(?:\.\*)?", part)
+        match = re.fullmatch(rf"(>=|<=|==|!=|~=|>|<)?({NUMBER}(?:\.{NUMBER})*)(?:\.\*)?", part)
         if match is None:
             return False
         bound = tuple(map(int, match[2].split(".")))

@@ -14,6 +14,7 @@ import sys
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
 from corral.paths.posix import is_inside
 from corral.record import record
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -307,7 +308,7 @@ def inspect_executable(path: str, needed: NeededFiles) -> Executable:
         kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise CommandError(f"{path!r} is {kind}", exit_code=EXIT_NOT_EXECUTABLE)
     if not os.access(real, os.X_OK):
-        hint = f"chmod +x {path}, or name the interpreter that runs it"
+        hint = f"chmod +x {shell_word(path)}, or name the interpreter that runs it"
         raise CommandError(f"{path!r} is not executable", exit_code=EXIT_NOT_EXECUTABLE, hint=hint)
     device, inode, head = _read_head(real, status)
     return Executable(path=path, real=real, device=device, inode=inode, head=head)

@@ -7,6 +7,7 @@ import os
 from corral.paths.posix import is_inside
 from corral.programs.needed_files import is_system
 from corral.programs.scope import MAX_REFUSED
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
         if os.path.isdir(modules) and not needed.covers(modules):
             if not needed.scope.is_granted(os.path.realpath(modules)):
                 text = f"{modules} is above the server's own files and not readable"
-                needed.notes.append(f"{text}; if it needs them: --read {modules}")
+                needed.notes.append(f"{text}; if it needs them: --read {shell_word(modules)}")
             return
         directory = os.path.dirname(directory)
 

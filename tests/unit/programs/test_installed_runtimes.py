@@ -145,3 +145,12 @@ def test_versions_are_compared_as_numbers():
     assert parse_version("v22.11.0") == (22, 11, 0)
     for text in ("", "latest", "3.x", "../3.12", ">=3.12"):
         assert parse_version(text) == ()
+
+
+def test_numbers_that_no_version_has_are_refused():
+    """`int` raises ValueError for more than 4300 digits."""
+    for text in ("9" * 5000, f"v3.{'9' * 5000}", f"3.{'0' * 10}"):
+        assert parse_version(text) == ()
+    assert parse_version("3.999999999") == (3, 999999999)  # the control
+    assert find_fitting_python(f">=3.{'9' * 5000}") == ""
+    assert find_fitting_node(f">={'9' * 5000} || ^{'9' * 5000}.x") == ""

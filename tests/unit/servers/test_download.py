@@ -120,3 +120,11 @@ def test_errors_are_described_in_words(registry):
         download.fetch_document(f"{registry.url}/absent", max_bytes=100)
     with pytest.raises(SandboxError, match="cannot be fetched"):
         download.fetch_document("http://127.0.0.1:9/", max_bytes=100)
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "\u00b2"])
+def test_a_length_that_is_no_number_is_ignored(registry, length):
+    """`int` raises ValueError for 5000 digits, and for digits of other scripts."""
+    registry.files["/odd"] = b"x"
+    registry.longer["/odd"] = length
+    assert download.fetch_document(f"{registry.url}/odd", max_bytes=10) == b"x"

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from corral.servers.packages.install_errors import UNKNOWN, explain_failure
+from corral.servers.packages.npm import find_unmet_engine
 from corral.servers.reference import parse_reference
 
 # These texts were printed by npm 11.19, uv 0.9 and pip 23.2.
@@ -149,3 +150,56 @@ def test_a_suitable_installed_python_is_named():
 
 def test_an_unknown_text_gets_the_general_hint():
     assert explain_failure(["something else"]) == (UNKNOWN.what, UNKNOWN.hint)
+
+
+LONGEST = 1 << 16
+HOSTILE = {
+    "name": ["a" * LONGEST],
+    "names": ["a" * 200 + " ", "@/" * LONGEST],
+    "engine": ["npm error code EBADENGINE Required: " * (LONGEST // 36)] * 12,
+    "required": ["npm error code EBADENGINE", *["Required: " * (LONGEST // 10)] * 11],
+    "only": ["only a<b are available and " * (LONGEST // 27)],
+    "missing": ["404 '" * (LONGEST // 5)],
+}
+
+
+@pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
+def test_a_very_long_line_is_searched_in_a_moment(lines):
+    """The old patterns needed minutes, because their time grew with the square of a line."""
+    assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
+    said = "nosuch was not found in the package registry"
+    assert "nosuch is not" in explain_failure([*lines, said])[0]  # the control
+
+
+def test_a_requirement_with_too_many_digits_is_no_error():
+    nines = "9" * 5000
+    for lines in ([f"Requires-Python >=3.{nines}"], [f"does not satisfy Python>={nines}"]):
+        assert "is installed here" not in explain_failure(lines)[1]
+    engine = ["npm error code EBADENGINE", f'Required: {{"node":">={nines[:900]}"}}']
+    assert "it needs another node" in explain_failure(engine)[0]
+
+
+ENGINE = """\
+npm warn EBADENGINE Unsupported engine {
+npm warn EBADENGINE   package: 'other@1.0.0',
+npm warn EBADENGINE   required: { node: '>=1' },
+npm warn EBADENGINE   current: { node: 'v1.2.3', npm: '10.8.2' }
+npm warn EBADENGINE }
+npm warn EBADENGINE Unsupported engine {
+npm warn EBADENGINE   package: 'server@1.0.0',
+npm warn EBADENGINE   required: { npm: '>=9', node: '>=999' },
+npm warn EBADENGINE   current: { node: 'v20.20.2', npm: '10.8.2' }
+npm warn EBADENGINE }
+""".splitlines()
+
+
+def test_npms_warning_about_the_engine_of_a_package_is_found():
+    assert find_unmet_engine(ENGINE, "server@1.0.0") == (">=999", "20.20.2")
+    assert find_unmet_engine(ENGINE, "server@2.0.0") is None
+    assert find_unmet_engine(ENGINE[:7], "server@1.0.0") is None
+
+
+def test_many_warnings_about_engines_are_searched_in_a_moment():
+    package = "npm warn EBADENGINE   package: 'server@1.0.0',"
+    line = "npm warn EBADENGINE   required: { " + "node: '1' required: " * 1000
+    assert find_unmet_engine([package, line] * 1000, "server@1.0.0") is None

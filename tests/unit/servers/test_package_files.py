@@ -98,9 +98,14 @@ def test_every_python_package_has_a_hash(tmp_path):
     text = f"# made by uv\nA_b==1.0 \\\n    --hash=sha256:{digest} \\\n    --hash=sha256:{digest}\nc[x]==2 --hash=sha256:{digest}\n"
     put(tmp_path / pypi.LOCK, text)
     assert pypi.check_lock(str(tmp_path))[0] == {"a-b": "1.0", "c": "2"}
-    for line in ("d==1\n", "d==1 --hash=sha256:\n", "d @ file:///x --hash=md5:0\n", "-e .\n"):
+    for line in ("d==1\n", "d==1 --hash=md5:0\n"):
         put(tmp_path / pypi.LOCK, text + line)
         with pytest.raises(SandboxError, match="came without a hash"):
+            pypi.check_lock(str(tmp_path))
+    own = f"--hash=sha256:{digest}"
+    for line in ("d==1 --hash=sha256:", "d @ file:///x --hash=md5:0", "-e .", f"--pre x {own}"):
+        put(tmp_path / pypi.LOCK, f"{text}{line}\n")
+        with pytest.raises(SandboxError, match="a line that is not a package"):
             pypi.check_lock(str(tmp_path))
 
 

@@ -13,7 +13,7 @@ from corral.errors import PolicyError
 from corral.paths.posix import is_below, is_inside
 from corral.platforms.linux.mechanisms import cgroup, user_ids
 from corral.record import record
-from corral.safe_text import printable
+from corral.safe_text import printable, shell_word
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -172,8 +172,8 @@ def _warnings(policy: Policy, found: Found) -> tuple[str, ...]:
     closed = [mask.path for mask in found.masks if mask.role == "repository"]
     if closed and policy.subprocess:
         more = f" (and {len(closed) - 1} more)" if len(closed) > 1 else ""
-        path = printable(closed[0])
-        texts.append(f"{path} is read-only{more}: `--write {path}` lets git commit there")
+        path, word = printable(closed[0]), shell_word(closed[0])
+        texts.append(f"{path} is read-only{more}: `--write {word}` lets git commit there")
     if found.unsearched:
         more = f" and {len(found.unsearched) - 1} more directories" if found.unsearched[1:] else ""
         text = f"not searched for secrets and hooks: {printable(found.unsearched[0])}{more}"

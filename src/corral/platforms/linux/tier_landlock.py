@@ -25,6 +25,7 @@ from corral.platforms.linux.mechanisms import (
 )
 from corral.platforms.posix import rlimits, run_directories
 from corral.record import replace
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -160,9 +161,10 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
         # either, because all targets of root have the same id.
         if policy.state:
             kept.append(f"state = true: {layout.state} would be closed to root's target")
-    repository = [f" (--write {one.path})" for one in masks if one.role == "repository"][:1]
+    words = [shell_word(one.path) for one in masks if one.role == "repository"]
+    repository = f" (--write {words[0]})" if words else ""
     hints = {
-        "grant a narrower directory, or name the file itself" + "".join(repository): inner,
+        "grant a narrower directory, or name the file itself" + repository: inner,
         "run it where namespaces are allowed; `corral doctor` says what forbids them": sockets,
         "start corral as the user who owns these files (in a container: `--user`)": closed,
         STATE_HINT: kept,

@@ -14,6 +14,7 @@ from itertools import takewhile
 
 from corral.platforms.macos.mechanisms import seatbelt_paths, seatbelt_profile
 from corral.programs.arguments import detect_kind
+from corral.safe_text import shell_word
 
 TYPE_CHECKING = False
 assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -36,7 +37,7 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
         return "", []
     if not seatbelt_profile.hides_environment_file(view, seatbelt_paths.to_kernel_path(path)):
         return "", []
-    readable = f"`--read {path}` lets it read the file"
+    readable = f"`--read {shell_word(path)}` lets it read the file"
     if uses_directory(program.argv[1:], program.cwd):
         return "", [f"{path} is hidden, and a server that wants to read it ends; {readable}"]
     return private, [

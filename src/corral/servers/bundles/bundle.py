@@ -20,7 +20,7 @@ from corral.policy.model import Source
 from corral.programs.needed_files import find_on_path
 from corral.programs.runtimes import find_own_python
 from corral.record import record, replace
-from corral.safe_text import printable, shown
+from corral.safe_text import printable, shell_word, shown
 from corral.servers.bundles import user_values
 from corral.servers.bundles.archive import Limits, extract_archive
 from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
@@ -69,7 +69,7 @@ def open_stored(
     values = user_values.collect(bundle, choices.config, user_values.read_stored(bundle.name))
     lacking = user_values.find_missing(bundle, values, choices.provided)
     if lacking and choices.complete:
-        first = lacking[0].key
+        first = shell_word(lacking[0].key)
         raise SandboxError(
             f"{bundle.name} needs a value for " + ", ".join(shown(one.key) for one in lacking),
             hint=f"--config {first}=VALUE, or [{bundle.name}] in {user_values.FILE} of corral's"

@@ -12,7 +12,7 @@ from corral.policy.model import Source
 from corral.policy.path_grants import Refused
 from corral.policy.variables import is_loader_variable
 from corral.record import replace
-from corral.safe_text import printable, shown
+from corral.safe_text import printable, shell_word, shown
 from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.bundles.user_values import Values
@@ -103,13 +103,19 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
     return name in SEARCH_PATHS and all(is_inside(part, tree) for part in parts)
 
 
+def _name_setting(key: str) -> str:
+    """Return the template of the flag that sets a value. The bundle's author chose the key."""
+    word = shell_word(key).replace("{", "{{").replace("}", "}}")
+    return f"--config {word}={{}}"
+
+
 def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> None:
     """Refuse a home directory as a value or a default of the bundle, and suggest smaller values."""
     for key in [key for key, one in bundle.settings.items() if one.shape == "directory"]:
         for text in values.texts[key]:
             path = os.path.realpath(user_values.substitute(text, known, values))
             try:
-                refuse_home(path, known["HOME"], read_mounts(), f"--config {key}={{}}")
+                refuse_home(path, known["HOME"], read_mounts(), _name_setting(key))
             except Refused as error:
                 raise PolicyError(
                     f"{bundle.name}: {shown(key)}: {error}", hint=error.hint

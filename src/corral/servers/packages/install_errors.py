@@ -19,7 +19,11 @@ class Cause:
     hint: str
 
 
-PACKAGE = r"(?P<package>[\w@/.\-]+)"
+MAX_LINE_LENGTH = 1000
+"""Longer lines are cut. Packages and registries choose parts of the output, and the time of a
+search may grow with the square of a line's length.
+"""
+PACKAGE = r"(?<![\w@/.\-])(?P<package>[\w@/.\-]{1,214})"
 NO_WHEEL = "{package} has no wheel for this Python: it would have to be built"
 BUILD = "--allow-install-scripts builds it, inside the sandbox of the installation"
 UNREACHABLE = "the registry cannot be reached"
@@ -38,7 +42,7 @@ PYTHON = Cause(
     " an older version of the package",
 )
 NODE = Cause(
-    pattern=r"npm error code EBADENGINE(?:.|\n)*?Required: .*?\"node\":\"(?P<wanted>[^\"]+)"
+    pattern=r"(?m)^npm error code EBADENGINE$(?:.|\n)*?Required: .*?\"node\":\"(?P<wanted>[^\"]+)"
     r"|npm v?[\d.]+ (?:is known not to run on|does not support) Node\.js",
     what="it needs another node{wanted}",
     hint="install a newer Node.js and name it (--node 24), or name an older version of the package",
@@ -133,7 +137,7 @@ UNKNOWN = Cause(
 
 def explain_failure(lines: Sequence[str], asked: Reference | None = None) -> tuple[str, str]:
     """Return (description, hint) of the failure. `asked` is the package that the user named."""
-    text = "\n".join(lines)
+    text = "\n".join(line[:MAX_LINE_LENGTH] for line in lines)
     for cause in CAUSES:
         if found := re.search(cause.pattern, text):
             named = [value for value in found.groupdict().values() if value]

@@ -14,7 +14,7 @@ from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.programs.installed_runtimes import find_runtime
 from corral.programs.needed_files import find_on_path
 from corral.safe_text import shown
-from corral.servers.packages.install_errors import name_node
+from corral.servers.packages.install_errors import MAX_LINE_LENGTH, name_node
 from corral.servers.packages.npm_settings import (
     SETTINGS_FILE,
     find_index,
@@ -39,6 +39,8 @@ FLAGS = (
     "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
+ENGINE_LINES = 3
+"""npm's warning about an engine names the package, the required and the current versions."""
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
@@ -112,13 +114,15 @@ def _run_npm(
 
 def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | None:
     """Return (wanted, current) versions of node, if npm warned that this package needs another."""
-    text = "\n".join(output)
-    found = re.search(
-        rf"EBADENGINE +package: '{re.escape(package)}',\n.*?required: .*?node: '([^']+)'"
-        r"(?:.|\n)*?current: .*?node: 'v?([^']+)'",
-        text,
+    mark = f"package: '{package}',"
+    lines = (at for at, line in enumerate(output) if "EBADENGINE" in line and line.endswith(mark))
+    start = next(lines, len(output))
+    near = [line[:MAX_LINE_LENGTH] for line in output[start : start + ENGINE_LINES]]
+    wanted, current = (
+        re.search(rf"(?m)^npm \w+ EBADENGINE +{what}: .*?node: 'v?([^'\n]+)'", "\n".join(near))
+        for what in ("required", "current")
     )
-    return (found[1], found[2]) if found else None
+    return (wanted[1], current[1]) if wanted and current else None
 
 
 def _describe_engine(reference: Reference, version: str, wanted: str, current: str) -> str:

@@ -66,6 +66,11 @@ def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") 
     return " ".join([*words, *(f"with:{item}" for item in sorted(how.extra))])
 
 
+def has_run_scripts(key: str) -> bool:
+    """Return whether a key is that of an installation in which packages may have run code."""
+    return "scripts" in key.partition(" with:")[0].split(" ")
+
+
 def current_key(reference: Reference, how: InstallOptions) -> str:
     """Return the key of a package from the registry in the user's current settings."""
     origin = SOURCES[reference.kind].fingerprint(os.environ)

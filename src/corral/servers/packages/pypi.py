@@ -9,7 +9,7 @@ and the list of hashes is kept in the tree.
 import configparser
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
@@ -48,6 +48,10 @@ SAFE_PATH = (3, 11)
 """The first Python with the option -P."""
 WINDOWS_HINT = "install Python from python.org, which brings pip, and corral with it"
 INDEX_MARK = "    # from "
+LOCKED = r"(?P<project>[a-zA-Z0-9][\w.\-]*)(?:\[[\w.,\-]*\])?==(?P<version>[\w.!+\-]+)"
+HASH = r"--hash=(?:sha256:[0-9a-f]{64}|(?!sha256)\w+:[0-9a-f]+)"
+Locked = tuple[str, tuple[str, ...]]
+"""The version of a package, and the options with its hashes."""
 WHEELS = ("--only-binary", ":all:")
 UV = {
     "UV_NO_CONFIG": "1",
@@ -291,16 +295,41 @@ def _report_to_lock(report: str) -> list[str]:
 def check_lock(staging: str) -> tuple[dict[str, str], str]:
     """Return (version of each package, the lock file's digest). Refuse a package without a hash."""
     text = read_bounded_text(os.path.join(staging, LOCK))
-    chosen: dict[str, str] = {}
-    for line in text.replace("\\\n", " ").splitlines():
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if not any(word.startswith("--hash=sha256:") and len(word) > 70 for word in words):
-            raise SandboxError(f"{shown(words[0], 200)} came without a hash")
-        project, _, found = words[0].partition("==")
-        chosen[normalize_name(project.partition("[")[0])] = found
+    chosen = {name: version for name, (version, _) in _parse_lock(text).items()}
     return chosen, f"sha256-{sha256(text.encode()).hexdigest()}"
+
+
+def read_lock(tree: str) -> dict[str, Locked]:
+    return _parse_lock(read_bounded_text(os.path.join(tree, LOCK)))
+
+
+def _parse_lock(text: str) -> dict[str, Locked]:
+    """Return version and hashes of each package by its name.
+
+    Refuse any other line, because an option such as `--index-url` in the file would override the
+    options on the command line.
+    """
+    found: dict[str, Locked] = {}
+    for line in text.replace("\\\n", " ").splitlines():
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        named = re.fullmatch(LOCKED, words[0], re.ASCII)
+        if named is None or not all(re.fullmatch(HASH, word, re.ASCII) for word in words[1:]):
+            raise SandboxError(f"{LOCK} has a line that is not a package: {shown(line, 200)}")
+        hashes = tuple(word for word in words[1:] if word.startswith("--hash=sha256:"))
+        if not hashes:
+            raise SandboxError(f"{shown(words[0], 200)} came without a hash")
+        found[normalize_name(named["project"])] = named["version"], hashes
+    return found
+
+
+def format_lock(packages: Mapping[str, Locked]) -> str:
+    lines = [
+        " \\\n    ".join([f"{name}=={version}", *hashes])
+        for name, (version, hashes) in packages.items()
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def find_index(staging: str) -> str:

@@ -120,14 +120,15 @@ def ask_program(argv: Sequence[str]) -> str:
         "subprocess": {"allow": True},  # some interpreters are started by a shell script
         "degrade": {"allow": DEGRADABLE},
     }
-    with tempfile.TemporaryFile() as answer:
-        try:
-            with launch(argv, policy, stdin=-3, stdout=answer, stderr=-3, cwd="/") as sandbox:
-                code = sandbox.wait()
-        finally:
-            end_zygote()
-        answer.seek(0)
-        return "" if code else answer.read(MAX_ANSWER_BYTES).decode(errors="replace")
+    try:
+        # With a file instead of a pipe the program could fill the disk of the host.
+        with launch(argv, policy, stdin=-3, stdout=-1, stderr=-3, cwd="/") as sandbox:
+            answer = sandbox.stdout.read(MAX_ANSWER_BYTES)
+            sandbox.stdout.close()  # a program that prints more fails
+            code = sandbox.wait()
+    finally:
+        end_zygote()
+    return "" if code else answer.decode(errors="replace")
 
 
 def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> SandboxError:

@@ -13,6 +13,7 @@ import time
 from corral.errors import SandboxError
 from corral.safe_text import printable, shown
 from corral.servers.store.tree import sha256_of_file
+from corral.units import MAX_DIGITS, is_digits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # a server that is already in the store starts without http.client
@@ -79,7 +80,7 @@ def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
     try:
         with _open(check_url(url)) as answer:
             length = answer.headers.get("Content-Length", "")
-            size = int(length) if length.isdigit() else 0
+            size = int(length) if is_digits(length) and len(length) < MAX_DIGITS else 0
             if size > max_bytes:
                 raise too_large
             done = 0

@@ -10,7 +10,7 @@ from corral.errors import SandboxError
 from corral.policy.manifest import Manifest
 from corral.policy.variables import is_loader_variable
 from corral.record import record
-from corral.safe_text import is_digest, shown
+from corral.safe_text import is_digest, shell_word, shown
 from corral.servers.packages.package import SOURCES
 
 TYPE_CHECKING = False
@@ -109,7 +109,8 @@ def build_arguments(
         if value is None and item.get("isRequired") and complete:
             raise SandboxError(
                 f"an argument has no value: {shown(key)}",
-                hint=f"--config {key.lstrip('-')}=VALUE: {shown(item.get('description', ''), 200)}",
+                hint=f"--config {shell_word(key.lstrip('-'))}=VALUE:"
+                f" {shown(item.get('description', ''), 200)}",
             )
         # A path is the user's only if the user's value is the whole of it, because a publisher can
         # write `{folder}/../.ssh`.

@@ -24,7 +24,7 @@ from corral.errors import SandboxError
 from corral.formats.light import parse_json, sha256
 from corral.programs.needed_files import list_names
 from corral.record import fields, record
-from corral.safe_text import is_digest
+from corral.safe_text import is_digest, shell_word
 from corral.servers.store.locks import Lock, is_locked
 from corral.servers.store.tree import (
     READ_ONLY,
@@ -245,9 +245,10 @@ def mark_verified(digest: str) -> None:
 def verify(entry: Entry) -> None:
     """Hash the tree again; raise if it has changed."""
     if tree_digest(entry.path()) != entry.digest:
+        word = shell_word(entry.key.partition(" ")[0])
         raise SandboxError(
             f"{entry.name} {entry.version} in the cache has changed since its installation",
-            hint=f"remove it with `corral cache rm {entry.key.split(' ')[0]}` and run again",
+            hint=f"remove it with `corral cache rm {word}` and run again",
         )
     mark_verified(entry.digest)
 

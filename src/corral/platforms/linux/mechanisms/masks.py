@@ -30,7 +30,7 @@ from corral.platforms.linux.mechanisms import root_filesystem
 from corral.policy import secret_files
 from corral.policy.secret_files import is_environment_file
 from corral.record import record
-from corral.safe_text import shown
+from corral.safe_text import shell_word, shown
 
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
@@ -137,7 +137,7 @@ class _Search:
         if grant.access == "write" and not _is_open(grant.path):
             from corral.policy.path_grants import OTHER_USER
 
-            readable = f"make it readable first: chmod u+rx {shown(grant.path, 200)}"
+            readable = f"make it readable first: chmod u+rx {shell_word(grant.path)}"
             raise PolicyError(
                 f"{shown(grant.path, 200)} cannot be searched for paths that must stay read-only",
                 hint=readable if os.geteuid() else OTHER_USER,

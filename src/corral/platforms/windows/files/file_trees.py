@@ -17,9 +17,10 @@ import json
 import ntpath
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from corral.paths.followed_links import MAX_LINKS
 from corral.paths.links import is_directory, is_name_surrogate
 from corral.paths.windows import EXTENDED_PREFIX, extended_path, is_inside
 from corral.programs.windows_disk import is_remote
@@ -122,7 +123,7 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
                 files[below] = seen.st_size, seen.st_mtime_ns
                 total += seen.st_size
         _check_size(len(files) + len(directories) + len(links), total)
-    followed = _follow(links, files, directories)
+    followed = _follow(links, files, frozenset(directories))
     files |= {name: files[target] for name, target in followed.items()}
     _check_size(len(files), sum(size for size, _ in files.values()))
     return Listing(
@@ -144,21 +145,62 @@ def _linked_name(source: str, path: str) -> str:
     """Return the name in this tree to which a link points. Open no path on another machine."""
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
-        text = os.readlink(path)
+        target = _read_link(path)
     except ValueError as error:  # a link that Windows did not make, such as one of WSL
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
-    text = text.removeprefix(EXTENDED_PREFIX) if text[5:7] == ":\\" else text
-    target = os.path.normpath(os.path.join(os.path.dirname(shown), text))
-    if not is_remote(text) and not is_inside(target, source):
+    above, name = os.path.split(target)
+    if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
         # The link may contain another path of the same tree.
-        target = os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target))
-    if is_remote(text) or not is_inside(target, source):
+        target = os.path.join(os.path.realpath(above), name)
+    if not is_inside(target, source):
         raise Unsuitable(f"{shown} is a link that leads out of it")
     return target[len(source) :].replace(os.sep, "\\").strip("\\")
 
 
+def _read_link(path: str) -> str:
+    """Return the absolute path in a link, which need not exist."""
+    text = os.readlink(path)
+    text = text.removeprefix(EXTENDED_PREFIX) if text[5:7] == ":\\" else text
+    above = os.path.dirname(path.removeprefix(EXTENDED_PREFIX))
+    return text if is_remote(text) else os.path.normpath(os.path.join(above, text))
+
+
+def _leads_to_share(path: str) -> bool:
+    """Return whether a path leads to another machine, or through links that cannot be read.
+
+    The links are read one by one, because Windows would follow all of them, and send the user's
+    credentials to the server of a share.
+    """
+    for _ in range(MAX_LINKS):
+        if is_remote(path):
+            return True
+        link = _find_first_link(path)
+        if not link:
+            return False
+        try:
+            target = _read_link(link)
+        except (OSError, ValueError):
+            return True
+        path = os.path.join(target, path[len(link) :].lstrip(os.sep))
+    return True
+
+
+def _find_first_link(path: str) -> str:
+    """Return the first part of a path that is a link; "" if none of the existing parts is one."""
+    parts = [path]
+    while (above := os.path.dirname(parts[-1])) != parts[-1]:
+        parts.append(above)
+    for part in reversed(parts):
+        try:
+            if is_name_surrogate(os.lstat(part)):
+                return part
+        except OSError:
+            break
+    return ""
+
+
 def _follow(
-    links: dict[str, str], files: Collection[str], directories: Collection[str]
+    links: dict[str, str], files: Mapping[str, object], directories: frozenset[str]
 ) -> dict[str, str]:
     """Return the file to which each link resolves. Leave out links to files that do not exist or
     that are not in the listing.
@@ -167,8 +209,10 @@ def _follow(
     followed = {}
     for name, first in links.items():
         target = known.get(first.lower())
-        for _ in links:
-            target = known.get(links[target].lower()) if target in links else target
+        for _ in range(MAX_LINKS):
+            if target not in links:
+                break
+            target = known.get(links[target].lower())
         if target in directories:
             raise Unsuitable(f"{name} in it is a link to a directory")
         if target is not None and target in files:

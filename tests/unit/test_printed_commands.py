@@ -1,0 +1,84 @@
+"""Check that printed commands quote what a user would paste into a shell."""
+
+import ast
+import importlib.util
+import pathlib
+import re
+
+import pytest
+
+SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+QUOTING = {"shell_word", "quote", "join", "_quote_all"}
+# The words of a command before a path, or before a name that a file contains. `{}` is any value.
+COMMANDS = re.compile(
+    r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
+    r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"
+    r"|--(?:config|path|policy|read|volume|write)) $"
+)
+SAFE = {
+    ("containerfile.py", "SERVER"): "a constant",
+    ("discarded.py", "word"): "quoted by _granted",
+    ("package_runners.py", "registry"): "npm or pypi",
+    ("bundle.py", "RUNNERS[program]"): "npm or pypi",
+    ("server_json.py", "name"): "the checked name of a variable",
+    ("upgrade.py", "found.current.version"): "a checked version",
+    ("upgrade.py", "found.version"): "a checked version",
+    ("user_values.py", "shown(key)"): "an error about what the user typed",
+    ("workload.py", "path"): "an error about what the user typed",
+    ("workload.py", "text"): "an error about what the user typed",
+}
+
+
+def find_unquoted(source: str) -> list[str]:
+    """Return the values that follow a command in an f-string, and that no function quoted."""
+    tree = ast.parse(source)
+    quoted = {name for node in ast.walk(tree) for name in _assign_quoted(node)}
+    found = []
+    for text in (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)):
+        before = ""
+        for part in text.values:
+            if isinstance(part, ast.Constant):
+                before += part.value
+                continue
+            word = ast.unparse(part.value)
+            known = word.partition("[")[0] in quoted or _has_quoting_call(part.value)
+            found += [word] if COMMANDS.search(before) and not known else []
+            before += "{}"
+    return found
+
+
+def _assign_quoted(node: ast.AST) -> list[str]:
+    """Return the names to which an assignment or a comprehension gives quoted words."""
+    if isinstance(node, ast.Assign) and _has_quoting_call(node.value):
+        targets = node.targets
+    elif isinstance(node, ast.comprehension) and _has_quoting_call(node.iter):
+        targets = [node.target]
+    else:
+        return []
+    return [one.id for each in targets for one in ast.walk(each) if isinstance(one, ast.Name)]
+
+
+def _has_quoting_call(node: ast.AST) -> bool:
+    calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
+    return any(getattr(one, "id", getattr(one, "attr", "")) in QUOTING for one in calls)
+
+
+def test_printed_commands_quote_paths():
+    found = {(path.name, word) for path in FILES for word in find_unquoted(path.read_text("utf-8"))}
+    assert found == set(SAFE)
+
+
+@pytest.mark.parametrize(
+    ("source", "unquoted"),
+    [
+        ("f'then: rm -rf {state.path}'", ["state.path"]),
+        ("f'sudo chown -R {uid} {path}'", ["path"]),
+        ("word = printable(path)\nf'--read {word}'", ["word"]),
+        ("f'then: rm -rf {shell_word(state.path)}'", []),
+        ("word = shell_word(path)\nf'--read {word}'", []),
+        ("f'it needs --read, but {path} is missing'", []),
+    ],
+)
+def test_the_search_finds_unquoted_paths(source, unquoted):
+    assert find_unquoted(source) == unquoted
