@@ -1,5 +1,11 @@
 """Make text from untrusted sources safe for a message or a terminal."""
 
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 MASK = "***"
 """Replaces a secret in a text."""
 MAX_INTEGER = 2**63 - 1
@@ -36,6 +42,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one in "'\"" else repr(one)[1:-1] for one in text)
+
+
+def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
+    """Return a text with each (start, end) masked. Spans that overlap or touch become one mask."""
+    found: list[str] = []
+    done = 0
+    for start, end in sorted(spans):
+        if start > done or not found:
+            found += (text[done:start], MASK)
+        done = max(done, end)
+    return "".join(found) + text[done:]
 
 
 def shell_word(text: str) -> str:

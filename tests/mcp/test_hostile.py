@@ -515,6 +515,27 @@ def test_a_silent_server_is_an_error_with_its_denials(ordinary):
     assert "hint: " in said
 
 
+def test_the_stderr_of_an_inspected_server_is_masked(ordinary):
+    code = "import os, sys; sys.exit('plain words ' + os.environ['MY_KEY'])"
+    env = ordinary.environment(MY_KEY="s3cretValue42")
+    flags = ("--secret", "MY_KEY")
+    done = ordinary.corral("inspect", *flags, "--", ordinary.python, "-c", code, env=env)
+    assert b"plain words ***" in done.stderr
+    assert b"s3cret" not in done.stderr
+
+
+def test_a_tool_in_the_form_of_a_key_is_in_the_audit(ordinary, server):
+    audit = ordinary.home / "audit-names"
+    asked = (call(1, "npm_install_and_run"), call(2, "my-s3cretValue42"))
+    env = ordinary.environment(MY_KEY="s3cretValue42")
+    policy = {"version": 1, "environment": {"secrets": ["MY_KEY"]}, "mcp": {"tools": {"deny": ["x"]}}}  # fmt: skip
+    flags = ("--policy", json.dumps(policy), "--audit", str(audit))
+    converse(ordinary, server, "none", *asked, flags=flags, env=env)
+    lines = map(json.loads, audit.read_text().splitlines())
+    tools = [line["tool"] for line in lines if line["kind"] == "call"]
+    assert sorted(tools) == ["my-***", "npm_install_and_run"]
+
+
 def test_the_python_api_accepts_the_guards_keys():
     argv = [sys.executable, str(SERVER), "none"]
     policy = {"filesystem": {"read": [str(SERVER)]}, "mcp": {"tools": {"allow": ["add"]}}}

@@ -7,7 +7,7 @@ from corral.cli.inspect import plan_inspection
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.messages.definitions import Pin, compare_pins
-from corral.policy.pins import PinnedServer, keep_pins, list_pinned
+from corral.policy.pins import PinnedServer, list_pinned, replace_pins
 from corral.policy.requests import describe_requests
 from corral.record import record, replace
 from corral.safe_text import shell_word
@@ -91,7 +91,7 @@ class ToolChanges:
     version, or None if it could not be inspected.
     """
 
-    server: tuple[str, ...]
+    pinned: PinnedServer
     lines: tuple[str, ...]
     pins: tuple[Pin, ...] | None = None
 
@@ -108,7 +108,7 @@ def _compare_tools(found: Candidate) -> tuple[ToolChanges, ...]:
 def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
     reference = parse_reference(pinned.server[0])
     if reference is None or reference.kind not in SOURCES:
-        return ToolChanges(server=pinned.server, lines=())
+        return ToolChanges(pinned=pinned, lines=())
     program = f"#{reference.program}" if reference.program else ""
     word = f"{reference.kind}:{replace(reference, version=version).requirement()}{program}"
     try:
@@ -117,9 +117,9 @@ def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
         why = f"{version} did not answer in a trial behind the default walls: {error.message}"
         more = "it may need grants, or other versions of its dependencies than today's; its tools"
         more += " keep their pins"
-        return ToolChanges(server=pinned.server, lines=(why, more))
+        return ToolChanges(pinned=pinned, lines=(why, more))
     lines = tuple(compare_pins(pinned.pins, seen))
-    return ToolChanges(server=pinned.server, lines=lines, pins=tuple(seen))
+    return ToolChanges(pinned=pinned, lines=lines, pins=tuple(seen))
 
 
 def _replace(found: Candidate, tools: Sequence[ToolChanges], options: Options, name: str) -> bool:
@@ -138,7 +138,7 @@ def _replace(found: Candidate, tools: Sequence[ToolChanges], options: Options, n
     found.accept()
     for one in tools:
         if one.pins is not None:
-            keep_pins(one.server, one.pins)
+            replace_pins(one.pinned, one.pins)
     if not as_json:
         back = f"corral upgrade --to {found.current.version} {shell_word(name)}"
         output.write_line(f"{name} is at {found.version}; to go back: {back}")

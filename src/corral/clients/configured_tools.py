@@ -9,7 +9,6 @@ from corral.clients.edit_file import read_client_file
 from corral.clients.find_server import prepare_server
 from corral.errors import SandboxError
 from corral.policy.pins import find_inspected, find_pinned
-from corral.policy.variables import masked
 from corral.record import record
 from corral.servers import reference
 
@@ -36,7 +35,7 @@ def find_tools(server: Sequence[str]) -> ConfiguredTools:
     known: dict[str, tuple[str, ...]] = {}
     unknown = []
     for name, words in _list_configured():
-        if words == masked(server) or (words and find_pinned(words)):
+        if words == tuple(server) or (words and find_pinned(words)):
             continue
         if words and (found := find_inspected(words)) is not None:
             known[name] = tuple(tool for _, tool, _ in found.pins)
@@ -73,4 +72,4 @@ def _name_words(path: str, server: ConfiguredServer) -> tuple[str, ...]:
         argv = prepare_server(path, server).argv
     except SandboxError:
         argv = server.unwrapped_argv
-    return masked(reference.name_server(argv))
+    return tuple(reference.name_server(argv))

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 MAX_DENIALS = 256
 MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
-MAX_SEARCHED_LENGTH = 4 * MAX_TEXT_LENGTH
-"""The number of characters of a text that are searched for secrets. At most MAX_TEXT_LENGTH of them
-are kept.
+MAX_SEARCHED_LENGTH = 2000
+"""The number of characters of a text that are searched for secrets. The rest is cut. A denial keeps
+at most MAX_TEXT_LENGTH of them.
 """
 WORDS: dict[Kind, str] = {
     "name": "name",
@@ -158,10 +158,12 @@ class Denials:
         cut = slice(MAX_TEXT_LENGTH)
         destination, secret = self._hidden(destination)
         why, _ = self._hidden(why)
+        # A shortened or masked flag would allow something else. A flag with a value names the
+        # destination, so it is left out with it.
+        if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1] or (secret and " " in allow):
+            allow = ""
         if secret:
             why = ", ".join(filter(None, (why, f"with the value of {secret}")))
-        if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1]:
-            allow = ""  # a shortened or masked flag would allow something else
         denial = Denial(
             kind=kind, destination=destination[cut], allow=allow, why=why[cut], guessed=guessed
         )
@@ -171,9 +173,8 @@ class Denials:
 
     def log(self, kind: str, **values: str | int) -> None:
         """Write a line about an event that is not a denial to the audit."""
-        hide = self.load_hide()
         hidden = {
-            name: hide(value)[0] if isinstance(value, str) else value
+            name: self._hidden(value)[0] if isinstance(value, str) else value
             for name, value in values.items()
         }
         with self._lock:
@@ -182,7 +183,7 @@ class Denials:
 
     def note(self, text: str) -> None:
         """Print a text that is not a denial. Print each text once, up to MAX_ANNOUNCED texts."""
-        text, _ = self.load_hide()(text)
+        text, _ = self._hidden(text)
         with self._lock:
             if self._announce is None or text in self._noted or len(self._noted) >= MAX_ANNOUNCED:
                 return
@@ -233,7 +234,7 @@ def _hide_nothing(text: str) -> tuple[str, str]:
 
 
 def _hide_everything(_text: str) -> tuple[str, str]:
-    return MASK, "a secret"
+    return MASK, "what may be a secret"
 
 
 def is_power_of_ten(number: int) -> bool:

@@ -173,7 +173,8 @@ class Composition:
 class Plan:
     """The steps that enforce a policy on this host, and the decision for each control.
 
-    `environment` may contain secrets, so it is never printed.
+    `environment` may contain secrets, so it is never printed. The server chose the values of the
+    variables `requested_names`. `given_values` are the user's secrets in the server's settings.
 
     `ungranted` lists paths and names in the command that the target does not get: (kind, name,
     flag). `mcp` are the settings of the guard, None without a guard. `pins` are (kind, name,
@@ -186,6 +187,8 @@ class Plan:
     controls: tuple[Held, ...]
     environment: tuple[tuple[str, str], ...]
     secret_names: tuple[str, ...] = ()
+    requested_names: tuple[str, ...] = ()
+    given_values: tuple[str, ...] = ()
     timeout: int | None = None
     cpu_time: int | None = None
     sample: Sample | None = None

@@ -175,16 +175,27 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
     last.
     """
     found: dict[str, tuple[str, str]] = {}
+    chosen: dict[str, bool] = {}
     for source in sorted(sources, key=lambda one: one.trust == "user"):
         counts = source.trust == "user" or source.approved
         manifest = source.manifest
         for name, value in manifest.set_values or ():
             if counts or not is_loader_variable(name):
                 found[name] = ("set", value)
+                chosen[name] = source.trust == "request" or source.given_values is not None
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
+    # The server's settings are in corral's environment, from which these variables are passed.
+    filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
+    requested = {name for names in filled for name in names}
     return {
+        "requested_names": tuple(
+            name
+            for name, (kind, _) in found.items()
+            if (chosen[name] if kind == "set" else name in requested)
+        ),
+        "given_values": tuple(value for one in sources for value in one.given_values or ()),
         "pass_names": tuple(name for name, (kind, _) in found.items() if kind == "pass"),
         "secret_names": tuple(name for name, (kind, _) in found.items() if kind == "secret"),
         "set_values": tuple((name, text) for name, (kind, text) in found.items() if kind == "set"),

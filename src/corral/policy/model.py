@@ -137,7 +137,8 @@ class Policy:
     `admit` are networks from the user's configuration to which the hosts in `allow` may resolve.
     `covered` are mounts below grants that belong to the kernel or to services; the target sees
     empty directories there. `mcp` is None if no source asks for the guard; messages are then not
-    checked.
+    checked. `requested_names` are variables whose values the server chose, and `given_values` are
+    secrets that the user gave for the server's settings.
     """
 
     limits: Limits = Limits()
@@ -154,6 +155,8 @@ class Policy:
     pass_names: tuple[str, ...] = ()
     set_values: tuple[tuple[str, str], ...] = ()
     secret_names: tuple[str, ...] = ()
+    requested_names: tuple[str, ...] = ()
+    given_values: tuple[str, ...] = ()
     stated: frozenset[str] = frozenset()
     degrade: frozenset[str] = frozenset()
     best_effort: bool = False
@@ -165,8 +168,13 @@ class Policy:
 
 @record
 class Source:
-    """A manifest of the user, or a request that came with a server and may be approved."""
+    """A manifest of the user, or a request that came with a server and may be approved.
+
+    `given_values` are secrets that the user gave for the server's settings. The server then chose
+    what the manifest's variables contain besides them. It is None for all other sources.
+    """
 
     manifest: Manifest
     trust: Trust = "user"
     approved: bool = False
+    given_values: tuple[str, ...] | None = None

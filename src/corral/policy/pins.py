@@ -28,8 +28,11 @@ INSPECTED = "inspected"
 
 @record
 class PinnedServer:
-    """The pins of one server. `server` are the words of its command, without secrets."""
+    """The pins of one server in the file `path`. `server` are the words of its command, without
+    secrets.
+    """
 
+    path: str
     server: tuple[str, ...]
     pinned: str
     pins: tuple[Pin, ...]
@@ -56,34 +59,40 @@ def find_inspected(server: Sequence[str]) -> PinnedServer | None:
     return _read(_file(server, INSPECTED))
 
 
-def list_pinned() -> Iterator[PinnedServer]:
-    """Yield the pins of all servers."""
+def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
+    """Yield the pins of all servers, without those of the server `besides`."""
     store = _store(STORE)
     names = sorted(os.listdir(store)) if os.path.isdir(store) else []
+    own = os.path.basename(_file(besides))
     for name in filter(is_digest, names):
-        if (found := _read(os.path.join(store, name))) is not None:
+        if name != own and (found := _read(os.path.join(store, name))) is not None:
             yield found
 
 
 def keep_inspected(server: Sequence[str], pins: Iterable[Pin]) -> None:
     """Store the names of a server's tools. If that fails, they are not compared later."""
     try:
-        _keep(INSPECTED, server, [("tool", name, "") for kind, name, _ in pins if kind == "tool"])
+        names = [("tool", name, "") for kind, name, _ in pins if kind == "tool"]
+        _write(_file(server, INSPECTED), masked(server), names)
     except SandboxError:
         pass
 
 
 def keep_pins(server: Sequence[str], pins: Iterable[Pin]) -> None:
-    _keep(STORE, server, pins)
+    _write(_file(server), masked(server), pins)
 
 
-def _keep(kind: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
+def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
+    _write(pinned.path, pinned.server, pins)
+
+
+def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
+    """Write pins. The words of `server` are masked, so `path` cannot be made of them."""
     made = {
-        "server": masked(server),
+        "server": server,
         "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "pins": sorted(pins),
     }
-    path = _file(server, kind)
     write_file(make_store(os.path.dirname(path)), os.path.basename(path), json.dumps(made).encode())
 
 
@@ -92,7 +101,8 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    words = "\0".join(masked(server)).encode("utf-8", "surrogateescape")
+    """Return the file of a server. Masked words would give different servers the same file."""
+    words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())
 
 
@@ -105,6 +115,6 @@ def _read(path: str) -> PinnedServer | None:
         data = json.loads(read_file(path, follow=False, check=refuse_shared_file))
         pins = tuple((str(kind), str(name), str(text)) for kind, name, text in data["pins"])
         server = tuple(map(str, data["server"]))
-        return PinnedServer(server=server, pinned=str(data["pinned"]), pins=pins)
+        return PinnedServer(path=path, server=server, pinned=str(data["pinned"]), pins=pins)
     except (OSError, ValueError, RecursionError, KeyError, TypeError, SandboxError):
         return None

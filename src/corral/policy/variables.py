@@ -6,7 +6,7 @@ secret. Masked arguments are still visible in lists of processes.
 
 from __future__ import annotations
 
-from corral.safe_text import MASK
+from corral.safe_text import mask_spans
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,17 +44,26 @@ def is_secret(name: str, value: object) -> bool:
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
     """Return a command's words with everything masked that looks like a secret."""
-    return tuple(_masked(word, before) for word, before in zip(words, ("", *words), strict=False))
+    return tuple(
+        mask_spans(word, spans) for word, spans in zip(words, find_spans(words), strict=True)
+    )
 
 
-def _masked(word: str, before: str) -> str:
+def find_spans(words: Sequence[str]) -> list[list[tuple[int, int]]]:
+    """Return for each word of a command the (start, end) of everything that looks like a secret.
+
+    The time is linear in the length of the words, because a server may have chosen them.
+    """
+    return [_find(word, before) for word, before in zip(words, ("", *words), strict=False)]
+
+
+def _find(word: str, before: str) -> list[tuple[int, int]]:
     if value := _value(word, before):
-        return word.rstrip()[: -len(value)] + MASK
+        end = len(word.rstrip())
+        return [(max(end - len(value), 0), end)]
     if word.startswith(KEY_PREFIXES) and len(word) >= MIN_KEY_LENGTH:
-        return MASK
-    for old, new in _inside(word):
-        word = word.replace(old, new)
-    return word
+        return [(0, len(word))]
+    return [*_find_password(word), *_find_pairs(word)]
 
 
 def _value(word: str, before: str) -> str:
@@ -72,22 +81,30 @@ def _is_name(text: str) -> bool:
     return text.replace("-", "_").isidentifier() and is_secret_name(text)
 
 
-def _inside(word: str) -> Iterator[tuple[str, str]]:
-    """Yield (old, new) for a password in an address, and for values in a query."""
-    _, mark, rest = word.partition("://")
+def _find_password(word: str) -> Iterator[tuple[int, int]]:
+    """Yield the password in an address, or the user if the address has only a user."""
+    scheme, mark, rest = word.partition("://")
     user, at, _ = rest.replace("?", "/").partition("/")[0].rpartition("@")
     name, colon, password = user.partition(":")
+    start = len(scheme) + len(mark)
     if mark and at and password:
-        yield f":{password}@", f":{MASK}@"
-    elif mark and at and not colon:
-        yield f"//{name}@", f"//{MASK}@"
+        yield start + len(name) + 1, start + len(user)
+    elif mark and name and not colon:
+        yield start, start + len(user)
+
+
+def _find_pairs(word: str) -> Iterator[tuple[int, int]]:
+    """Yield the values in a query, or in another list of pairs."""
     pairs = word
     for letter in SEPARATORS:
         pairs = pairs.replace(letter, "&")
+    start = 0
     for pair in pairs.split("&"):
         name, equals, value = pair.partition("=")
+        end = start + len(pair)
         if equals and value and _is_name(name) and not value.startswith(VARIABLE):
-            yield pair, f"{name}={MASK}"
+            yield end - len(value), end
+        start = end + 1
 
 
 LOADER_PREFIXES = (

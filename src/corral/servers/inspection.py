@@ -16,6 +16,7 @@ from corral.policy.pins import list_pinned
 from corral.policy.variables import masked
 from corral.record import record
 from corral.safe_text import printable
+from corral.supervisor.secret_values import hide_values
 
 CHUNK = 65536
 NO_TOOLS: Mapping[str, Iterable[str]] = {}
@@ -70,14 +71,16 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
         stderr.join()
     denials = sandbox.report.denials if sandbox.report else ()
     if problem is not None:
-        said = "; ".join([problem.message, *(one.describe() for one in denials), *stderr.text()])
+        hide = hide_values(plan)
+        lines = [hide(line)[0] for line in (problem.message, *stderr.text())]
+        said = "; ".join([lines[0], *(one.describe() for one in denials), *lines[1:]])
         raise SandboxError(f"it does not list its tools: {said}", hint=HINT) from problem
     return Inspection(
         server=words,
         offer=offer,
         strays=client.strays,
         denials=denials,
-        marks=tuple(find_marks(offer, {**_other_tools(words), **known})),
+        marks=tuple(find_marks(offer, {**_other_tools(plan.pinned_as), **known})),
     )
 
 
@@ -113,6 +116,5 @@ def _other_tools(server: Sequence[str]) -> dict[str, Iterable[str]]:
     """Return the pinned tools of all other servers, by server."""
     return {
         " ".join(one.server): [name for kind, name, _ in one.pins if kind == "tool"]
-        for one in list_pinned()
-        if one.server != tuple(server)
+        for one in list_pinned(besides=server)
     }

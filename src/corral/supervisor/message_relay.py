@@ -20,13 +20,13 @@ from corral.messages.guard import Call, Guard, Routed
 from corral.messages.rules import Rules
 from corral.plan.model import Held
 from corral.policy.model import format_amount
-from corral.policy.variables import is_secret_name
+from corral.policy.variables import is_secret_name, masked
 from corral.safe_text import MASK
 from corral.supervisor.secret_values import hide_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from corral.denials.records import Denials, Hide, Kind
     from corral.messages.definitions import Pin
@@ -74,7 +74,9 @@ class MessageRelay:
 
     def start(self, denials: Denials) -> None:
         mcp = self._mcp
-        describe = _describe_arguments(self._plan) if mcp.audit_arguments else lambda _: ""
+        describe = (
+            describe_arguments(hide_values(self._plan)) if mcp.audit_arguments else lambda _: ""
+        )
         self._guard = guard = Guard(
             make_rules(mcp, self._plan.pins),
             Reporter(denials, refuses=mcp.pins == "refuse"),
@@ -255,21 +257,46 @@ def describe_guard(mcp: Mcp) -> Held:
     )
 
 
-def _describe_arguments(plan: Plan) -> Callable[[object], str]:
+def describe_arguments(hide: Hide) -> Callable[[object], str]:
     """Return a function that makes a short text of a call's arguments and masks secrets."""
-    hide = hide_values(plan)
-    return lambda arguments: json.dumps(_mask(arguments, hide))[:MAX_ARGUMENTS_LENGTH]
+
+    def describe(arguments: object) -> str:
+        text = ""
+        for piece in _format(arguments, hide):
+            text += piece
+            if len(text) >= MAX_ARGUMENTS_LENGTH:
+                break  # a message can be much longer
+        return text[:MAX_ARGUMENTS_LENGTH]
+
+    return describe
 
 
-def _mask(value: object, hide: Hide) -> object:
+def _format(value: object, hide: Hide) -> Iterator[str]:
+    """Yield the JSON of a value in pieces, with secrets masked."""
+    before = ""
     if isinstance(value, dict):
-        return {
-            hide(key)[0]: MASK if is_secret_name(key) else _mask(inner, hide)
-            for key, inner in value.items()
-        }
-    if isinstance(value, list):
-        return [_mask(inner, hide) for inner in value]
-    return hide(value)[0] if isinstance(value, str) else value
+        yield "{"
+        for key, inner in value.items():
+            yield f"{before}{_format_text(key, hide)}: "
+            yield from _format(MASK if is_secret_name(key) else inner, hide)
+            before = ", "
+        yield "}"
+    elif isinstance(value, list):
+        yield "["
+        for inner in value:
+            yield before
+            yield from _format(inner, hide)
+            before = ", "
+        yield "]"
+    else:
+        yield _format_text(value, hide) if isinstance(value, str) else json.dumps(value)
+
+
+def _format_text(text: str, hide: Hide) -> str:
+    """Return a text as JSON. What looks like a secret is masked, because a URL or a command may be
+    an argument.
+    """
+    return json.dumps(masked((hide(text[:MAX_ARGUMENTS_LENGTH])[0],))[0])
 
 
 def _read(fd: int) -> bytes:

@@ -120,6 +120,8 @@ def prepare(
             policy, program, {**environment, **subject.authorities}, made, subject.authorities
         ),
         secret_names=policy.secret_names,
+        requested_names=policy.requested_names,
+        given_values=policy.given_values,
         timeout=policy.limits.timeout,
         cpu_time=policy.limits.cpu_time,
         sample=sample(controls, policy),

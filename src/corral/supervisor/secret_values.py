@@ -1,15 +1,19 @@
 """Mask the values of a run's secrets in every text that its target can influence.
 
-A secret is a value of `environment.secrets`, or a variable or argument that looks like one. DNS
-names ignore case and cannot contain every character. So values are compared without regard to case,
-and only their letters and digits count. This also finds a value that was split over labels. A
-secret that the target encodes is not recognized, and masking does not confine the target.
+A secret is a value of `environment.secrets`, or a variable or argument of the user that looks like
+one. Values that the server itself chose are not secrets, because they would hide what it does. For
+the same reason a text of the target is not masked for its form. DNS names ignore case and cannot
+contain every character. So values are compared without regard to case, and only the letters and
+digits of longer values count. This also finds a value that was split over labels. A secret that the
+target encodes is not recognized, and masking does not confine the target.
+
+The target decides how often it is denied something, so the time for a text is linear in its length.
 """
 
 from __future__ import annotations
 
-from corral.policy.variables import is_secret_name, masked
-from corral.safe_text import MASK
+from corral.policy.variables import find_spans, is_secret_name
+from corral.safe_text import mask_spans
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +24,8 @@ if TYPE_CHECKING:
 
 MIN_LENGTH = 4
 """A shorter value occurs in many texts, so it is masked only where it is a whole word."""
+MIN_SPLIT_LENGTH = 8
+"""A shorter value is masked only where it is in one piece: `1234` is not in `10.1.234.5`."""
 MIN_GUESSED_LENGTH = 8
 """Shorter values of variables that are only named like a secret, such as `basic` or `none`, are not
 masked.
@@ -40,49 +46,46 @@ class SecretValues:
     """The secrets of one run, each with the name of its variable; "" if it is an argument."""
 
     def __init__(self, secrets: Iterable[tuple[str, str]]) -> None:
-        self._words: list[tuple[str, str]] = []
+        self._words: dict[str, str] = {}
+        self._short: dict[str, str] = {}
         self._values: dict[str, str] = {}
         self._parts: dict[str, str] = {}
         for name, value in secrets:
-            self._add(name, value[:MAX_VALUE_LENGTH])
+            if value:
+                self._add(name, value[:MAX_VALUE_LENGTH])
 
     def hide(self, text: str) -> tuple[str, str]:
         """Return the text with every secret masked, and the name of the first one; "" if none."""
-        covered: dict[int, str] = {}
-        for name, start, end in self._find(text):
-            covered.update(dict.fromkeys(range(start, end), name))
-        if not covered:
+        found = list(self._find(text))
+        if not found:
             return text, ""
-        found = [
-            MASK if at in covered and at - 1 not in covered else "" if at in covered else letter
-            for at, letter in enumerate(text)
-        ]
-        name = next((one for one in covered.values() if one), "")
-        return "".join(found), name or "an argument"
+        name = next((name for name, _, _ in found if name), "an argument")
+        return mask_spans(text, ((start, end) for _, start, end in found)), name
 
     def _add(self, name: str, value: str) -> None:
         plain, _ = _letters(value)
-        if len(plain) < MIN_LENGTH:
-            self._words.append((name, value))
+        if len(plain) < MIN_SPLIT_LENGTH:
+            whole = self._words if len(plain) < MIN_LENGTH else self._short
+            whole[_fold(value)] = name
             return
         self._values[plain] = name
-        if "://" in value:
-            return  # a part of it may be the host, which is not secret
-        for word in _split(value):
+        for word in _split(_without_host(value)):
             letters, _ = _letters(word)
             for at in range(len(letters) - PART_LENGTH + 1):
                 self._parts[letters[at : at + PART_LENGTH]] = name
 
     def _find(self, text: str) -> Iterator[tuple[str, int, int]]:
         """Yield the name, the start and the end of each secret in a text."""
-        for name, value in self._words:
-            yield from ((name, at, at + len(value)) for at in _find_words(text, value))
+        folded = _fold(text)
+        for value, name in (*self._words.items(), *self._short.items()):
+            for at in _find_places(folded, value):
+                end = at + len(value)
+                if value in self._short or _is_word(folded, at, end):
+                    yield name, at, end
         plain, places = _letters(text)
         for value, name in self._values.items():
-            at = plain.find(value)
-            while at >= 0:
+            for at in _find_places(plain, value):
                 yield name, places[at], places[at + len(value) - 1] + 1
-                at = plain.find(value, at + 1)
         if not self._parts:
             return
         for at in range(len(plain) - PART_LENGTH + 1):
@@ -92,22 +95,16 @@ class SecretValues:
 
 
 def hide_values(plan: Plan) -> Hide:
-    """Return a function that masks a plan's secrets, and what looks like a secret, in a text.
+    """Return a function that masks a plan's secrets in a text.
 
     The function also returns the name of the secret that it found, or "".
     """
-    found = find_secrets(plan.environment, plan.secret_names, plan.program.typed)
-    values = SecretValues(found)
-
-    def hide(text: str) -> tuple[str, str]:
-        hidden, name = values.hide(text)
-        host, _, port = hidden.partition(":")
-        if port.isdecimal() and "=" not in host:
-            return hidden, name  # for example `auth:8080`, which is not a password
-        plain = masked((hidden,))[0]
-        return plain, name or ("a secret" if plain != hidden else "")
-
-    return hide
+    program = plan.program
+    environment = [one for one in plan.environment if one[0] not in plan.requested_names]
+    # `typed` may be the server's own command; `server` are then the words of the user.
+    found = find_secrets(environment, plan.secret_names, program.server or program.typed)
+    given = [("a setting", value) for value in plan.given_values]
+    return SecretValues([*found, *given]).hide
 
 
 def find_secrets(
@@ -117,9 +114,8 @@ def find_secrets(
     for name, value in environment:
         if value and (name in declared or _is_guessed(name, value)):
             yield name, value
-        yield from ((name, part) for part in _find_parts(value, masked((value,))[0]))
-    for word, hidden in zip(typed, masked(typed), strict=True):
-        yield from (("", part) for part in _find_parts(word, hidden))
+        yield from ((name, part) for part in _find_parts((value,)))
+    yield from (("", part) for part in _find_parts(typed))
 
 
 def _is_guessed(name: str, value: str) -> bool:
@@ -127,24 +123,33 @@ def _is_guessed(name: str, value: str) -> bool:
     return is_secret_name(name) and not place and len(value) >= MIN_GUESSED_LENGTH
 
 
-def _find_parts(text: str, hidden: str) -> Iterator[str]:
-    """Yield the parts of `text` that MASK replaces in `hidden`."""
-    if text == hidden:
-        return
-    first, *others = hidden.split(MASK)
-    at = len(first)
-    for number, rest in enumerate(others):
-        last = number == len(others) - 1
-        end = len(text.rstrip()) - len(rest) if last else text.find(rest, at)
-        if part := text[at:end]:
-            yield part
-        at = end + len(rest)
+def _find_parts(words: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of words that look like secrets."""
+    words = [word[:MAX_VALUE_LENGTH] for word in words]
+    for word, spans in zip(words, find_spans(words), strict=True):
+        yield from (word[start:end] for start, end in spans)
+
+
+def _without_host(value: str) -> str:
+    """Return what may be secret in parts. In an address with a password this is only the password,
+    which counts as a value of its own. In another address it is the path and the query.
+    """
+    _, mark, rest = value.partition("://")
+    if not mark:
+        return value
+    return "" if any(find_spans((value,))) else rest.replace("?", "/").partition("/")[2]
 
 
 def _letters(text: str) -> tuple[str, list[int]]:
     """Return a text's letters and digits in lower case, and the place of each of them."""
-    found = [(letter.lower()[0], at) for at, letter in enumerate(text) if letter.isalnum()]
-    return "".join(letter for letter, _ in found), [at for _, at in found]
+    places = [at for at, letter in enumerate(text) if letter.isalnum()]
+    return _fold("".join(text[at] for at in places)), places
+
+
+def _fold(text: str) -> str:
+    """Return a text in lower case and in the same length."""
+    folded = text.lower()
+    return folded if len(folded) == len(text) else "".join(one.lower()[0] for one in text)
 
 
 def _split(value: str) -> list[str]:
@@ -152,12 +157,14 @@ def _split(value: str) -> list[str]:
     return "".join(one if one.isalnum() or one in "-_" else " " for one in value).split()
 
 
-def _find_words(text: str, value: str) -> Iterator[int]:
-    """Yield the places where a value is a word of its own."""
-    folded, wanted = text.lower(), value.lower()
-    at = folded.find(wanted) if len(folded) == len(text) else -1
+def _find_places(text: str, value: str) -> Iterator[int]:
+    """Yield the places of a value that do not overlap."""
+    at = text.find(value)
     while at >= 0:
-        around = folded[at - 1 : at] + folded[at + len(wanted) : at + len(wanted) + 1]
-        if not any(letter.isalnum() for letter in around):
-            yield at
-        at = folded.find(wanted, at + 1)
+        yield at
+        at = text.find(value, at + len(value))
+
+
+def _is_word(text: str, start: int, end: int) -> bool:
+    around = text[max(start - 1, 0) : start] + text[end : end + 1]
+    return not any(letter.isalnum() for letter in around)

@@ -227,6 +227,8 @@ NOT_SAID = {
     "admit": "from the user's own configuration; without it fewer addresses are allowed",
     "covered": "describes this machine's mounts",
     "warnings": "belong to one run",
+    "requested_names": "only for masking; in a pod all variables count as the user's",
+    "given_values": "only for masking, and no file contains a secret",
     "stated": "computed from the other fields",
     "strict": "a flag, tested below",
     "best_effort": "a flag, tested below",

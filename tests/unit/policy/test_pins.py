@@ -2,6 +2,7 @@
 written them.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -66,3 +67,33 @@ def test_an_inspection_is_kept_by_names_and_is_not_a_pin():
     assert pins.find_pinned(["npm:y"]) is None
     assert [one.server[0] for one in pins.list_pinned()] == ["npm:x"]
     assert pins.find_inspected(["npm:x", "--token=abcdef"]) is None
+
+
+def test_servers_whose_words_look_like_keys_have_their_own_pins():
+    pins.keep_pins(["pypi-publish-server"], PINS)
+    pins.keep_inspected(["pypi-publish-server"], PINS)
+    for other in (["hf_mcp_server_main_x"], ["***"]):
+        assert pins.find_pinned(other) is None
+        assert pins.find_inspected(other) is None
+    # The control.
+    assert pins.find_pinned(["pypi-publish-server"]) is not None
+    assert pins.find_inspected(["pypi-publish-server"]) is not None
+
+
+def test_the_file_of_a_plain_command_keeps_its_name(store):
+    pins.keep_pins(["npm:y", "--x"], PINS)
+    name = hashlib.sha256(b"npm:y\0--x").hexdigest()
+    assert (store.parent / name).exists()
+
+
+def test_the_pins_of_other_servers_are_listed_by_identity():
+    pins.keep_pins(["npm:x", "--token=other"], PINS)
+    (listed,) = pins.list_pinned(besides=["npm:x", "--token=abcdef"])
+    assert listed.path == pins.find_pinned(["npm:x", "--token=other"]).path
+    assert len(list(pins.list_pinned())) == 2
+
+
+def test_replaced_pins_stay_with_their_server(store):
+    pins.replace_pins(pins.find_pinned(["npm:x", "--token=abcdef"]), PINS[:1])
+    assert pins.load_pins(["npm:x", "--token=abcdef"], required=True) == tuple(PINS[:1])
+    assert list(store.parent.iterdir()) == [store]

@@ -655,3 +655,12 @@ def test_flags_become_a_policy_without_slow_imports():
     }
     assert "corral.policy.merge" in loaded
     assert not heavy & loaded
+
+
+def test_the_variables_that_a_request_set_are_known():
+    """Their values are not masked, so a server cannot hide its denials with them."""
+    asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
+    mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})
+    assert joined(asked, mine).requested_names == ("A_TOKEN",)
+    passed = request(approved=True, environment={"secrets": ["A_TOKEN"]})
+    assert joined(passed).requested_names == ()

@@ -12,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import PolicyError, SandboxError
+from corral.policy.manifest import Manifest
+from corral.policy.merge import merge_environment
+from corral.policy.model import Source
 from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
 from corral.servers.bundles.policy import (
@@ -257,6 +260,23 @@ def test_sensitive_values_are_secrets_and_cannot_change_corral():
     evil = configured(LD_PRELOAD="/tree/${user_config.key}")
     with pytest.raises(SandboxError, match="may not set"):
         secret_names(evil, user_values.collect(evil, ["key=x"], {}))
+
+
+def test_only_the_users_values_are_masked():
+    """A default, or the text around a value, is the bundle's, which could hide its denials so."""
+    settings = {**SETTINGS, "host": {"type": "string", "sensitive": True, "default": "c2.example"}}
+    start = {"command": "node", "env": {"A_TOKEN": "c2server.${user_config.key}"}}
+    made = parse(
+        manifest(user_config=settings, server={**manifest()["server"], "mcp_config": start})
+    )
+    values = user_values.collect(made, ["key=s3cret"], {})
+    source = grant_values(made, values, KNOWN)
+    assert source.given_values == ("s3cret",)
+    found = merge_environment([source])
+    assert (found["requested_names"], found["given_values"]) == (("A_TOKEN",), ("s3cret",))
+    # The control: a variable that the user passes.
+    user = Source(manifest=Manifest(origin="", secret_names=("A_TOKEN",)))
+    assert merge_environment([user])["requested_names"] == ()
 
 
 def test_a_secret_in_an_argument_causes_a_warning():

@@ -157,6 +157,7 @@ def test_each_variable_belongs_to_the_user_or_the_publisher():
     assert found.granted.secret_names == ("T_SECRET",)
     assert found.secrets == {"T_SECRET": "s3cret"}
     assert (found.asked.secret_names, found.asked.pass_names) == (None, None)
+    assert server_json.find_given_secrets(given_values, found) == ("s3cret",)
 
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "HOME", "HTTPS_PROXY", "XDG_CACHE_HOME"])

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from corral.denials.records import Denials
-from corral.supervisor.secret_values import SecretValues, find_secrets
+from corral.denials.records import MAX_SEARCHED_LENGTH, Denials
+from corral.plan.model import Plan
+from corral.programs.model import Program
+from corral.supervisor import message_relay
+from corral.supervisor.secret_values import SecretValues, find_secrets, hide_values
 
 TOKEN = "ghp_Ab12Cd34Ef56Gh78"
+WEBHOOK = "https://hooks.example.com/services/T0001/B0001/xUz4Kq9Lw2Rt7Ys5Mn3P"
 
 
 def hide(text: str, *values: str) -> str:
@@ -104,3 +110,120 @@ def test_denials_are_empty_if_the_mask_cannot_be_loaded():
     denials.add("name", f"{TOKEN}.com", allow=f"--allow-net {TOKEN}.com")
     (row,) = denials.rows()
     assert (row.destination, row.allow) == ("***", "")
+    assert row.why == "with the value of what may be a secret"
+
+
+def make_plan(*environment, typed=("server",), server=(), **more) -> Plan:
+    program = Program(path="/bin/server", argv=typed, typed=typed, server=server)
+    return Plan(program=program, steps=(), controls=(), environment=environment, **more)
+
+
+def test_values_that_the_server_chose_are_not_secrets():
+    name = "c2-server.attacker.example"
+    chosen = make_plan(("A_TOKEN", name), requested_names=("A_TOKEN",))
+    assert hide_values(chosen)(name) == (name, "")
+    command = make_plan(typed=("python3", "main.py", f"--token={name}"), server=("/srv/notes",))
+    assert hide_values(command)(name) == (name, "")
+    # The controls: the same values of the user.
+    assert hide_values(make_plan(("A_TOKEN", name)))(name) == ("***", "A_TOKEN")
+    typed = make_plan(typed=("python3", "main.py", f"--token={name}"))
+    assert hide_values(typed)(name) == ("***", "an argument")
+    given = make_plan(requested_names=("A_TOKEN",), given_values=(TOKEN,))
+    assert hide_values(given)(f"{TOKEN}.evil.com") == ("***.evil.com", "a setting")
+
+
+@pytest.mark.parametrize(
+    "text", ["sk-c2.attacker.example.com", "npm_install_and_run", "hf_read_all_my_files", "a?key=b"]
+)
+def test_a_target_cannot_hide_a_name_by_its_form(text):
+    """The control is `test_an_argument_is_masked_for_its_form`."""
+    assert hide_values(make_plan())(text) == (text, "")
+
+
+def test_an_argument_is_masked_for_its_form():
+    describe = message_relay.describe_arguments(hide_values(make_plan()))
+    given = {"url": "https://h/?key=k3y&x=1", "words": [TOKEN, "plain"], "token": "t", "n": None}
+    assert json.loads(describe(given)) == {
+        "url": "https://h/?key=***&x=1",
+        "words": ["***", "plain"],
+        "token": "***",
+        "n": None,
+    }
+
+
+@pytest.mark.parametrize("given", [["x" * 10_000_000], ["x"] * 1_000_000])
+def test_long_arguments_are_masked_only_up_to_their_limit(given):
+    searched = []
+
+    def hide(text: str) -> tuple[str, str]:
+        searched.append(len(text))
+        return text, ""
+
+    describe = message_relay.describe_arguments(hide)
+    assert len(describe(given)) == message_relay.MAX_ARGUMENTS_LENGTH
+    assert sum(searched) <= message_relay.MAX_ARGUMENTS_LENGTH
+
+
+def test_overlapping_values_take_linear_time():
+    """Marking each character of each place took minutes."""
+    values = SecretValues((f"T{size}", "a" * size) for size in range(8, 2000))
+    text = "a" * MAX_SEARCHED_LENGTH
+    assert {values.hide(text)[0] for _ in range(5)} == {"***"}
+
+
+def test_a_long_variable_takes_linear_time():
+    """Replacing each pair in the whole text took minutes."""
+    value = "x" + "".join(f"&key=a{number:06}" for number in range(200_000))
+    hide = hide_values(make_plan(("A", value), ("B", value), typed=("server", value)))
+    assert hide("a000000.evil.com")[0] == "***.evil.com"
+
+
+def test_only_the_start_of_a_text_is_searched():
+    searched = []
+
+    def hide(text: str) -> tuple[str, str]:
+        searched.append(len(text))
+        return text, ""
+
+    denials = Denials(announce=lambda _: None)
+    denials.hide_secrets(lambda: hide)
+    long = "x" * 1_000_000
+    denials.add("tool", long, allow=long, why=long)
+    denials.note(long)
+    denials.log("call", tool=long)
+    assert max(searched) == MAX_SEARCHED_LENGTH
+    assert len(searched) >= 4
+
+
+def test_a_short_value_is_masked_only_in_one_piece():
+    assert hide("10.1.234.5:80", "1234") == "10.1.234.5:80"
+    assert hide("x1234.evil.com", "1234") == "x***.evil.com"
+    assert hide("12.345.678", "12345678") == "***"
+
+
+def test_parts_of_a_secret_address_are_masked():
+    secret = WEBHOOK.rpartition("/")[2]
+    assert hide(f"{secret[:12]}.{secret[12:]}.evil.com", WEBHOOK) == "***.evil.com"
+    assert hide(f"x{secret[:12]}.evil.com", WEBHOOK) == "x***.evil.com"
+    assert hide("hooks.example.com:443", WEBHOOK) == "hooks.example.com:443"
+
+
+def test_destination_and_flag_are_masked_together():
+    denials = Denials()
+    denials.hide_secrets(lambda: SecretValues([("TOK", "a'b")]).hide)
+    denials.add("path", "/x/a'b", allow="--write '/x/a'\"'\"'b'")
+    denials.add("path", "/x/a-b", allow="--write /x/a-b")
+    first, second = denials.rows()
+    assert (first.destination, first.allow) == ("/x/***", "")
+    assert (second.destination, second.allow) == ("/x/a-b", "--write /x/a-b")
+
+
+def test_hosts_in_the_form_of_keys_have_rows_with_flags():
+    denials = Denials()
+    denials.hide_secrets(lambda: hide_values(make_plan(("TOK_TOKEN", TOKEN))))
+    hosts = ["sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org"]
+    for host in (*hosts, f"{TOKEN}.com"):
+        denials.add("name", host, allow=f"--allow-net {host}")
+    rows = [(row.destination, row.allow, row.why) for row in denials.rows()]
+    shown = [(host, f"--allow-net {host}", "") for host in hosts]
+    assert rows == [*shown, ("***.com", "", "with the value of TOK_TOKEN")]

@@ -10,7 +10,7 @@ from corral.policy.home_grants import refuse_home
 from corral.policy.manifest import Manifest, from_data
 from corral.policy.model import Source
 from corral.policy.path_grants import Refused
-from corral.policy.variables import is_loader_variable
+from corral.policy.variables import is_loader_variable, is_secret
 from corral.record import replace
 from corral.safe_text import printable, shell_word, shown
 from corral.servers.bundles import user_values
@@ -139,4 +139,12 @@ def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> So
         set_values=tuple(own) or None,
         secret_names=tuple(secret) or None,
     )
-    return Source(manifest=manifest, trust="user", approved=True)
+    given = [(key, text) for key in sorted(values.given) for text in values.texts[key]]
+    return Source(
+        manifest=manifest,
+        trust="user",
+        approved=True,
+        given_values=tuple(
+            text for key, text in given if bundle.settings[key].sensitive or is_secret(key, text)
+        ),
+    )

@@ -56,11 +56,16 @@ def open_answer(
     asked = replace(variables.asked, origin=reference.text)
     manifest, digest = request_from(asked, content, ("server", reference.name))
     source = Source(manifest=manifest, trust="request", approved=is_approved(digest))
-    granted = replace(variables.granted, read=tuple(paths) or None)
+    granted = Source(
+        manifest=replace(variables.granted, read=tuple(paths) or None),
+        trust="user",
+        approved=True,
+        given_values=server_json.find_given_secrets(given, variables),
+    )
     return replace(
         found,
         request=Request(source=source, digest=digest, subject=f"server {reference.name}"),
-        granted=(*found.granted, Source(manifest=granted, trust="user", approved=True)),
+        granted=(*found.granted, granted),
         secrets=variables.secrets,
     )
 

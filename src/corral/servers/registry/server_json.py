@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 
 from corral.errors import SandboxError
 from corral.policy.manifest import Manifest
-from corral.policy.variables import is_loader_variable
+from corral.policy.variables import is_loader_variable, is_secret
 from corral.record import record
 from corral.safe_text import is_digest, shell_word, shown
 from corral.servers.packages.package import SOURCES
@@ -207,6 +207,15 @@ def collect_variables(
             secret_names=tuple(secrets) or None,
         ),
         secrets=secrets,
+    )
+
+
+def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
+    """Return the user's values that are in secret variables, or that look like secrets."""
+    return tuple(
+        value
+        for key, value in given.items()
+        if is_secret(key, value) or any(value in text for text in variables.secrets.values())
     )
 
 
