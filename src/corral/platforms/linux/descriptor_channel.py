@@ -6,7 +6,9 @@ byte of a message is the kind of its descriptors.
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 
 from corral.abi import linux as abi
 from corral.abi import linux_sockets as sockets
@@ -26,6 +28,11 @@ CODES: dict[Content, bytes] = {
     "unix_socket": b"U",
 }
 F_DUPFD_CLOEXEC = 1030
+MAX_SEND_SECONDS = 5.0
+"""How long `send` waits for other processes of the user to receive their descriptors. The kernel
+refuses to send one while all processes of the user together have more in flight than the sender's
+RLIMIT_NOFILE, which may be small.
+"""
 FIRST_DESCRIPTOR = 3
 """The inner end has a number above the streams, because the target puts the streams on 0 to 2."""
 
@@ -40,7 +47,14 @@ class DescriptorChannel:
 
     def send(self, content: Content, descriptors: Sequence[int]) -> None:
         """Send descriptors out of the sandbox. The sender's own descriptors stay open."""
-        sockets.send_descriptors(self.inner, CODES[content], descriptors)
+        until = time.monotonic() + MAX_SEND_SECONDS
+        while True:
+            try:
+                return sockets.send_descriptors(self.inner, CODES[content], descriptors)
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS or time.monotonic() >= until:
+                    raise
+            time.sleep(0.01)
 
     def receive(self) -> None:
         """Receive all messages so far. `open` is False once every inner end is closed."""
