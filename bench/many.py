@@ -18,7 +18,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 import counters
@@ -59,7 +59,8 @@ PASSING = (
 PATIENCE_SECONDS = 60
 WORKING = ("targets", "the launching process", "zygotes")
 """Roles whose CPU time and wake-ups may grow: servers work, and the other two start servers."""
-Samples = list[dict[str, float]]
+Sample = Mapping[str, float]
+Samples = list[Sample]
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -100,18 +101,29 @@ def judge(samples: Samples) -> tuple[Ratio, ...]:
 _ACTIVITY = (counters.WAKE_UPS, counters.CPU)
 
 
-def wait_until_gone(before: Mapping[str, float], places: counters.Places) -> tuple[Ratio, ...]:
-    """Return the leftovers on the host that were not there before the first server.
+def settle(take: Callable[[], Sample], before: Sample) -> Sample:
+    """Take samples until no counter of `PASSING` is higher than before, for a minute at most.
 
-    A process may still be ending, so leftovers are counted again for a while.
+    A process may still be ending, and the kernel frees unused keys late on a busy machine.
     """
-    names = [name for name in before if name.partition(": ")[2] in PASSING]
     for _ in range(PATIENCE_SECONDS):
-        after = counters.host(places)
-        if all(after[name] <= before[name] for name in names):
+        sample = take()
+        if all(sample[name] <= before[name] for name in _passing(before)):
             break
         time.sleep(1)
-    return tuple(Ratio(f"{name}, left", after[name] - before[name], 0.0) for name in names)
+    return sample
+
+
+def _passing(sample: Sample) -> list[str]:
+    return [name for name in sample if name.partition(": ")[2] in PASSING]
+
+
+def wait_until_gone(before: Sample, places: counters.Places) -> tuple[Ratio, ...]:
+    """Return the leftovers on the host that were not there before the first server."""
+    after = settle(lambda: counters.host(places), before)
+    return tuple(
+        Ratio(f"{name}, left", after[name] - before[name], 0.0) for name in _passing(before)
+    )
 
 
 def keep(
@@ -125,11 +137,15 @@ def keep(
     number = min(SAMPLES, asked.starts)
     began = time.monotonic()
     samples: Samples = []
+
+    def take() -> Sample:
+        return counters.sample(roles, places)
+
     for index in range(number):
         held.start(asked.starts * (index + 1) // number - asked.starts * index // number)
         due = began + asked.minutes * 60 * (index + 1) / number
         time.sleep(max(0.0, due - time.monotonic()))
-        samples.append(counters.sample(roles, places))
+        samples.append(settle(take, samples[-1]) if samples else take())
         if record:
             print(json.dumps({"seconds": time.monotonic() - began, **samples[-1]}), file=record)
             record.flush()

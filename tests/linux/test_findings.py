@@ -39,11 +39,14 @@ from corral.platforms.linux.mechanisms import seccomp_compiler as seccomp
 machine, denied, how = os.uname().machine, sys.argv.pop(1), sys.argv.pop(1)
 table = TABLES[machine]
 rules = dict.fromkeys(table.values(), seccomp.ALLOW)
-action = seccomp.KILL_PROCESS if how == "kill" else seccomp.errno_action(int(how))
+listens = how == "listen"
+action = seccomp.KILL_PROCESS if how == "kill" else seccomp.errno_action(1 if listens else int(how))
 rules[table[denied]] = action
 program = seccomp.assemble(rules, arch=AUDIT_ARCHES[machine], unknown=seccomp.errno_action(38))
 abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-abi.seccomp_set_filter(program)
+listener = abi.seccomp_set_filter(program, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER if listens else 0)
+if listens:
+    os.set_inheritable(listener, True)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 
@@ -203,6 +206,7 @@ def test_two_outer_filters_are_told_apart(cache):
     denied = sorted({name for name, _ in CALLS} - {"clone", "prctl"})
     keys = {name: cache.under_filter("key", name, "1") for name in denied}
     keys["another answer"] = cache.under_filter("key", "mount", "38")
+    keys["a listener"] = cache.under_filter("key", "mount", "listen")
     keys["no filter"] = cache.does("key")
     assert len(set(keys.values())) == len(keys)
     # The control: the same filter gives the same key.
@@ -213,6 +217,7 @@ def test_findings_under_one_filter_are_not_used_under_another(cache):
     cache.under_filter("store", "setns", "1")
     assert json.loads(cache.under_filter("load", "setns", "1")) == ["planted"]
     assert json.loads(cache.under_filter("load", "landlock_create_ruleset", "1")) is None
+    assert json.loads(cache.under_filter("load", "setns", "listen")) is None
 
 
 def test_a_filter_that_kills_does_not_kill_corral(cache):

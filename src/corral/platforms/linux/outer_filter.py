@@ -2,14 +2,17 @@
 
 The kernel reports that there is a filter, but not what it does. The same user may start corral in
 two containers with different filters. So each call is made with arguments that the kernel refuses,
-so that nothing happens. A filter that denies the call gives another error. A filter may also kill
-the caller, so a child makes the calls. The child first enters its own namespaces if it can, because
-the kernel refuses some calls of an ordinary user before it reads an argument.
+so that nothing happens. A filter that denies the call gives another error. Only a listener has to
+be loaded to find out whether it is possible. A filter may also kill the caller, so a child makes
+the calls. The child first enters its own namespaces if it can, because the kernel refuses some
+calls of an ordinary user before it reads an argument.
 """
 
 from __future__ import annotations
 
+import struct
 import sys
+from functools import partial
 
 from corral.abi import linux as abi
 from corral.platforms.posix import disposable
@@ -17,7 +20,10 @@ from corral.platforms.posix import disposable
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     Call = tuple[str, tuple[int, ...]]
+    Attempt = Callable[[], object]
 
 BAD = -1
 """An invalid descriptor, and an address that no process can read."""
@@ -53,25 +59,36 @@ CALLS: tuple[Call, ...] = (
     ("keyctl", (BAD, 0, 0, 0, 0)),
 )
 ENTER: Call = ("unshare", (abi.CLONE_NEWUSER | abi.CLONE_NEWNS | abi.CLONE_NEWUTS,))
+ALLOW_EVERYTHING = struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
+"""A filter of one instruction: BPF_RET with SECCOMP_RET_ALLOW."""
 
 
 def answers() -> str:
     """Return the error number of each call. If a filter kills the child that makes all the calls,
     make each call in its own child.
     """
-    survived, text = disposable.observe(lambda: " ".join(map(_answer, (ENTER, *CALLS))))
-    return text if survived else " ".join(map(_answer_or_death, (ENTER, *CALLS)))
+    attempts: list[Attempt] = [
+        partial(abi.syscall, name, *arguments) for name, arguments in (ENTER, *CALLS)
+    ]
+    attempts.append(_load_listener)
+    survived, text = disposable.observe(lambda: " ".join(map(_answer, attempts)))
+    return text if survived else " ".join(map(_answer_or_death, attempts))
 
 
-def _answer_or_death(call: Call) -> str:
-    survived, text = disposable.observe(lambda: _answer(call))
+def _load_listener() -> None:
+    """Load a filter with a listener. The kernel refuses it if the outer filter has a listener."""
+    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
+    abi.seccomp_set_filter(ALLOW_EVERYTHING, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER)
+
+
+def _answer_or_death(attempt: Attempt) -> str:
+    survived, text = disposable.observe(lambda: _answer(attempt))
     return text if survived else "killed"
 
 
-def _answer(call: Call) -> str:
-    name, arguments = call
+def _answer(attempt: Attempt) -> str:
     try:
-        abi.syscall(name, *arguments)
+        attempt()
     except OSError as error:
         return str(error.errno)
     return "0"
