@@ -236,42 +236,42 @@ def test_new_tcp_clients_count_as_questions(scene):
     assert refused_after.recv(1) == b""
 
 
-TAP = r"""
+DATAGRAMS = r"""
 import json, select, socket, sys
 sys.path.insert(0, sys.argv[1])
 from corral.denials.records import Denials
 from corral.network.destinations import DestinationCheck
-from corral.network.gateway import packet_tap
+from corral.network.gateway import event_loop, raw_packets
 from corral.network.gateway.dns_names import Names
 from corral.network.rules import parse_rules
 
 now, denials = 1000.0, Denials()
 names = Names(DestinationCheck(parse_rules(["server.example"]), denials))
-packets = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
-packets.bind(("lo", 0))
-looking = packet_tap.Tap(packets.detach(), names, clock=lambda: now)
+datagrams = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+loop = event_loop.Loop(lambda: now)
+reading = raw_packets.RawPackets(loop, denials, resets=(), datagrams=[datagrams.detach()], names=names)
 def work():
-    while select.select([looking.fileno()], [], [], 0)[0]:
-        looking.run_ready()
+    while select.select([loop.fileno()], [], [], 0)[0]:
+        loop.run_ready()
     return sum(row.count for row in denials.rows())
 together = int(sys.argv[2])
 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-for _ in range(0, packet_tap.BURST * 2, together):
+for _ in range(0, raw_packets.BURST * 2, together):
     for _ in range(together):
         sending.sendto(b"x", ("10.1.2.3", 9))
     seen = work()
 now += 1
-looking.run_ready()
-print(json.dumps([seen, work(), packet_tap.BURST, packet_tap.BATCH]))
+loop.run_ready()
+print(json.dumps([seen, work(), raw_packets.BURST, raw_packets.BATCH]))
 """
 
 
 @pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
 def test_packets_are_read_at_a_limited_rate(together):
-    """The test uses a real tap device and a separate loopback device."""
+    """The test uses a real raw socket and a separate loopback device."""
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
-    command = [sys.executable, "-c", TAP, str(SOURCE), str(together)]
+    command = [sys.executable, "-c", DATAGRAMS, str(SOURCE), str(together)]
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--net", "sh", "-c", script, "sh", *command],
         capture_output=True,

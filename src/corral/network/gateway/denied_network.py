@@ -4,7 +4,7 @@ import sys
 
 from corral.denials.records import Denials
 from corral.network.destinations import DestinationCheck
-from corral.network.gateway import dns_server, event_loop, refused_connections
+from corral.network.gateway import dns_server, event_loop, raw_packets
 from corral.network.gateway.dns_names import Names
 from corral.network.rules import parse_rules
 
@@ -15,14 +15,14 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 class DeniedNetwork:
     """Owns the sockets that it gets. The caller drives it like the gateway."""
 
-    def __init__(self, denials: Denials, *, dns_udp: int, dns_tcp: int, refused: list[int]) -> None:
+    def __init__(self, denials: Denials, dns_udp: int, dns_tcp: int, resets: list[int]) -> None:
         self._loop = loop = event_loop.Loop()
         self.fileno, self.deadline, self.run_ready = loop.fileno, loop.deadline, loop.run_ready
         names = Names(DestinationCheck(parse_rules(()), denials, host_addresses=()))
         self._dns_server = dns_server.DnsServer(loop, names, udp=dns_udp, tcp=dns_tcp)
-        self._refused = refused_connections.RefusedConnections(loop, denials, refused)
+        self._packets = raw_packets.RawPackets(loop, denials, resets=resets)
 
     def close(self) -> None:
-        self._refused.close()
+        self._packets.close()
         self._dns_server.close()
         self._loop.close()

@@ -25,7 +25,7 @@ from corral.network.gateway import (
     dns_server,
     event_loop,
     host_lookups,
-    refused_connections,
+    raw_packets,
     splice,
 )
 from corral.network.gateway.dns_names import Names
@@ -60,7 +60,8 @@ class Gateway:
         listeners: Sequence[int],
         dns_udp: int = -1,
         dns_tcp: int = -1,
-        refused: Sequence[int] = (),
+        resets: Sequence[int] = (),
+        datagrams: Sequence[int] = (),
         lookup: host_lookups.Lookup = look_up_addresses,
         timeouts: budgets.Timeouts = budgets.Timeouts(),  # noqa: B008 - records are frozen
         max_connections: int = MAX_CONNECTIONS,
@@ -76,7 +77,9 @@ class Gateway:
         self._rate_limit = budgets.RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
         self.pause_seconds = self._rate_limit.pause_seconds
         self.dns_server = dns_server.DnsServer(self._loop, self.names, udp=dns_udp, tcp=dns_tcp)
-        self._refused = refused_connections.RefusedConnections(loop, self.denials, refused)
+        self._packets = raw_packets.RawPackets(
+            loop, self.denials, resets=resets, datagrams=datagrams, names=self.names
+        )
         self._traffic: dict[str, Traffic] = {}
         self._connections: set[connection.Connection] = set()
         self._waiting: list[tuple[_socket.socket, Destination]] = []
@@ -107,7 +110,7 @@ class Gateway:
         for opened in list(self._connections):
             opened.close(reset=True)
         self.dns_server.close()
-        self._refused.close()
+        self._packets.close()
         self._context.lookups.close()
         self._context.pipes.close()
         self._loop.close()

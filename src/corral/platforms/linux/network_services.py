@@ -60,27 +60,26 @@ def _publish_ports(results: Results) -> Service:
 
 def _open_gateway(plan: Plan, found: list[int], denials: Denials) -> tuple[Service, ...]:
     from corral.network.destinations import check_from_policy
-    from corral.network.gateway import gateway, packet_tap
+    from corral.network.gateway import gateway
 
-    always = outbound_listeners.count_always()
-    dns_udp, dns_tcp, *refused = found[:always]
+    sockets = outbound_listeners.sort_sockets(found)
     check = check_from_policy(plan.allow, plan.admit, os.environ, denials)
-    packets, *listeners = found[always:]
     outbound = gateway.Gateway(
-        check, listeners=listeners, dns_udp=dns_udp, dns_tcp=dns_tcp, refused=refused
-    )
-    return outbound, packet_tap.Tap(packets, outbound.names)
+        check, listeners=sockets.listeners, dns_udp=sockets.dns_udp, dns_tcp=sockets.dns_tcp,
+        resets=sockets.resets, datagrams=sockets.datagrams,
+    )  # fmt: skip
+    return (outbound,)
 
 
 def _open_denied_network(found: list[int], denials: Denials) -> tuple[Service, ...]:
     from corral.network.gateway.denied_network import DeniedNetwork
 
-    dns_udp, dns_tcp, *refused = found
-    return (DeniedNetwork(denials, dns_udp=dns_udp, dns_tcp=dns_tcp, refused=refused),)
+    sockets = outbound_listeners.sort_sockets(found)
+    return (DeniedNetwork(denials, sockets.dns_udp, sockets.dns_tcp, sockets.resets),)
 
 
 def preload_gateway() -> None:
-    from corral.network.gateway import gateway, packet_tap  # noqa: F401
+    from corral.network.gateway import gateway  # noqa: F401
 
 
 class LateNetwork:

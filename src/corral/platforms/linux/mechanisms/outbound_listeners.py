@@ -1,9 +1,9 @@
 """Make sockets in the target's network namespace. Init makes them, and the supervisor uses them.
 
-Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections
-to loopback. With `network.allow`, local routes send packets for all addresses to loopback. So a
-connection to any address reaches a listener on its port. The accepted socket shows the address that
-the target wanted.
+Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
+With `network.allow`, local routes send packets for all addresses to loopback. So a connection to
+any address reaches a listener on its port. The accepted socket shows the address that the target
+wanted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ RT_TABLE_LOCAL, RTPROT_BOOT, RTN_LOCAL, RTA_OIF = 255, 3, 2, 4
 SCOPES = {sockets.AF_INET: 254, sockets.AF_INET6: 0}
 LOOPBACK_INDEX = 1
 BACKLOG = 512
-ETH_P_ALL = 3
 DNS_PORT = 53
 LOCALHOST = bytes((127, 0, 0, 1))
 ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
@@ -61,6 +60,16 @@ REFUSED = {
         (0x06, 0, 0, 128),
     ),
 }
+# Datagrams to 127.0.0.0/8, such as lookups, are dropped, because they are not recorded.
+DATAGRAMS = {
+    sockets.AF_INET: (
+        (0x30, 0, 0, 16),
+        (0x15, 0, 1, LOCALHOST[0]),
+        (0x06, 0, 0, 0),
+        (0x06, 0, 0, 128),
+    ),
+    sockets.AF_INET6: ((0x06, 0, 0, 128),),
+}
 
 
 def families() -> list[int]:
@@ -68,9 +77,27 @@ def families() -> list[int]:
     return [family for family in SCOPES if _exists(family)]
 
 
-def count_always() -> int:
-    """Return how many sockets a run always has: two for DNS, and one per family for refusals."""
-    return 2 + len(families())
+@record
+class NetworkSockets:
+    """The sockets of a run, in the order in which init sends them.
+
+    A run without network has only those for lookups, and those that see resets.
+    """
+
+    dns_udp: int
+    dns_tcp: int
+    resets: list[int]
+    datagrams: list[int]
+    listeners: list[int]
+
+
+def sort_sockets(found: list[int]) -> NetworkSockets:
+    count = len(families())
+    first, second = 2 + count, 2 + 2 * count
+    return NetworkSockets(
+        dns_udp=found[0], dns_tcp=found[1], resets=found[2:first], datagrams=found[first:second],
+        listeners=found[second:],
+    )  # fmt: skip
 
 
 @record
@@ -90,10 +117,7 @@ class DeniedNetwork:
 
 @record
 class OutboundListeners:
-    """Listens on these ports of every address, and for DNS on port 53 of loopback.
-
-    Init sends the sockets in this order: those of every run, the packet tap, the listeners.
-    """
+    """Listens on these ports of every address, and for DNS on port 53 of loopback."""
 
     name = "outbound_listeners"
     ports: tuple[int, ...]
@@ -107,7 +131,7 @@ class OutboundListeners:
         found = families()
         for family in found:
             _route_everything(family)
-        made = [*_make_always(found), _tap_packets()]
+        made = [*_make_always(found), *map(_see_datagrams, found)]
         made += [_listen(family, port) for family in found for port in self.ports]
         _send(results, made)
 
@@ -155,14 +179,12 @@ def _see_refused(family: int) -> int:
     return made
 
 
-def _tap_packets() -> int:
-    """Return a socket that sees every packet, also packets that no listener takes.
-
-    Its protocol is 0 until `bind`, because a second hook would make the kernel wait for 12 ms.
-    """
-    made = sockets.socket(sockets.AF_PACKET, sockets.SOCK_DGRAM)
-    address = struct.pack("=H", sockets.AF_PACKET) + struct.pack("!H", ETH_P_ALL)
-    sockets.bind(made, address + struct.pack("=i12x", LOOPBACK_INDEX))
+def _see_datagrams(family: int) -> int:
+    made = sockets.socket(family, sockets.SOCK_RAW, sockets.IPPROTO_UDP)
+    sockets.attach_filter(made, DATAGRAMS[family])
+    if family == sockets.AF_INET6:
+        one = struct.pack("=i", 1)
+        sockets.setsockopt(made, sockets.IPPROTO_IPV6, sockets.IPV6_RECVPKTINFO, one)
     return made
 
 

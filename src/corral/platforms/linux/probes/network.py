@@ -57,7 +57,7 @@ def catch_connection() -> str:
     found = channel.take("network")
     if not found:
         raise RuntimeError("the namespace sent no listeners")
-    with socket.socket(fileno=found[outbound_listeners.count_always() + 1]) as listener:
+    with socket.socket(fileno=outbound_listeners.sort_sockets(found).listeners[0]) as listener:
         listener.settimeout(MAX_SECONDS)
         wanted = listener.accept()[0].getsockname()
     status = os.waitpid(pid, 0)[1]

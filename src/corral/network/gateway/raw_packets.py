@@ -1,0 +1,109 @@
+"""Record connections and datagrams that nobody takes, with raw sockets in the target's network.
+
+Nothing is denied here, because the target's packets never leave its loopback. The kernel answers a
+refused connection with a TCP reset, whose sender is the address to which the target wanted to
+connect. A refused connection to loopback is recorded, because the target usually wants a service of
+the host, but the sandbox has its own loopback. Datagrams to loopback are the target's own traffic.
+"""
+
+from __future__ import annotations
+
+import _socket
+import sys
+
+from corral.denials.records import Denials, allow_net
+from corral.network.addresses import format_address, parse_address
+from corral.network.budgets import RateLimit
+from corral.network.gateway import event_loop
+from corral.network.rules import format_host_port
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from corral.network.gateway.dns_names import Names
+
+    Record = Callable[["Packet"], None]
+
+BATCH = 64
+BURST, RATE = 128, 256
+"""Limits for the packets that are read, at once and per second, so that a flood cannot keep the
+host busy.
+"""
+HEADERS = 128
+IPV6_PKTINFO = 50
+INFO_BYTES = _socket.CMSG_SPACE(20)
+IPV4_HEADER_BYTES, UDP_HEADER_BYTES = 20, 8
+WHY = "nothing listens there inside; the sandbox does not share the host's loopback"
+
+
+class Packet:
+    """A packet from a raw socket: who sent it to whom, and what follows the IP header.
+
+    An IPv4 socket receives the IP header. With an IPv6 socket the kernel sends the addresses beside
+    the packet.
+    """
+
+    def __init__(self, one: _socket.socket) -> None:
+        data, info, _, sender = one.recvmsg(HEADERS, INFO_BYTES)
+        if one.family == _socket.AF_INET:
+            self.sender, self.receiver = data[12:16], data[16:20]
+            self.segment = data[(data[0] & 0xF) * 4 :] if len(data) > IPV4_HEADER_BYTES else b""
+        else:
+            self.sender = parse_address(str(sender[0]).partition("%")[0])
+            found = [value for _, kind, value in info if kind == IPV6_PKTINFO]
+            self.receiver = found[0][:16] if found else b""
+            self.segment = data
+
+
+class RawPackets:
+    """Owns the raw sockets, and reads them in a loop. `names` are those of an allowlist."""
+
+    def __init__(
+        self, loop: event_loop.Loop, denials: Denials, *,
+        resets: Sequence[int], datagrams: Sequence[int] = (), names: Names | None = None,
+    ) -> None:  # fmt: skip
+        self._denials = denials
+        self._names = names
+        self._inputs = event_loop.Inputs(loop, RateLimit(loop.clock, burst=BURST, rate=RATE))
+        self._records: dict[_socket.socket, Record] = {
+            **{_socket.socket(fileno=fd): self._record_reset for fd in resets},
+            **{_socket.socket(fileno=fd): self._record_datagram for fd in datagrams},
+        }
+        for one in self._records:
+            self._inputs.add(one, lambda ready: self._inputs.count_requests(self._read(ready)))
+
+    def close(self) -> None:
+        for one in self._records:
+            self._read(one)
+            self._inputs.close(one)
+
+    def _read(self, one: _socket.socket) -> int:
+        for count in range(BATCH):
+            try:
+                packet = Packet(one)
+            except OSError:
+                return count
+            if len(packet.segment) >= UDP_HEADER_BYTES:
+                self._records[one](packet)
+        return BATCH
+
+    def _record_reset(self, packet: Packet) -> None:
+        address, port = packet.sender, int.from_bytes(packet.segment[:2], "big")
+        if _is_loopback(address):
+            wanted = format_host_port(format_address(address), port)
+            self._denials.add("loopback", wanted, allow=allow_net(wanted), why=WHY)
+        elif self._names and port not in self._names.check.rules.ports:
+            destination = self._names.destination(address, port)
+            allow = allow_net(self._names.check.remedy(destination))
+            self._denials.add("port", str(destination), allow=allow)
+
+    def _record_datagram(self, packet: Packet) -> None:
+        address, port = packet.receiver, int.from_bytes(packet.segment[2:4], "big")
+        if self._names and address and not _is_loopback(address):
+            self._denials.add("udp", str(self._names.destination(address, port)))
+
+
+def _is_loopback(address: bytes) -> bool:
+    return address[0] == 127 or address == bytes(15) + b"\x01"
