@@ -64,10 +64,10 @@ def refusal(tier: str) -> str:
         "root" if os.geteuid() == 0 else "ordinary", os.geteuid(), pathlib.Path.home(), SOURCE, tier
     )
     done = user.run("/bin/true")
-    words = done.stderr.decode().strip()
-    return (
-        f"corral refuses to run{TIERS.get(tier, f' ({tier})')}: {words}" if done.returncode else ""
-    )
+    if not done.returncode:
+        return ""
+    error = done.stderr.decode().partition("\nhint:")[0].strip().removeprefix("corral: ")
+    return f"corral refuses to run{TIERS.get(tier, f' ({tier})')}: {error}"
 
 
 def pytest_runtest_logreport(report: Any) -> None:

@@ -48,10 +48,11 @@ class Surroundings:
 def find() -> Surroundings:
     engine = find_engine()
     if engine or b"Seccomp:\t2" in _read("/proc/self/status"):
+        around = "container" if engine else "sandbox"
         return Surroundings(
             label=f"Container ({engine})" if engine else "Outer sandbox",
             forbids=f"its {'engine' if engine else 'seccomp filter'} forbids namespaces",
-            hint=f"start corral outside of it; inside, {_walls_left()}",
+            hint=f"start corral outside this {around}; inside, {_walls_left()}",
             space_hint=SPACE.get(engine, SPACE[""]),
         )
     if os.geteuid() and _read_sysctl(APPARMOR) == b"1":
