@@ -1,7 +1,8 @@
-"""Prepare the mounts of a virtual machine in its own mount and PID namespaces: WORK BINDS COMMAND...
+"""Run a virtual machine where it cannot change the host: `enclosure.py WORK BINDS COMMAND...`
 
-All mounts become read-only, except for a tmpfs on WORK/memory, in which the command runs. Root becomes
-a user who owns no files. A guest that escapes into this process finds nothing that it could write to.
+`rig.enclosed` starts this script in new mount and PID namespaces. All mounts become read-only, except for a tmpfs on
+WORK/memory. Root becomes a user who owns no files. A guest that escapes into this process finds nothing else that it
+could write to.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ MOUNT_ATTR_RDONLY, AT_FDCWD, AT_RECURSIVE = 1, -100, 0x8000
 SYS_mount_setattr = 442
 PR_SET_NO_NEW_PRIVS = 38
 KEEPER = 65532
-CONSOLE = 3  # a copy of stderr, because QEMU does not open descriptors 0 to 2 by itself
+CONSOLE = 3  # a copy of stderr, because QEMU's -add-fd refuses descriptors 0 to 2
 
 libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,7 +34,8 @@ def read_only(path: str) -> None:
 
 
 def become_nobody() -> None:
-    """Become a user who owns no files, unless this user namespace has no other user."""
+    """Become a user who owns no files. Do nothing in a user namespace, which has only one user: / is not root's there.
+    """
     if os.stat("/").st_uid == 0:
         os.setgroups([])
         os.setresgid(KEEPER, KEEPER, KEEPER)

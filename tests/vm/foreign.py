@@ -19,11 +19,11 @@ SUITE = "bookworm"
 INCLUDE = ("python3", "util-linux", "coreutils", "dash", "base-files", "procps")
 # These directories are made here, because the packages' scripts, which would make them, do not run.
 DIRECTORIES = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
-RECIPE = 1  # increased with each change of the image, to make a new cache entry
+RECIPE = 1  # increase this if the image changes, because the name of the cached image contains it
 
 
 def image(architecture: str) -> pathlib.Path:
-    """Return the unpacked root. The first call makes it."""
+    """Return the directory of the unpacked root. The first call creates it."""
     target = rigs.cache(f"root-{SUITE}-{architecture}-{RECIPE}")
     if not target.exists():
         with rig.building(target) as partial:

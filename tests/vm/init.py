@@ -82,7 +82,7 @@ def mount_kernel_filesystems() -> None:
 
 
 def leave_the_hosts_container() -> None:
-    """Remove a container engine's mark from the root. The host may be a container, but the machine is not."""
+    """Remove Docker's mark from the root, because corral would take the machine for a container if the host is one."""
     if os.path.exists("/.dockerenv"):
         os.unlink("/.dockerenv")
 
@@ -100,9 +100,10 @@ def write(path: str, text: str) -> None:
 
 
 def mount_cgroups() -> None:
-    """Enable every controller below the root, and move all processes out of the root, as systemd does.
+    """Mount cgroup v2, enable every controller below its root, and move all processes out of the root, as systemd does.
 
-    Kernel threads stay in the root. They do not prevent controllers, and `cpu` accepts real-time threads only there.
+    Kernel threads stay in the root. The kernel still enables controllers, and `cpu` accepts real-time threads only
+    there.
     """
     mount("cgroup2", CGROUP)
     os.mkdir(f"{CGROUP}/init")
@@ -134,7 +135,7 @@ def session(uid: int) -> str:
 
 
 def home(uid: int) -> str:
-    """Return the user's home directory. If the user has no name or home yet, make them."""
+    """Return the user's home directory. Create the user's account and home if they are missing."""
     try:
         pwd.getpwuid(uid)
     except KeyError:

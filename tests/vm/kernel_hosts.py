@@ -1,4 +1,4 @@
-"""Try corral on each kernel of a list: `hosts.py try kernel NAME` runs this."""
+"""Try corral on each kernel in KERNELS. `hosts.py try kernel NAME` runs this module."""
 
 from __future__ import annotations
 

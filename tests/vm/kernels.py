@@ -28,7 +28,7 @@ UBUNTU = "http://archive.ubuntu.com/ubuntu"
 UBUNTU_KEYRING = ("trixie", "ubuntu-keyring")
 # Modules for a 9p root over virtio with an overlay. `load_order` adds the modules that they depend on.
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
-RECIPE = 1  # increased with each change of the initrd, to make a new cache entry
+RECIPE = 1  # increase this if the initrd changes, because the name of the cached kernel contains it
 # `init.py` loads these modules for tests of case-insensitive directories.
 FILE_SYSTEMS = ("loop", "crc32c_generic", "ext4")
 INIT = """\
@@ -44,7 +44,7 @@ exec /bin/busybox switch_root /root "$@"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The source of a kernel: `package` is an image, or a package that depends on one."""
+    """A kernel in an archive of Debian or Ubuntu. `package` contains its image, or depends on the package that does."""
 
     suite: str
     package: str = "linux-image-amd64"
@@ -70,7 +70,7 @@ def kernel(name: str, source: Source) -> pathlib.Path:
 
 
 def file_systems(name: str, source: Source) -> list[pathlib.Path]:
-    """Return the modules for file systems, in the order in which they are loaded after those of the initrd."""
+    """Return the files of the FILE_SYSTEMS modules in load order, without those that the initrd loads."""
     target = rigs.cache(f"file-systems-{kernel(name, source).name}")
     if not target.exists():
         with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
@@ -87,7 +87,7 @@ def file_systems(name: str, source: Source) -> list[pathlib.Path]:
 
 
 def unpack(source: Source, scratch: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Unpack the image and the modules of a kernel."""
+    """Unpack a kernel, and return the path of its image and the directory of its modules."""
     tree = unpacked(image_packages(source, scratch), scratch / "tree")
     image = next(tree.glob("**/vmlinuz*"))
     version = image.name.removeprefix("vmlinuz").lstrip("-") or image.parent.name
@@ -111,7 +111,7 @@ def unpacked(packages: list[pathlib.Path], tree: pathlib.Path) -> pathlib.Path:
 
 
 def busybox(source: Source, scratch: pathlib.Path) -> pathlib.Path:
-    """Return the host's busybox, or that of another architecture."""
+    """Return the host's busybox on amd64. For another architecture, download one."""
     if source.architecture == "amd64":
         return pathlib.Path(rigs.found("busybox") or "busybox")
     apt = fresh_apt(source, scratch / "busybox")
@@ -121,7 +121,7 @@ def busybox(source: Source, scratch: pathlib.Path) -> pathlib.Path:
 
 
 def image_packages(source: Source, scratch: pathlib.Path) -> list[pathlib.Path]:
-    """Return the package of the image and, if its modules are in another package, that package too."""
+    """Download the package of the image and, if its modules are in another package, that package too."""
     apt = fresh_apt(source, scratch / "kernel")
     image = dependencies(apt, source.package, "image")[:1] or [source.package]
     return download(apt, [*image, *dependencies(apt, image[0], "(?:binary|modules)")])
@@ -129,7 +129,7 @@ def image_packages(source: Source, scratch: pathlib.Path) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Apt:
-    """The options of apt's private state, and its download directory."""
+    """A private apt state: the options that select it, and the directory for downloads."""
 
     options: tuple[str, ...]
     place: pathlib.Path
@@ -182,7 +182,7 @@ def private_state(source: Source, place: pathlib.Path, keyring: str) -> list[str
 
 
 def mirror() -> str:
-    """Return the mirror that the host uses itself, if the host is Debian."""
+    """Return the Debian mirror that the host uses itself, or MIRROR if the host uses none."""
     form = "$(ORIGIN) $(LABEL) $(REPO_URI)"
     argv = ["apt-get", "indextargets", "--format", form, "Identifier: Packages"]
     done = subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=False)
@@ -207,7 +207,9 @@ def initrd(modules: pathlib.Path, busybox: pathlib.Path) -> bytes:
 
 
 def load_order(modules: pathlib.Path, wanted: Sequence[str] = MODULES) -> dict[str, bytes]:
-    """Return the modules in load order, with their dependencies. Built-in modules have no file."""
+    """Return the modules and their dependencies in load order. Built-in modules are left out, because they have no
+    file.
+    """
     files = {
         path.name.partition(".ko")[0].replace("-", "_"): path for path in modules.rglob("*.ko*")
     }

@@ -26,8 +26,8 @@ SUITES = ("bookworm", "trixie")
 NEWEST = "forky"
 
 
-# The machine has one processor. With two the emulator sometimes runs an instruction while the guest's kernel patches it.
-# The guest then crashes with "Oops: int3" (seen in the scheduler when a cgroup's first CPU quota is set).
+# The machine has one processor. With two, the emulator sometimes runs an instruction while the guest's kernel patches
+# it. The guest then crashes with "Oops: int3" (seen in the scheduler when a cgroup's first CPU quota is set).
 COMMON = (
     *("-accel", "tcg,thread=single", "-smp", "1"),
     *("-nodefaults", "-display", "none", "-no-reboot"),
@@ -66,7 +66,7 @@ BOARDS = {
 
 @functools.cache
 def require(source: Source) -> str:
-    """Return the emulator, after checking all that it needs."""
+    """Check that this host can emulate the machine, and return the emulator."""
     rig.need_python("qemu")
     rig.need_namespaces("qemu")
     kernels.kernel("qemu", source)
@@ -83,7 +83,7 @@ STEADY = ("-icount", "shift=3")
 class Machine:
     """An emulated machine with one kernel.
 
-    With `file_systems` it has the modules of these file systems. With `steady` its clock counts
+    With `file_systems` the machine loads the modules for case-insensitive ext4. With `steady` its clock counts
     instructions, which makes the machine slower.
     """
 

@@ -31,14 +31,14 @@ CHECKOUT = HERE.parent.parent
 SYSTEM_PYTHON = "/usr/bin/python3"
 ORDINARY = 65533
 DISK = 64 << 20
-GLANCE = 10  # seconds between two reads of the output
+GLANCE = 10  # seconds between two calls of `watch`
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 NOISE = shutil.ignore_patterns("__pycache__", ".*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The exit status of the command, its stdout and stderr, and the kernel's log."""
+    """The results of a command in a machine: its exit status, its stdout and stderr together, and the kernel's log."""
 
     returncode: int
     output: str
@@ -46,12 +46,12 @@ class Result:
 
 
 class MachineError(Exception):
-    """The machine stopped before its command had ended."""
+    """The machine stopped, or reached its timeout, before its command had ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The task of `init.py` in the machine."""
+    """A command to run in a machine, and its settings. `init.py` and `systemd_init.py` read them as JSON."""
 
     command: tuple[str, ...]
     as_user: int | None
@@ -66,7 +66,9 @@ class Job:
 
 
 def need_python(rig: str) -> None:
-    """Fail unless the system's Python is new enough. Guests use it, because they may not read the tests' Python."""
+    """Fail unless the system's Python is new enough. Guests use it, because they may be unable to read the tests'
+    Python.
+    """
     code = "import sys; sys.exit(sys.version_info < (3, 11))"
     if subprocess.run([SYSTEM_PYTHON, "-c", code], check=False).returncode:
         rigs.broken(rig, f"{SYSTEM_PYTHON} is not Python 3.11 or newer")
@@ -80,15 +82,16 @@ def building(target: pathlib.Path) -> Iterator[pathlib.Path]:
     try:
         partial.chmod(0o755)
         yield partial
-        if not target.exists():  # another run may have made it in the meantime
+        if not target.exists():  # another run may have created `target` in the meantime
             partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def pytest_for_guest() -> pathlib.Path:
-    """Return pytest and its dependencies, compiled for the system's Python, because compiling in the guest takes
-    seconds.
+    """Return a directory with pytest and its dependencies, compiled for the system's Python.
+
+    They are compiled here, because compiling in the guest takes seconds.
     """
     version = subprocess.check_output([SYSTEM_PYTHON, "-V"], text=True).split()[1]
     target = rigs.cache(f"pytest-{importlib.metadata.version('pytest')}-python-{version}")
@@ -186,7 +189,10 @@ def start(
     timeout: float,
     watch: Callable[[bytes], None] | None = None,
 ) -> Result:
-    """Run a machine until it ends. Its output goes to stdout, its console to stderr. `watch` gets the output so far."""
+    """Run a machine, and return the results of its command. Raise MachineError if the command did not end in time.
+
+    stdout is the machine's output and stderr its console. `watch` is called regularly with the output so far.
+    """
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"
     )
@@ -212,7 +218,7 @@ def start(
 def communicate(
     process: subprocess.Popen[bytes], timeout: float, watch: Callable[[bytes], None] | None
 ) -> tuple[bytes, bytes] | None:
-    """Return the machine's output, or None if the machine still runs."""
+    """Return the machine's stdout and stderr, or None if the machine still runs after `timeout` seconds."""
     end = time.monotonic() + timeout
     while (left := end - time.monotonic()) > 0:
         try:

@@ -1,4 +1,4 @@
-"""Boot a virtual machine with systemd as PID 1, logind and a user manager: user-mode Linux on an image of mmdebstrap.
+"""Boot a virtual machine with systemd as PID 1, logind and a user manager: user-mode Linux on an image from mmdebstrap.
 
 The command runs in a login session of the user. The session's cgroup is not delegated, but the user manager's is.
 """
@@ -23,12 +23,12 @@ SUITE = "bookworm"
 INCLUDE = ("systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd", "python3")
 UNUSED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 DELEGATE = "cpu cpuset io memory pids"
-RECIPE = 1  # increased with each change of the image, to make a new cache entry
+RECIPE = 1  # increase this if the image changes, because the name of the cached image contains it
 
 
 @functools.cache
 def require() -> tuple[str, pathlib.Path]:
-    """Return the kernel and the image."""
+    """Return the kernel and the image. The first call builds the image."""
     kernel = uml.require()
     target = rigs.cache(f"systemd-{SUITE}-{RECIPE}")
     if not target.exists():
@@ -38,7 +38,7 @@ def require() -> tuple[str, pathlib.Path]:
 
 
 def build(target: pathlib.Path) -> None:
-    """Build the image from a tarball without owners and devices, so that every user can read all files."""
+    """Build the image. Unpack it without owners and devices, so that every user can read all files."""
     archive = target.with_suffix(".tar")
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in UNUSED]
     argv = [

@@ -22,7 +22,7 @@ def now(name: str) -> hosts.Record:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_recorded_capabilities_are_proven_again(name):
-    """If corral refused on this kernel, it must refuse again with the same hint."""
+    """Runs must end with the recorded exit codes, and absent capabilities must have the recorded hints."""
     record, seen = RECORDS[name], now(name)
     assert set(record["held"]) <= set(seen["held"]), seen["absent"]
     assert [run["code"] for run in seen["runs"]] == [run["code"] for run in record["runs"]]

@@ -50,7 +50,7 @@ def place(monkeypatch):
 
 
 def running(place: pathlib.Path) -> list[str]:
-    """Return the command lines of all processes of a machine in that directory."""
+    """Return the command lines of all processes of machines in `place`."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -68,7 +68,8 @@ def test_nothing_is_left_on_the_host(place):
 
 
 def test_a_machine_writes_only_into_itself(place):
-    """Root in the machine mounts all of the host again and looks for a directory that every user may write to."""
+    """Root in the machine mounts the host's root again, and tries to write to a directory that every user may write to.
+    """
     shared = place / "shared"
     shared.mkdir()
     shared.chmod(0o777)

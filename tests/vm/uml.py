@@ -1,7 +1,8 @@
 """Boot Debian's user-mode Linux: a kernel that is an ordinary process and boots in seconds.
 
 The kernel has pure cgroup v2 with cpu, io, memory and pids, user namespaces and seccomp, but no Landlock.
-The machine's root is the host's root, read-only. The machine cannot reach anything else of the host, and all writes
+
+The machine's root is the host's root, read-only. The machine cannot reach any other part of the host, and all writes
 stay in the machine. The home is on a separate disk, whose contents are lost when the machine ends.
 """
 
@@ -26,7 +27,7 @@ OUTPUT = "/dev/ttyS0"
 
 @functools.cache
 def require() -> str:
-    """Return the kernel, after checking all that it needs."""
+    """Check that this host can run user-mode Linux, and return the kernel."""
     rig.need_python("uml")
     rig.need_namespaces("uml")
     return rigs.found("linux.uml") or "linux.uml"
@@ -77,7 +78,7 @@ def boot(
 
 
 def command_line(kernel: str, work: pathlib.Path, init: str, memory: str) -> list[str]:
-    """Return the kernel's command line. What the machine writes to OUTPUT goes to stdout, its console to stderr."""
+    """Return the kernel's command line. The machine's OUTPUT goes to stdout, its console to stderr."""
     return [
         *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),
         *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),

@@ -18,7 +18,7 @@ MARK = "@@guest@@"
 
 
 def pytest_runtest_logreport(report):
-    """Print one line for each test at once, because the machine may crash before the end."""
+    """Print the result of each test immediately, because the machine may crash before the last test."""
     if report.when == "call" or report.outcome != "passed":
         outcome = "xfailed" if hasattr(report, "wasxfail") else report.outcome
         text = reason(report, outcome)

@@ -1,4 +1,4 @@
-"""Cause faults of a whole host: set its clock, or use up the memory of corral's own cgroup."""
+"""Test faults of a whole host: its clock is set, or the memory of corral's own cgroup is used up."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_setting_the_clock_neither_ends_nor_delays_a_run(person):
 
 @pytest.mark.parametrize("most", ["0", "1M"])
 def test_a_start_is_never_allowed_without_memory_in_corrals_cgroup(person, subtree, most):
-    """The kernel may kill the supervisor or not. In both cases the target never gets another process."""
+    """Whether or not the kernel kills the supervisor, the target must not get another process."""
     (subtree / "cgroup.subtree_control").write_text("+memory")
     tight = subtree / f"tight-{most}"
     tight.mkdir()

@@ -1,4 +1,4 @@
-"""Test Landlock and cgroup v2 together, in older and newer kernels."""
+"""Test Landlock and cgroup v2 together, on an older and a newer kernel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 MIB = 1 << 20
 LIMIT = 48 * MIB
-# The Landlock version of each tested kernel. Only the tests know versions; corral itself never reads them.
+# The Landlock ABI of each tested kernel. Only the tests infer it from the kernel's version; corral asks the kernel.
 ABI = {"6.1": 2, "6.12": 6}
 
 

@@ -75,7 +75,7 @@ HOLD = "import signal; print(1, flush=True); signal.pause()"
 
 
 class Run:
-    """One `corral run` that has ended, and its report."""
+    """The results of one `corral run`, with its report."""
 
     def __init__(self, person, path: pathlib.Path, *command: str, flags: tuple[str, ...]) -> None:
         done = person.run(*command, flags=(*flags, "--report", str(path)))
@@ -162,7 +162,8 @@ def test_files_in_private_directories_count_as_memory(run):
 
 @pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
 def test_processes_beyond_the_limit_are_denied(run, limit, first):
-    """Beyond the limit a fork fails with 11 (EAGAIN). Below the limit all processes start, and the number is 0."""
+    """`first` is the error number that the target prints: 11 (EAGAIN) if a fork is denied, 0 if all 60 forks succeed.
+    """
     done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
     assert done.returncode == 0, done.words()
     assert "cgroup" in done.mechanism("pids")
@@ -197,7 +198,7 @@ def test_cpu_use_without_a_limit_is_not_limited(run):
     assert float(done.stdout) > 0.5, done.words()
 
 
-# Reads uncached blocks for a second, writes for a second, and prints both numbers of bytes.
+# Reads for a second and writes for a second, both without the page cache, and prints each number of bytes.
 MOVE = """
 import mmap, os, sys, time
 fd, block = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, 1 << 15)

@@ -1,6 +1,6 @@
-"""Test a login session under systemd.
+"""Test corral in a login session under systemd.
 
-The session's cgroup belongs to logind, but the user manager makes other cgroups on request.
+The session's cgroup belongs to logind, so corral cannot use it. The user manager makes other cgroups on request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def environment(person) -> dict[str, str]:
 
 
 def limited(person, environment, place: pathlib.Path, *before: str) -> tuple[int, dict]:
-    """Start `corral run` with a program that uses much memory, and return exit code and report.
+    """Run a program that exceeds LIMIT with `corral run`, and return the exit code and the report.
 
     `before` is a command that starts corral, such as `systemd-run`.
     """
@@ -90,7 +90,7 @@ def test_a_cgroup_enforces_a_limit_in_a_delegated_scope(person, environment, tmp
 
 
 def test_no_unit_is_left(person, environment, tmp_path):
-    """The manager removes corral's scope when its last process has ended."""
+    """The user manager removes corral's scope when the last process in it has ended."""
     limited(person, environment, tmp_path)
     argv = ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "corral*"]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == ""

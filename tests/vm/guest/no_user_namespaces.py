@@ -1,4 +1,4 @@
-"""Test a machine with user.max_user_namespaces = 0, as in containers and on hardened hosts."""
+"""Test corral with user.max_user_namespaces = 0, as in containers and on hardened hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def test_doctor_reports_user_namespaces_as_absent(person):
 
 
 def test_run_does_what_explain_says(person):
-    """corral refuses the run and names the missing wall, or it enforces the walls without user namespaces."""
+    """Either `explain` and `run` both refuse, and `run` names the missing control, or both work without user
+    namespaces.
+    """
     explained = person.corral("explain", "--json", "--", "/bin/echo", "inside")
     done = person.run("/bin/echo", "inside")
     if explained.returncode == REFUSED:

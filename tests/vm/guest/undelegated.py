@@ -1,4 +1,4 @@
-"""Test an ordinary user without a delegated cgroup, in a virtual machine with cgroup v2."""
+"""Test corral as an ordinary user without a delegated cgroup, in a virtual machine with cgroup v2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 32 * MIB
 
 @pytest.fixture
 def undelegated_user(tmp_path_factory) -> User:
-    """Return a user in root's cgroup, to which the user cannot write."""
+    """Return a user whose processes are in root's cgroup, to which the user cannot write."""
     home = pathlib.Path("/home") / "undelegated_user"
     if not home.exists():
         home.mkdir()
