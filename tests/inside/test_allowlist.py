@@ -1,6 +1,6 @@
 """Attack the allowlist with other names, addresses, ports and packets, and check the reported denials.
 
-The far end of tests/world.py owns every tried address and answers. Outside the sandbox, the same code gets an answer.
+In the network of tests/world.py every tried address answers, so the same code gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def whole_world(tmp_path_factory):
 
 @pytest.fixture
 def world(whole_world):
-    """Let every address answer on ports 80, 443 and 8080, including the host's own. No name is defined yet."""
+    """Let every address answer on ports 80, 443 and 8080, and this host on port 80. No name is defined yet."""
     whole_world.forget()
     for port in (80, 443, 8080):
         whole_world.serve(answer, port=port)
@@ -238,7 +238,7 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
     assert {row["kind"] for row in denials} == {"guard"}
     assert len(denials) == len(names)
     assert all(row["why"] for row in denials)
-    # With rules for them the addresses are reached. An address that contains another address needs rules for both.
+    # With rules for these addresses, they are reached. An address that contains another address needs rules for both.
     rules = [entry(row["allow"]) for row in denials]
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
     assert held == dict.fromkeys(names, "welcome")
@@ -247,7 +247,7 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
 
 @pytest.fixture
 def configured(who):
-    """Write the user's config.toml, for this test alone."""
+    """Return a function that writes the user's config.toml, which is removed after the test."""
     folder = who.home / ".config" / "corral"
     made = [place for place in (folder.parent, folder) if not place.exists()]
 
@@ -266,7 +266,7 @@ def configured(who):
 
 
 def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, configured):
-    """Allowed names may then resolve to these networks. Literal addresses and this host stay denied."""
+    """Allowed names may resolve to a network that the config admits. Literal addresses and this host stay denied."""
     targets = {**GUARDED, "loopback": "127.0.0.1", "own": NEAR[0], "own6": NEAR[1]}
     names = {
         world.name(f"{kind.replace(' ', '-')}.example.com", address): kind
@@ -282,7 +282,7 @@ def test_ranges_that_the_users_config_admits_are_reached(who, world, scratch, co
     configured('[network]\nadmit = ["10.99.0.0/16", "100.64.0.0/10", "fd00:99::/32"]\n')
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=flags)
     reached = {names[name] for name, said in held.items() if said == "welcome"}
-    # The last two addresses contain the first one, so they are admitted with it.
+    # The addresses nat64 and 6to4 contain the address `private`, so they are admitted with it.
     assert reached == {"private", "shared", "private6", "nat64", "6to4"}
     assert (held[literal], held["other.test"]) == (refused(who), "no such name")
     kinds = {row["destination"]: row["kind"] for row in denials}
@@ -478,7 +478,6 @@ if "wait" in sys.argv:
 
 
 def test_ipv6_addresses_are_matched_like_others(who, world, scratch):
-    """The allowlist matches IPv6 literals as it matches IPv4 literals."""
     tried = [PUBLIC6, GUARDED["private6"], "2a00:99::3"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(f"[{PUBLIC6}]:80"))
     assert held == {PUBLIC6: "welcome", **dict.fromkeys(tried[1:], refused(who))}
@@ -496,7 +495,7 @@ def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch)
 
 
 def test_an_allowlist_enables_no_other_socket_family(who):
-    """An allowlist enables no other socket family, and the target cannot change a route."""
+    """The target also cannot take the loopback interface down or remove a route."""
     code = """
 import fcntl, socket
 def opened(*what):

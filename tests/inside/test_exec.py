@@ -1,4 +1,5 @@
-"""Attack `subprocess = false`: try to start another program by path, from a copy, by descriptor and through a service."""
+"""Attack `subprocess = false`: try to start another process, and to execute another program by path or by descriptor.
+"""
 
 from __future__ import annotations
 
@@ -245,7 +246,7 @@ answer = sorted(done)
 
 @BOTH_TIERS
 def test_a_childs_child_is_behind_the_same_walls(user, scratch):
-    """Check the network, the files and the filter of a child's child."""
+    """A child's child cannot open ungranted files, and the filter denies it a Unix socket."""
     code = """
 import socket, subprocess
 source = '''

@@ -1,6 +1,7 @@
 """Run this folder's attacks in a bundle that `corral export oci` wrote, in a real runc.
 
-Each attack is blocked as in a run of corral, or the list that the export prints says that it is not.
+A bundle must block each attack that a run of corral blocks, unless the list of controls that the export prints says
+that it does not.
 """
 
 import json
@@ -32,7 +33,7 @@ CODES = {"DENIED": DENIED, "NESTED": NESTED, "FAMILIES": FAMILIES, "CHILDREN": C
 
 @pytest.fixture
 def scratch(user):
-    """Create a directory that a bundle's target can reach, although this target is never root."""
+    """Create a directory that a bundle's target can reach. This target is not root, even if the user is."""
     path = pathlib.Path(tempfile.mkdtemp(dir="/tmp", prefix="corral-export-"))
     path.chmod(0o755)
     os.chown(path, user.owner, user.owner)

@@ -34,7 +34,7 @@ answer = {path: tried(listed if os.path.isdir(path) else got, path) for path in 
 
 @pytest.fixture
 def home(user):
-    """Create a home with the files that people keep there, and remove it afterwards."""
+    """Create typical secrets and a note in the user's home, and remove them afterwards."""
     import shutil
 
     made = {
@@ -282,7 +282,7 @@ for name in sys.argv[2:]:
 
 @BOTH_TIERS
 def test_masks_are_enforced_in_write_grants_inside_home(user, home):
-    """A secret below a writable directory is hidden, and its parent cannot be moved."""
+    """The target sees an empty file instead of a secret, and cannot rename, link or remove it."""
     project = user.home / "project"
     give_directory(user, project / "deploy")
     give(user, project / ".env", "TOKEN=1", 0o600)
@@ -350,7 +350,7 @@ def test_kernel_settings_cannot_be_written(user):
     )  # fmt: skip
     code = "answer = {path: tried(os.open, path, os.O_WRONLY) for path in sys.argv[1:]}"
     paths = tuple(path for path in paths if os.path.exists(path))
-    own = by_tier(user, "EROFS", "EACCES")  # the modes of the kernel's files are checked first
+    own = by_tier(user, "EROFS", "EACCES")  # the other files fail with EACCES, because modes are checked first
     expected = {path: own if "/self/" in path else "EACCES" for path in paths}
     for held in everywhere(user, code, *paths):
         assert held == expected
@@ -661,7 +661,7 @@ elif how == "empty":
 answer = started(plan)
 """
     said = launched(user, code, str(scratch), how)
-    # Without mounts a rule is for the directory itself, whatever its name is.
+    # Without mounts a Landlock rule is for the directory itself, so renaming its parent changes nothing.
     if how == "kept" or (how == "parent" and user.tier == "bare"):
         assert said == 0
     else:

@@ -39,7 +39,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Listeners on the host, which record everything that arrives."""
+    """Sockets that listen on the host, to find out whether the target reaches them."""
 
     def __init__(self):
         self.sockets = []
@@ -56,7 +56,7 @@ class Host:
         return end.getsockname()
 
     def arrived(self):
-        """Return how many listeners were reached, and reset the count."""
+        """Return how many sockets were reached since the last call."""
         return sum(map(self._reached, self.sockets))
 
     @staticmethod
@@ -391,7 +391,7 @@ def run_with(user, code, stream, *, outside=False, **options):
 
 @BOTH_TIERS
 def test_ipc_objects_of_the_host_are_not_visible(user):
-    """Any process may use this segment, queue and semaphore. They are visible outside and absent inside."""
+    """Any process on the host may use these objects. Inside they are absent, or without namespaces denied."""
     libc = ctypes.CDLL(None, use_errno=True)
     key = 0x0C0_44A1 + os.getpid()
     segment = libc.shmget(key, 4096, 0o1666)

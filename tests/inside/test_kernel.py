@@ -1,4 +1,4 @@
-"""Try system calls that could bypass the walls. Each is denied inside with its errno, and works outside."""
+"""Try system calls that could bypass the walls. Each fails inside with the expected errno, and works outside."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_a_setuid_program_gains_nothing(user, scratch):
 
 @BOTH_TIERS
 def test_the_users_keyring_is_not_visible(user):
-    """A fork inherits the keys of the caller's session, and /proc/keys lists the keys that a process possesses."""
+    """A child process inherits the session keyring, and /proc/keys lists the keys that a process possesses."""
     outer = """
 import subprocess
 call("keyctl", 1, None)  # makes a new session keyring
@@ -306,7 +306,8 @@ answer.append(done.stdout.strip())
     assert outside(user, outer, user.python, "-c") == [True, "True"]
     corral = user.corral_argv("run", "--", user.python, "-c")
     assert outside(user, outer, *corral) == [True, by_tier(user, "False", "closed")]
-    # If all of /proc must be visible, the target sees the descriptions of the user's keys, but no key.
+    # Without namespaces `--allow-subprocess` makes all of /proc visible. The target then sees the descriptions of the
+    # user's keys, but cannot use the keys.
     named = user.tier == "bare" and user.uid == user.owner
     corral = user.corral_argv("run", "--allow-subprocess", "--", user.python, "-c")
     assert outside(user, outer, *corral) == [True, str(named)]
@@ -314,7 +315,9 @@ answer.append(done.stdout.strip())
 
 @BOTH_TIERS
 def test_keys_of_encrypted_directories_cannot_be_changed(user, scratch):
-    """A process can remove a key through any descriptor of its file system. This locks the user's directories."""
+    """A process can remove an encryption key through any descriptor on the key's file system, which locks the
+    directories.
+    """
     code = """
 BY_IDENTIFIER, ADD, REMOVE, REMOVE_ALL, STATUS = 2, 0xC0506617, 0xC0406618, 0xC0406619, 0xC080661A
 there = os.open(sys.argv[1], os.O_RDONLY)

@@ -86,7 +86,7 @@ def test_a_missing_secret_is_refused(user):
 @BOTH_TIERS
 @pytest.mark.parametrize("entries", [".", "", "bin"])
 def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
-    """A malicious interpreter is in the directory from which corral is started."""
+    """The directory from which corral is started contains a malicious python3."""
     for place in (scratch, scratch / "bin"):
         give_directory(user, place)
         give(user, place / "evilname", "#!/bin/sh\necho evil\n", 0o755)
@@ -138,7 +138,7 @@ os.symlink(f"{private}/bin/python3", f"{work}/project/venv/bin/python3")
     ends = [(done.returncode, done.stdout) for done in (one, two)]
     # The target cannot replace the directory. Without mounts the run is refused, because Landlock cannot protect it.
     assert ends == by_tier(user, [(1, b"16\n"), (0, b"False\n")], [(125, b"")] * 2)
-    # With the user's flag the directory is visible.
+    # The control: with `--read` the directory is visible.
     said = inside(
         user, "answer = got(sys.argv[1])", str(private / "key"), flags=("--read", str(private))
     )
@@ -177,7 +177,7 @@ def test_broken_policies_are_refused(user, scratch, name):
 
 
 def test_a_valid_policy_is_followed(user, scratch):
-    """The control for the broken policies: the same file without the mistake works."""
+    """The control for the broken policies: a policy without a mistake works."""
     path = give(user, scratch / "policy.toml", "version = 1\n[limits]\nfds = 99\n")
     code = "import resource\nanswer = resource.getrlimit(resource.RLIMIT_NOFILE)"
     assert inside(user, code, flags=("--policy", path)) == [99, 99]

@@ -13,7 +13,7 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 
 @pytest.fixture
 def listeners():
-    """Listen on the host's loopback with TCP and UDP, over IPv4 and IPv6, and record whether anything arrived.
+    """Listen on the host's loopback with TCP and UDP, over IPv4 and IPv6.
 
     A kernel without IPv6 has no IPv6 listeners.
     """

@@ -119,7 +119,9 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, scra
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """This is why such grants are refused: if unix sockets are allowed, only newer kernels can deny single sockets."""
+    """`--own-unix-sockets` refuses such grants, because only newer kernels can deny single sockets once sockets are
+    allowed.
+    """
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/other")
@@ -134,7 +136,9 @@ def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratc
 
 
 def test_no_socket_is_made_in_a_write_grant(user, host, scratch):
-    """A program of the host could mistake such a socket for another program's. In its own home the target can."""
+    """A program on the host could take such a socket for another program's. In its private home the target may make
+    sockets.
+    """
     place = give_directory(user, scratch / "place")
     (scratch / "sockets").mkdir()
     os.chown(scratch / "sockets", user.owner, user.owner)

@@ -1,7 +1,7 @@
 """Attack with a server's own files: links, `.pth` files and `#!` lines that name the user's other files.
 
-Each attack is a newly downloaded server. corral must refuse to start it, and name flags. The control is that these
-flags work.
+Each attack is a newly downloaded server. corral must refuse to start it, and name flags in the hint. The control is
+that the server starts with these flags.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def shim(user, project, private):
 
 
 def pyenv(user, project, private):
-    """Plant a script that imitates a shim of pyenv and names pyenv's versions."""
+    """Plant a script that looks like a pyenv shim and names the private project as PYENV_ROOT."""
     put(user, private / "versions/1/bin/run", f"#!/usr/bin/python3\n{LOOK_PY}", 0o755)
     put(user, private / "version", "1\n")
     text = f'#!/bin/sh\nexport PYENV_ROOT="{private}"\nexec "$program"\n'
@@ -139,7 +139,7 @@ def pyenv(user, project, private):
 
 
 def linked_pyenv(user, project, private):
-    """Plant a link to the user's own shim, which names existing versions."""
+    """Plant a link to a pyenv shim in the private project."""
     pyenv(user, private, private)
     link(user, project / "run", str(private / "run"))
     return (str(project / "run"),)
@@ -178,7 +178,7 @@ def interpreter(user, project, private):
 
 
 def managed_python(user, private):
-    """Make a version manager's Python in which a project of the user is installed as editable. Return its path."""
+    """Make a version manager's Python in which the private project is installed as editable, and return its path."""
     prefix = user.home / ".pyenv/versions/planted"
     shutil.rmtree(prefix, ignore_errors=True)
     give_directory(user, prefix / "bin")
@@ -301,7 +301,7 @@ def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, priva
 
 
 def test_a_granted_file_cannot_choose_its_interpreter(user, private):
-    """The server may rewrite its own program, which is in a directory with several servers."""
+    """The server may write to its own program, so an earlier run may have changed the `#!` line."""
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -315,7 +315,7 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
 
 
 def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
-    """A directory of many servers has no file that marks a server's root."""
+    """The directory of downloads has no file that marks a server's root."""
     path = user.home / "Downloads/server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))

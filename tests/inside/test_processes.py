@@ -45,7 +45,7 @@ NAMES = ("environ", "mem", "root", "fd", "cmdline", "maps", "status", "cwd", "ex
 
 
 def test_processes_of_the_host_are_not_visible(user, victim):
-    """The victim's pid does not exist inside, or belongs to one of the target's own processes."""
+    """The victim's pid does not exist inside, and /proc lists only the sandbox's own processes."""
     code = (
         LOOK
         + """

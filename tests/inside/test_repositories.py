@@ -484,7 +484,8 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """The client does not read stderr. The warning is dropped, and the run still ends."""
+    """The client does not read stderr. If the pipe has no room for the warning, it is dropped, and the run still ends.
+    """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
     size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 65536)
@@ -632,7 +633,8 @@ def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
 ):
     """Another run with the same grant may take away the directory's permissions.
 
-    If the directory has another group, init may lack it, because init has only the first of the user's groups.
+    If the directory belongs to another group, init may not be in that group, because init has only the user's first
+    group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

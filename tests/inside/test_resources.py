@@ -304,7 +304,7 @@ def locked(path):
 
 @BOTH_TIERS
 def test_a_daemon_dies_with_the_target(user, scratch):
-    """The daemon has left its session and its parents. It keeps a lock while it lives."""
+    """The daemon is in a new session, and its parents have ended. It keeps a lock while it lives."""
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")
     ready = "\nif len(sys.argv) > 2: sys.stdin.read()"
@@ -404,7 +404,8 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_the_core_file_limit_stays_one(user):
-    """With another limit a crash would start the host's core handler, if the host has one."""
+    """With a limit of 1 the kernel does not start the host's core handler. With another limit a crash would start it.
+    """
     code = """
 import resource
 CORE, NOFILE = resource.RLIMIT_CORE, resource.RLIMIT_NOFILE

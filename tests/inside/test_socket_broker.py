@@ -1,6 +1,6 @@
 """Attack the network of a target without namespaces, whose sockets the supervisor connects.
 
-The far end of tests/world.py answers on every tried address. Outside, the same code gets an answer.
+In the network of tests/world.py every tried address answers, so the same code gets an answer outside the sandbox.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ answer = {{
 
 
 def test_a_host_is_reached_only_by_the_address_of_its_lookup(who, world):
-    """The allowed host is reached by the address that its lookup returned, and by no other address."""
     held = inside(who, TALK + ADDRESSES, flags=ALLOW)
     assert held.pop("good") == "done"
     assert held == dict.fromkeys(held, "ECONNREFUSED")
@@ -187,7 +186,7 @@ answer = {
 
 
 def test_the_supervisor_survives_invalid_arguments(who, world):
-    """After each invalid call the supervisor still connects an allowed socket."""
+    """After all invalid calls the supervisor still connects an allowed socket."""
     held = inside(who, TALK + ARGUMENTS + 'answer["good"] = tried(talked, good)', flags=ALLOW)
     faults = dict.fromkeys(("bad pointer", "no pointer", "last page"), "EFAULT")
     sizes = dict.fromkeys(("too long", "negative", "too short", "empty"), "EINVAL")
@@ -280,7 +279,7 @@ KNOWN = {
 
 
 def test_options_that_lead_a_socket_elsewhere_look_absent(who, world):
-    """Outside the sandbox, root can set them. An ordinary user can set some, and lacks the capability for others."""
+    """Outside, root can set these options. An ordinary user can set some, and lacks the capability for others."""
     after = 'answer["good"] = tried(talked, good)'
     held = inside(who, TALK + OPTIONS + after, OTHER, flags=ALLOW)
     assert held.pop("good") == "done"
@@ -351,9 +350,8 @@ answer = [reached[0] > 0, tried(talked, good)]
 
 
 def test_a_descriptor_that_changes_during_its_check_opens_nothing(who, world):
-    """Threads replace the descriptor. The supervisor connects only to the allowed address, and continues to answer.
-
-    Outside, both addresses are reached.
+    """Threads replace the descriptor while the supervisor checks it. The supervisor must connect only to the allowed
+    address, and continue to answer. Outside, both addresses are reached.
     """
     assert outside(who, TALK + SWAP, OTHER) == [True, "done"]
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}
@@ -417,7 +415,7 @@ def test_ordinary_uses_of_sockets_work(who, world):
 
 
 def test_hosts_are_reached_without_ipv6(who, world):
-    """Some container engines turn IPv6 off. A socket of both families must still reach allowed hosts."""
+    """Some container engines turn IPv6 off. An IPv6 socket must still reach allowed hosts by mapped IPv4 addresses."""
     world.near.ip("address", "del", "::1/128", "dev", "lo")
     try:
         code = 'answer = tried(talked, "::ffff:" + resolved("good.test"), 80, socket.AF_INET6)'

@@ -200,7 +200,7 @@ answer = [tried(os.fork), tried(lambda: call("clone", 17, 0, 0, 0, 0)), tried(la
 
 
 def test_a_target_cannot_become_a_subreaper(user):
-    """With its own subreaper, orphans would not be in the process list that the supervisor counts."""
+    """Orphans of a subreaper would not be in the process list that the supervisor counts."""
     code = "answer = tried(lambda: call('prctl', 36, 1, 0, 0, 0))"
     assert inside(user, code, flags=(*MANY, "--max-pids", "50")) == "EPERM"
     assert outside(user, code) == "done"
