@@ -80,7 +80,9 @@ answer = [int(words("kernel/msgmni")[0]), int(words("kernel/shmmni")[0]), int(wo
 
 
 def test_system_v_maxima_cannot_be_lowered(user):
-    """Only uid 0 of a namespace may lower the maxima, and an ordinary user's target is not uid 0."""
+    """Root's corral lowers the maxima in the sandbox. An ordinary user cannot, because only uid 0 of a namespace may do
+    so.
+    """
     if user.uid:
         pytest.skip("docs/SECURITY.md says that this cannot be prevented here")
     assert inside(user, MAXIMA) == [1024, 1024, 1024]

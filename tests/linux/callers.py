@@ -23,7 +23,7 @@ def refused(act, *errors):
 
 
 class Caller:
-    """A user's Python program that uses corral. Every target gets the argument `trace`."""
+    """Runs Python programs of a user that call corral. The programs pass `trace` to each target, to find leftovers."""
 
     def __init__(self, user, prelude: str = "") -> None:
         self.user = user
@@ -36,7 +36,9 @@ class Caller:
         return self.user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
     def run(self, code: str) -> str:
-        """Return the program's stdout. Check that it printed no error and no warning of a leak, and left nothing."""
+        """Run a program and return its stdout. Check that it printed no error and no warning of a leak, and left
+        nothing.
+        """
         with self.start(code) as process:
             try:
                 out, err = process.communicate(timeout=60)

@@ -154,7 +154,7 @@ class Disk:
         return self.names[os.path.dirname(path)], os.path.basename(path)
 
     def record(self, call: Call) -> None:
-        """Record a call before it is made, except if it is going to fail."""
+        """Record a call before it is made, unless it is going to fail."""
         name, path = call.name, call.paths[-1]
         if name in UNKNOWN_TO_THE_MODEL or name.startswith("symlink"):
             raise SystemExit(f"the model does not know {call}")
@@ -390,7 +390,7 @@ def _answer(channel, pid: int, decide) -> None:
 
 
 def _write_half(call: Call) -> int:
-    """Write the first half of the data, as a disk does that becomes full."""
+    """Write the first half of the data, as on a disk that becomes full."""
     from corral.abi import linux as abi
 
     pidfd = os.pidfd_open(call.pid)
@@ -402,7 +402,10 @@ def _write_half(call: Call) -> int:
 
 
 class At:
-    """Give `answer` to the call with this number. With the number -1 all calls are made."""
+    """Decide about each call: the call with this number gets `answer`, and all others are made.
+
+    A disk that is full or read-only stays so for later calls. With the number -1 all calls are made.
+    """
 
     def __init__(self, number: int, answer: str, disk: Disk | None = None) -> None:
         self.number, self.answer, self.disk = number, answer, disk
@@ -428,7 +431,7 @@ class At:
 
 
 def hurry(call: Call) -> str | None:
-    """Skip a sync, which is slow and has no effect that a process can see."""
+    """Answer a sync without making it, because it is slow and has no effect that a process can see."""
     return "done" if call.name in ("fsync", "fdatasync") else None
 
 

@@ -1,7 +1,7 @@
 """Run a gateway in its own process, as in a supervisor, for tests over real sockets on loopback.
 
-The gateway's synthetic addresses are in 127.77.0.0/16, so that clients reach it without a network namespace. The servers
-are on 127.0.0.1, which the guard admits only if a test says so. The test has its own DNS server.
+The gateway's synthetic addresses are in 127.77.0.0/16, so that clients reach it without a network namespace. The
+servers are on 127.0.0.1, which the guard admits unless a test says otherwise. The test has its own DNS server.
 """
 
 from __future__ import annotations
@@ -267,7 +267,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def is_refused(running: Running, address: str, port: int) -> bool:
-    """Return whether the connection is reset before it carries data."""
+    """Return whether the connection is closed or reset before it carries data."""
     try:
         with socket.create_connection((address, port), timeout=20) as client:
             client.sendall(b"x")
@@ -278,7 +278,7 @@ def is_refused(running: Running, address: str, port: int) -> bool:
 
 @pytest.fixture
 def proxy(server):
-    """Start a proxy that connects every name to loopback, and record its requests."""
+    """Start a proxy that connects every name to loopback. Return its port and the list of its requests."""
     requests: list[bytes] = []
 
     def answer(connection: socket.socket) -> None:

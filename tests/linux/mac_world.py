@@ -44,7 +44,7 @@ class Procfs:
 
     def parent(self, pid, parent, ids):
         if parent == self.world and not self.forgets and ids[pid] > self.root:
-            return self.root  # a process older than the target belongs to corral
+            return self.root  # an adopted orphan; one that is older than the target belongs to corral
         return ids.get(parent, 0)
 
     def unique_id(self, pid):

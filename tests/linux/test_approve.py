@@ -200,7 +200,9 @@ def test_a_directory_without_a_command_names_the_missing_part(user, server, env,
 
 
 def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scratch, env):
-    """A script outside, a link to it, and a `#!` line would each make another directory readable for the target."""
+    """A script outside the server's directory, a link to it, or a `#!` line would make that directory readable for the
+    target.
+    """
     private = scratch / "private"
     private.mkdir()
     put(user, private / "package.json", "{}")
@@ -311,7 +313,7 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """A server that demands pins runs after its approval. A tool that it adds later is refused."""
+    """The approval pins the server's tools, so a tool that the server adds later is not offered."""
     put(user, server / "main.py", TOOLS)
     put(user, server / "tools", "add")
     ask(user, server, policy, "python3", "main.py")

@@ -101,7 +101,7 @@ def test_a_virtual_environment_works(user, scratch):
         os.chown(place, user.owner, user.owner, follow_symlinks=False)
     done = user.run(str(python), "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
-    # The target may read this file but not change it, so a write grant around it is refused.
+    # The target may read the environment but not change it, so a write grant around it is refused.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
     done = user.run(str(python), "-c", "print('ran')", flags=("--write", str(scratch)))
@@ -293,7 +293,7 @@ def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, g
 
 
 def test_root_without_capabilities_cannot_make_namespaces(user):
-    """Without this tier's filter, the target could make namespaces and would be the host's root in them."""
+    """Root can make namespaces, but cannot give the target another user id in them. So corral uses Landlock instead."""
     if user.uid:
         pytest.skip("only root can run this test")
     argv = [user.python, "-c", NO_CAPABILITIES, str(user.package)]
@@ -384,7 +384,7 @@ def stay():
 threading.Thread(target=stay).start()
 ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
 """
-# Starts two kinds of children and makes an orphan of each, in its own session.
+# Starts a child with SIGCHLD as its exit signal, and one without a signal. Each leaves an orphan in its own session.
 ORPHANS = """
 import ctypes
 for signal_of_death in (17, 0):

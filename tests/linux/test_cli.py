@@ -52,7 +52,7 @@ def test_the_version_is_printed(ordinary, flag):
 USAGE = {
     ("rnu",): "did you mean `corral run`?",
     ("help", "rnu"): "did you mean `corral run`?",
-    ("sweep",): "did you mean `corral clean`?",  # its former name
+    ("sweep",): "did you mean `corral clean`?",  # `sweep` was the former name of `clean`
     ("zzzzzz",): "`corral --help` lists the commands",
     ("--verbose",): "options come after the command: corral COMMAND --verbose",
     ("run", "--allow-read", "x", "--", "true"): "did you mean --read?",
@@ -437,7 +437,7 @@ def test_bad_input_is_reported_in_two_lines_without_a_stack_trace(ordinary, word
     assert "Traceback" not in text
     assert 'File "' not in text
     if words[0] == "check":
-        assert done.stdout  # `explain` lists mistakes on stdout
+        assert done.stdout  # `check` lists mistakes on stdout
         return
     what, hint = done.stderr.decode(errors="replace").splitlines()
     assert what.startswith("corral: ")
@@ -489,7 +489,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def test_an_error_of_the_system_is_reported_with_a_hint(ordinary):
-    """corral has no special message for running out of descriptors."""
+    """corral runs out of descriptors before the target starts."""
     assert ordinary.run("/bin/true").returncode == 0
     argv = [ordinary.python, "-c", FEW, *ordinary.corral_argv("run", "--", "/bin/echo", "ran")]
     process = ordinary.popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
@@ -674,7 +674,7 @@ def test_a_stated_limit_is_enforced_or_refused(user):
 
 @pytest.fixture
 def impossible(user, scratch):
-    """Write a policy with a limit that this host cannot enforce, and return a function that extends it."""
+    """Return a function that writes a policy with a limit that this host cannot enforce, and with `more` text."""
 
     def write(more: str = "") -> tuple[str, str]:
         path = scratch / "policy.toml"
