@@ -39,7 +39,9 @@ CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 
 
 class Client:
-    """A client like the SDKs: few variables, a new session, one message on each line."""
+    """A client that starts corral as the SDKs do: with few variables, in a new session, and with one message on each
+    line.
+    """
 
     def __init__(self, user, behaviour: str, *, code: str | None = None) -> None:
         self.traces = Traces()
@@ -66,7 +68,7 @@ class Client:
         self.process.stdin.flush()
 
     def greet(self) -> None:
-        """Send the first message of either protocol era: `initialize`, or any other request."""
+        """Initialize the server, and ask for its tools."""
         assert self.request(1, "initialize")["result"]["method"] == "initialize"
         self.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         assert self.request(2, "tools/list")["id"] == 2
@@ -115,7 +117,7 @@ def test_the_first_message_may_be_of_either_era(client):
 
 
 def test_messages_pass_unchanged(client):
-    """Bytes that are not valid messages come back unchanged."""
+    """Messages up to 25 KB, and with escaped characters, come back unchanged."""
     one = client("polite")
     for number in range(50):
         text = "x" * (number * 500) + "\u2028ü\U0001f600"
@@ -182,7 +184,7 @@ def test_the_whole_stop_sequence_ends_a_server_that_ignores_it(client):
 
 
 def test_the_death_of_a_client_ends_the_server(user):
-    """When a client dies, its pipes close. No signal is sent."""
+    """When a client dies, its pipes close, but no signal is sent. The closed stdin must end the server."""
     traces = Traces()
     code = (
         "import os, subprocess, sys\n"
@@ -203,7 +205,7 @@ def test_the_death_of_a_client_ends_the_server(user):
 
 
 def test_two_runs_of_one_server_work_at_once(client):
-    """TypeScript clients start a second server for a test first, so two runs must not block each other."""
+    """TypeScript clients first start another process of the server as a test, so two runs must not block each other."""
     first, second = client("polite"), client("polite")
     second.greet()
     first.greet()

@@ -178,7 +178,9 @@ def test_the_target_has_the_users_own_id(said, uid):
 
 
 def test_roots_target_gets_its_own_id_with_the_engines_capabilities(podman, profile):
-    """Most images run as root with these capabilities. Root's target then gets its own user id, as on a host."""
+    """Most images run as root with the engine's default capabilities. Root's target then gets its own user id, as on a
+    host.
+    """
     options = tuple(flag for flag in HARDENED if flag != "--cap-drop=all")
     done = podman.run("/usr/bin/python3", "-c", ASK, uid=0, profile=profile, options=options)
     assert done.returncode == 0, done.stderr.decode()
@@ -242,7 +244,7 @@ PAGE = b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nfrom far away"
 
 @pytest.fixture(scope="module")
 def far(tmp_path_factory):
-    """Connect the container to a network with two named hosts."""
+    """Yield a network in which every address answers on port 80."""
     for world in make_world(tmp_path_factory.mktemp("world")):
         world.serve(lambda end: end.recv(4096) and end.sendall(PAGE), port=80)
         yield world

@@ -153,7 +153,7 @@ def test_the_demo_runs_from_a_virtual_environment(tmp_path_factory):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(user, place, number):
-    """The demo is interrupted when it creates its first temporary file."""
+    """The demo is interrupted while it creates its temporary files."""
     process = user.popen(
         user.corral_argv("demo"), env=user.environment(TMPDIR=str(place)),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -199,7 +199,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_stack_with_strings_on_many_pages_is_not_read(user):
-    """The argument strings of each of the 64 starts are on 31,000 pages (127 MB)."""
+    """The caller's stack points to 1000 lists of strings, which are on 31,000 pages (127 MB) together."""
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = user.popen(argv, **pipes)
@@ -494,7 +494,7 @@ for _ in range(14):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_pipe_does_not_block_the_end(user):
-    """The target fills the pipe except for one or two pages, and causes a denial with a name of 10,000 bytes."""
+    """The target fills the pipe except for one or two pages, and leaves a file whose printed name has 10,000 bytes."""
     reading, writing = os.pipe()
     process = user.popen(
         user.corral_argv("run", "--", user.python, "-c", LONG_NAME), stderr=writing

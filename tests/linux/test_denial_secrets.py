@@ -1,4 +1,4 @@
-"""Let a target put its secrets into names, paths and programs. No text of corral may contain them."""
+"""Let a target put its secrets into names, paths and programs. Nothing that corral writes may contain them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,9 @@ KEY_LIKE = ("sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org")
 
 
 def test_names_in_the_form_of_keys_are_reported(user):
-    """A target chooses its names, so their form must not hide them. The control is a secret."""
+    """The target chooses the names, so a name that only looks like a key must be reported. The control is a real
+    secret.
+    """
     script = SCRIPT + "".join(f"look_up({name!r})\n" for name in KEY_LIKE) + LOOKUPS["name"]
     flags = ("--secret", "TOK")
     done = user.run(user.python, "-c", script, flags=flags, env=user.environment(TOK=VALUE))
@@ -123,7 +125,7 @@ def test_names_in_the_form_of_keys_are_reported(user):
     assert "corral: denied: name ***.evil.example (with the value of TOK)" in lines
 
 
-# The target ignores SIGTERM and sends a question each millisecond, without reading an answer.
+# The target ignores SIGTERM and sends a DNS query each millisecond, without reading an answer.
 FLOOD = """
 import signal, socket, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -152,7 +154,8 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
-    """The control is a manifest without variables."""
+    """Masking many overlapping values must not keep the supervisor busy. The control is a manifest without variables.
+    """
     make_server(user, place, variables, FLOOD)
     done = user.corral("run", "--timeout", "3s", str(place))
     assert done.stdout == b"started\n"
@@ -166,6 +169,6 @@ def test_a_manifest_does_not_decide_what_is_masked(user, place):
     make_server(user, place, {"A_TOKEN": name}, code)
     shown = user.corral("run", str(place))
     assert f"denied: name {name}; --allow-net {name}".encode() in shown.stderr
-    # The control: the same variable of the user.
+    # The control: the user sets the same variable.
     hidden = user.corral("run", "--env", f"A_TOKEN={name}", str(place))
     assert b"denied: name *** (with the value of A_TOKEN)" in hidden.stderr

@@ -273,7 +273,6 @@ def test_doctor_is_right_where_landlock_is_missing(without, rule):
 
 
 def test_a_missing_landlock_is_not_reported_as_missing_namespaces(without):
-    """If Landlock is missing, `doctor` must not say that namespaces are missing."""
     found = without(NO_LANDLOCK).findings()
     assert found["user_namespaces"]["status"] == "proven", found["user_namespaces"]
     assert found["mount_namespace"]["status"] == "proven", found["mount_namespace"]
@@ -316,7 +315,9 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
-    """The kernel shows no difference between the two filters. Only their answers to calls differ."""
+    """Run under one seccomp filter with the findings of another. Both have the same cache key, because the kernel shows
+    that there is a filter, but not which calls it denies.
+    """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)
     code, out, err = place.corral(

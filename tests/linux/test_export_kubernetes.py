@@ -38,7 +38,7 @@ SANDBOXES = {"agent-sandbox", "listening-sandbox"}
 
 def export(user, folder, *words, image="registry.example/notes:1", command=("--", "server")):
     argv = ("export", "kubernetes", "-o", str(folder), "--image", image, *words, *command)
-    # This machine's settings for the package registry.
+    # The export needs this machine's settings to reach the package registry.
     names = ("SSL_CERT_FILE", "HTTPS_PROXY", "https_proxy")
     extra = {name: os.environ[name] for name in names if name in os.environ}
     return user.corral(*argv, env=user.environment(**extra), timeout=300)
@@ -286,7 +286,7 @@ def test_the_containerfile_builds_an_image_whose_server_answers(played, built):
     assert json.loads(policy.stdout) == json.loads((exported / "policy.json").read_text())
     stopped = played.do(
         "stop", "-t", "60", container(exported), timeout=30
-    )  # the pod has 60 s to end
+    )  # it must end before podman would kill it, after 60 s
     assert stopped.returncode == 0, stopped.stderr.decode()
 
 

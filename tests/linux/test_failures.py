@@ -1,4 +1,4 @@
-"""Let each step of the set-up fail. The target never runs, the error names the step, and nothing is left.
+"""Let each step of the set-up fail. The target must never run, the error must name the step, and nothing may be left.
 
 The tests run in both tiers. `init` is PID 1 with namespaces, and the subreaper without them.
 """

@@ -1,4 +1,4 @@
-"""Cause faults during a run. The supervisor continues, or ends the run with one reason. The walls stay."""
+"""Cause faults during a run. The supervisor must continue, or end the run with a reason. The walls must stay."""
 
 from __future__ import annotations
 
