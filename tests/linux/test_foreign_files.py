@@ -84,7 +84,7 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
 
 
 def test_another_user_can_neither_read_nor_change_kept_files(desk, root):
-    """Root's files are in root's own home. The control is that root can read them."""
+    """The files are given to root, so the user cannot use them. The control is that root can."""
     path = configure(desk, "cursor")
     run(desk, path)
     places = [desk.home / ".local/state/corral/denials", desk.home / ".cache/corral/filters"]

@@ -1,4 +1,4 @@
-"""Test the home directory inside for every kind of HOME outside."""
+"""Test the home directory in the sandbox for different values of HOME on the host."""
 
 import os
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 
 
 class Client:
-    """A client that started `corral run`, and a registry that delays the package."""
+    """Starts `corral run` as a client does, with a registry that can delay the package."""
 
     def __init__(self, user, scratch, registry, env) -> None:
         self.user, self.registry = user, registry
@@ -98,7 +98,7 @@ def crash(process: subprocess.Popen) -> None:
 @pytest.mark.parametrize("go_away", [end_by_signal, crash], ids=["signal", "crash"])
 def test_the_installer_goes_on_without_its_client(client, go_away):
     process = client.start_and_hold()
-    assert client.installers() == []  # the control: the installer still has its client
+    assert client.installers() == []  # the control: ps lists an installer only after its client has ended
     go_away(process)
     (run,) = client.installers()
     assert (run["server"], run["command"]) == (REFERENCE, ["installing", REFERENCE])
@@ -140,7 +140,7 @@ def test_clean_ends_an_installer_without_a_client(client):
     process = client.start_and_hold()
     with process:
         before = client.user.corral("clean", env=client.env)
-        assert b"ended" not in before.stdout  # the control: the installer has its client
+        assert b"ended" not in before.stdout  # the control: clean does not end an installer that has a client
         end = threading.Thread(target=process.wait)
         end.start()
         os.killpg(process.pid, signal.SIGTERM)

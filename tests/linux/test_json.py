@@ -109,7 +109,7 @@ def test_the_users_name_is_removed_from_every_text(monkeypatch):
 
 
 def test_a_demo_that_cannot_run_writes_its_file(user):
-    """If no process can be started, the file says that nothing was tried, and lists the findings."""
+    """If the demo cannot run, the file says that nothing was tried, and lists the findings."""
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.demo import run; from corral.errors import SandboxError\n"
     code += "def fail(*_): raise SandboxError('made to fail')\nrun.Decoys = fail\nfrom corral.cli import main; sys.exit(main())"
     argv = [user.python, "-c", code, str(user.package), "demo", "--json"]

@@ -253,7 +253,9 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, victim):
-    """Root's target has another user id. It can move root's directories, but not empty them."""
+    """Root's target has another user id. It can move root's directories, but not empty them. corral must not do so for
+    it.
+    """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"
     moved.mkdir()

@@ -58,7 +58,7 @@ def wait_for_ready(process):
 
 
 def left_after_a_kill(user, traces) -> dict[str, object]:
-    """Check that only the run's record is left, and that the next start removes it."""
+    """Check that only the run's record is left. Start another run, and return what is left after it."""
     left = traces.left_in_the_end()
     files = left.pop("files", [])
     assert left == {}
@@ -420,7 +420,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """This is why `nohup corral run` survives the end of its terminal. SIGTERM is the control."""
+    """`nohup corral run` must survive the end of its terminal. SIGTERM is the control."""
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
         [user.python, "-c", IGNORING, str(int(number)), *argv], stdin=PIPE, stdout=PIPE, stderr=PIPE

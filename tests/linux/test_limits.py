@@ -471,7 +471,7 @@ def test_a_supervisor_that_paused_its_target_still_reacts_to_signals(user, run):
         process.send_signal(signal.SIGTERM)
     finally:
         process.communicate(timeout=PATIENCE)
-    # SIGTERM ended it, not the SIGKILL after the grace period.
+    # SIGTERM ended the target, not the SIGKILL after the grace period.
     assert process.returncode == 128 + signal.SIGTERM
 
 
@@ -750,7 +750,7 @@ def test_one_sample_reads_a_bounded_part_of_many_mappings(scattered, monkeypatch
     bounded = look(scattered, [])
     assert bounded < usage.MAX_MAP_BYTES + (4 << 20)
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
-    whole = look(scattered, [])  # the control: an uninterrupted sample reads more
+    whole = look(scattered, [])  # the control: an unbounded sample reads more
     assert whole > 2 * bounded
 
 

@@ -1,7 +1,7 @@
 """Test `corral run` with the macOS backend on Linux. Features that only Linux has are turned off.
 
-There is no Seatbelt here, so every run except the first is `--best-effort`. `mac_world.py` describes the model.
-The model's process ends only when no process of the run is left. So the end of each test shows that none was left.
+There is no Seatbelt here, so most runs are `--best-effort`. `mac_world.py` describes the model. The model's process
+ends only when no process of the run is left. So the end of each test shows that none was left.
 """
 
 import json
@@ -107,7 +107,7 @@ def word(report, control):
 
 
 def started(mac, code, *arguments, flags=(), env=None):
-    """Start a run, wait until its target is ready, and return corral's pid."""
+    """Start a run, wait until its target is ready, and return the process and corral's pid."""
     path = mac.file("pid")
     process = mac.popen(
         "run", BEST, *flags, "--", mac.user.python, "-c", code, *arguments,
@@ -292,7 +292,7 @@ def test_too_many_tasks_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """The daemon has left its group, session and parents. The model ends only when the daemon has ended."""
+    """The daemon is in a new session, and its parents have ended. The model ends only when the daemon has ended."""
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
 
@@ -308,7 +308,8 @@ def test_a_daemon_outlives_its_program_without_corral(mac):
 
 @pytest.mark.parametrize("walled", [True, False], ids=["seatbelt", "the control"])
 def test_a_daemon_is_identified_by_its_label_alone(mac, walled):
-    """The middle process of a double fork ends at once, so the process table does not show who forked the daemon.
+    """The middle process of a double fork ends at once, so the process table does not show which process forked the
+    daemon.
 
     The imitated Seatbelt's label still identifies the daemon, because no process can remove it. Without the label the
     daemon lives on.
@@ -329,7 +330,9 @@ def test_a_daemon_is_identified_by_its_label_alone(mac, walled):
 
 
 def test_the_number_of_processes_is_bounded_without_being_sampled(mac):
-    """The limit counts all of the user's processes, and other tests end some of them meanwhile."""
+    """The limit counts all of the user's processes, of which other tests end some. So the test checks only an upper
+    bound.
+    """
     code = "import os, resource, time\nn = 0\nmost = resource.getrlimit(resource.RLIMIT_NPROC)[0]\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= most, flush=True)"
     done, report = mac.reported(code, flags=MANY)
     assert done.stdout == b"11 True\n"
@@ -480,7 +483,7 @@ print("well")
 
 
 def test_the_python_api_works_on_a_mac(mac):
-    """A Mac has a zygote and supervisors as Linux has."""
+    """On a Mac the API uses a zygote and supervisors, as on Linux."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
     out, err = process.communicate(timeout=PATIENCE)

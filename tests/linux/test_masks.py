@@ -319,7 +319,7 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
 
 
 def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
-    """Root grants a directory that contains a directory which only another user, and root itself, may read."""
+    """Root grants a directory with a subdirectory that belongs to another user and is closed to root's target."""
     if user.uid:
         pytest.skip("only root can read a closed directory")
     secret = write(user, home / "shared/closed/.env", "TOKEN=1")
