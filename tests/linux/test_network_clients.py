@@ -625,7 +625,6 @@ for end in ends:
 
 
 def test_an_allowed_loopback_address_is_reached_on_its_port_only(who, world):
-    """The target reaches an allowed loopback address of the host, on that port only."""
     for port in (7000, 7001):
         world.serve(echo, port=port, near=True)
     code = """

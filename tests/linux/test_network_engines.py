@@ -31,7 +31,7 @@ PATIENCE = 60
 
 
 def hello(name):
-    """Return the first bytes that a real client sends."""
+    """Return the first bytes that a real TLS client sends."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

@@ -1,4 +1,4 @@
-"""Attack the files that corral is started and loaded from: no run may change the corral of the next run."""
+"""Test that a target cannot change the code that a later run of corral loads."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_files_that_the_next_corral_starts_from_are_not_writable(user, scratch, 
     assert code == 0, text  # the control: without the variable corral starts
     code, text = run(user, OLD_ENTRY, *flags, env=user.environment(**env), **options)
     if where == "user site" and user.python != "/usr/bin/python3":
-        assert code == 0  # a virtual environment does not load this file
+        assert code == 0  # a virtual environment ignores the user's site directory
         return
     assert code == 125
     assert "corral's" in text

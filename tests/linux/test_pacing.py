@@ -108,7 +108,7 @@ def test_refused_connections_are_read_at_a_limited_rate(scene):
 
 
 def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
-    """The client connects only after the last refusal, so connections never wait in a queue."""
+    """The client connects only after the previous refusal, so connections never wait in a queue."""
     for _ in range(gateway.MAX_FAILED):
         scene.client((NOBODY, scene.port)).close()
         scene.work()

@@ -348,7 +348,7 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
-    """The registry breaks off an answer. The control is an installation without earlier downloads."""
+    """The download of a dependency fails. The control is an installation without earlier downloads."""
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
     words = ("run", "npm:server@1.0.0")

@@ -88,7 +88,7 @@ def find_target(pid: int) -> int:
 
 
 def limit_descriptors(user, pid: int, most: int) -> None:
-    """Lower the limit from a process of the user, who needs no privilege for this."""
+    """Set the descriptor limit of another process of the same user, which needs no privilege."""
     code = "import resource, sys; pid, most = map(int, sys.argv[1:])\n"
     code += "hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)[1]\n"
     code += "resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))"
@@ -151,7 +151,8 @@ def test_a_supervisor_without_descriptors_starts_nothing(user):
     assert run.answer() == "EPERM"
     report = run.end()
     assert report["outcome"]["exit_code"] == 0, run.err
-    # Without a free descriptor the supervisor cannot read the program's name. At the last start a descriptor is free.
+    # The last start had a free descriptor, so its report names python3. The starts before it may be reported without a
+    # name, because reading the name needs a descriptor.
     assert {*starts(report), "a process by the target"} == {
         "a process by the target",
         "a process by python3",

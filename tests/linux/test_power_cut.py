@@ -111,7 +111,9 @@ def configured(home) -> bytes:
 
 
 def edited(old: bytes):
-    """Check that the client's file is entirely old or new, and that the last command, `unwrap`, restores every byte."""
+    """Return a function that yields the problems of a stop: a partial client file, a lost record, or bytes that the
+    last command, `unwrap`, did not restore.
+    """
 
     def wrong(result, first):
         if text(result, CONFIG) not in (old, text(first, CONFIG)):
@@ -155,7 +157,7 @@ def test_a_stopped_unwrap_leaves_the_old_or_the_new_file(home, how):
 
 
 def served(result, first):
-    """Check that the last command, a run, works."""
+    """Yield a problem if the last command, a run, did not work."""
     code, out, err = result["after"][-1]
     if (code, "served" in out) != (0, True):
         yield f"{code} {out} {err}"

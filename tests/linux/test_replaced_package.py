@@ -1,8 +1,7 @@
-"""Remove corral's package while a target runs, or install another version over it: the run ends as if nothing had
-happened.
+"""Remove corral's package while a target runs, or install another version over it. The run must end as usual.
 
-If that happens in the first half second, before the supervisor has imported what it may need, the run ends with
-the reason.
+If this happens in the first half second, before the supervisor has imported all that it may need, the run may end early
+with the reason.
 """
 
 import itertools
@@ -81,7 +80,9 @@ class Upgraded(Removed):
 
 OLD, NEW = "0.1.0", "99.1.0"
 UPGRADED = "\nimport corral as _corral\n_corral.UPGRADED\n"
-"""The last lines of each module of the new version. A process that began with the old version cannot import it."""
+"""The last lines of each module of the new version. A process that began with the old version cannot import such a
+module.
+"""
 
 
 def wheel(source: pathlib.Path, folder: pathlib.Path, version: str) -> pathlib.Path:

@@ -28,7 +28,7 @@ BROWSER = "/usr/bin/chromium"
 SCHEMES = {"light": 1, "dark": 0}
 """The numbers of `preferredColorScheme` in Blink."""
 MIN_CONTRAST = 4.5
-"""The contrast of text according to WCAG 2, level AA."""
+"""The least contrast of text that WCAG 2 requires at level AA."""
 
 
 class Elements(html.parser.HTMLParser):
