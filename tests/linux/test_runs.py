@@ -208,7 +208,7 @@ def test_garbage_is_removed_and_not_listed_as_a_run(user, runs):
 
 
 def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
-    """A record cannot make corral remove another user's directory. The control has the right name."""
+    """A record cannot make corral remove a directory that corral did not make. The control has the right name."""
     victim, own = scratch / "precious", left_directory(user)
     victim.mkdir()
     os.chown(victim, user.uid, user.uid)

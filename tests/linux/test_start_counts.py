@@ -39,7 +39,7 @@ ROUNDS = 5
 
 @pytest.fixture
 def environment(tmp_path):
-    """Return a home in which corral has probed already, and an installation with its code in one file."""
+    """Return an environment whose cache has corral's findings about the host, and its compiled code."""
     made = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):
         count_page_faults(RUN, made)

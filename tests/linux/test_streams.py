@@ -162,7 +162,7 @@ def test_a_file_on_stdin_is_restored(user, scratch):
 
 
 def test_flags_and_version_of_a_file_can_be_changed_without_walls(user, scratch):
-    """The control: without walls the owner can change them by a descriptor that is open for reading."""
+    """The control: without walls the owner can change both by a descriptor that is open for reading."""
     path = scratch / "file"
     path.write_text("x")
     os.chown(path, user.owner, user.owner)

@@ -202,7 +202,7 @@ class Listener:
 
 @pytest.fixture
 def listen(bus):
-    """Start the listening service and return the calls that it received."""
+    """Return a function that starts the listening service and returns the list of its calls."""
     listeners: list[Listener] = []
 
     def start(**options) -> list:
@@ -253,7 +253,6 @@ def test_the_request_to_systemd_has_the_limits(listen):
 
 
 def test_the_arguments_are_encoded_like_jeepneys():
-    """jeepney encodes the same arguments to the same bytes."""
     low_level = pytest.importorskip("jeepney.low_level", reason="jeepney is not installed")
     chosen = systemd_scope.properties((2, 3), SETTINGS)
     raw = dbus.marshal("ssa(sv)a(sa(sv))", ("corral-x.scope", "fail", chosen, []))
@@ -336,7 +335,7 @@ def test_systemd_may_join_the_bus_later(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        # After this message systemd has joined the bus.
+        # The message shows that the asking client has joined the bus. The listener joins it only now.
         watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()

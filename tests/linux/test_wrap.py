@@ -286,7 +286,7 @@ class Desk:
 
 
 def entries(path):
-    """Return the entries by name, read by other parsers than corral's."""
+    """Return the entries by name. TOML and YAML are read by other parsers than corral's."""
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]
@@ -507,7 +507,7 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
         done = desk.corral("wrap", "cursor", "--read", value, *corral)
         assert words in (done.stdout + done.stderr).decode()
         assert path.read_bytes() == before
-        # The suggested flags must work.
+        # The suggested flags must not grant the home.
         shown = desk.does("wrap", "cursor", "--dry-run", *corral)
         assert f"--read {home}\n" not in shown
 
