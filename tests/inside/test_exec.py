@@ -1,5 +1,4 @@
-"""Attack `subprocess = false`: try to start another process, and to execute another program by path or by descriptor.
-"""
+"""Attack `subprocess = false`: try to start another process, and to execute another program in any way."""
 
 from __future__ import annotations
 

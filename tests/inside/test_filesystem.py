@@ -88,7 +88,7 @@ def test_the_systems_secrets_are_not_visible(user):
     code = "answer = {path: tried(os.stat, path) for path in sys.argv[1:]}"
     assert outside(user, code, *there) == dict.fromkeys(there, "done")
     expected = dict.fromkeys(paths, "ENOENT")
-    if user.tier == "bare":  # without namespaces their names are visible, but not their content
+    if user.tier == "bare":  # without namespaces the names are visible, but not the content
         code = OPEN_SECRETS
         expected.update(dict.fromkeys(there, "EACCES"))
         public = [path for path in there if path != "/etc/shadow" and os.access(path, os.R_OK)]
@@ -350,7 +350,8 @@ def test_kernel_settings_cannot_be_written(user):
     )  # fmt: skip
     code = "answer = {path: tried(os.open, path, os.O_WRONLY) for path in sys.argv[1:]}"
     paths = tuple(path for path in paths if os.path.exists(path))
-    own = by_tier(user, "EROFS", "EACCES")  # the other files fail with EACCES, because modes are checked first
+    # Files outside of /proc/self fail with EACCES, because the kernel checks their modes first.
+    own = by_tier(user, "EROFS", "EACCES")
     expected = {path: own if "/self/" in path else "EACCES" for path in paths}
     for held in everywhere(user, code, *paths):
         assert held == expected

@@ -89,7 +89,7 @@ BY_LANDLOCK = {
     "write": "EACCES",
     "write datagram": "EACCES",
 }
-"""The answers of Linux 7.1, where unix sockets are permitted, but Landlock denies connections to sockets outside the sandbox."""
+"""Answers since Linux 7.1, where unix sockets are permitted, but Landlock denies connections to sockets of the host."""
 
 
 @BOTH_TIERS

@@ -293,7 +293,9 @@ def test_a_setuid_program_gains_nothing(user, scratch):
 
 @BOTH_TIERS
 def test_the_users_keyring_is_not_visible(user):
-    """A child process inherits the session keyring, and /proc/keys lists the keys that a process possesses."""
+    """A child process inherits its parent's session keyring, so without corral the target would see the keys in
+    /proc/keys.
+    """
     outer = """
 import subprocess
 call("keyctl", 1, None)  # makes a new session keyring

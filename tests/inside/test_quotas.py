@@ -46,7 +46,7 @@ def test_calls_on_shared_quotas_are_denied(user, scratch):
     assert seen == {"aio": "EPERM", "lease": "EPERM", "whiteout": "EPERM", "exchange": "done"}
     control = outside(user, quotas(), path)
     assert (control["aio"], control["exchange"]) == ("done", "done")
-    if user.tier == "walled":  # the target owns the file
+    if user.tier == "walled":  # only in this tier the user always owns the file
         assert (control["lease"], control["whiteout"]) == ("done", "done")
 
 

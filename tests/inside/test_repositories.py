@@ -484,8 +484,7 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """The client does not read stderr. If the pipe has no room for the warning, it is dropped, and the run still ends.
-    """
+    """The client does not read stderr. If the pipe has no room, the warning is dropped, and the run still ends."""
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
     size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 65536)

@@ -404,8 +404,7 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_the_core_file_limit_stays_one(user):
-    """With a limit of 1 the kernel does not start the host's core handler. With another limit a crash would start it.
-    """
+    """With any other limit than 1, a crash would start the host's core handler, if the host has one."""
     code = """
 import resource
 CORE, NOFILE = resource.RLIMIT_CORE, resource.RLIMIT_NOFILE

@@ -621,7 +621,7 @@ def engine(package, user):
 
 
 def test_an_allowlist_is_refused_where_an_engine_has_the_listener(engine, scratch):
-    """The kernel allows one listener, so the run is refused with the cause. Without an allowlist it works."""
+    """The kernel allows one listener, so the run is refused with the cause. Without an allowlist the run works."""
     report = scratch / "report.json"
     refused = engine.run("/bin/true", flags=(*ALLOW, "--report", str(report)))
     assert refused.returncode == 125
@@ -784,7 +784,7 @@ os.waitpid(pid, 0)
 
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
-    """The test's broker allows every connect, and Landlock refuses it. Without Landlock it succeeds."""
+    """The test's broker allows every connect, and Landlock refuses it. Without Landlock the connect succeeds."""
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (
         user.outside(
@@ -797,7 +797,8 @@ def test_landlock_refuses_connects_that_the_broker_let_pass(user):
 
 @pytest.mark.parametrize("capabilities", ["-sys_ptrace", "-all"])
 def test_root_with_fewer_capabilities_has_the_same_network(who, world, capabilities):
-    """Without CAP_SYS_PTRACE root cannot read a process with another user id, so corral's reader takes that id.
+    """Without CAP_SYS_PTRACE root cannot read the memory of a process with another user id, so corral reads as that
+    user.
 
     Without any capability the target has root's own id.
     """

@@ -409,7 +409,7 @@ answer = [os.stat(path).st_size, os.readlink(os.path.join(os.path.dirname(path),
 
 
 def test_the_hosts_routes_stay_visible(user):
-    """Runtimes need the names of interfaces, so netlink can be read. It cannot change anything."""
+    """Runtimes need the names of interfaces, so the target may read through netlink. It cannot change anything."""
     code = """
 import socket
 link = socket.socket(16, 3, 0)

@@ -68,7 +68,7 @@ class Caller:
             lines = sorted(process.stdout.readline() for _ in range(2))
             assert lines[1] == b"forked\n", lines
             child, *pids = map(int, lines[0].split())
-            assert not any(ended(pid, 0) for pid in pids)  # the control: they live until the signal
+            assert not any(ended(pid, 0) for pid in pids)  # the control: all live until the signal
             process.send_signal(number)
             assert all(map(ended, pids))
             assert not ended(child, 0)

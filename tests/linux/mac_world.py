@@ -1,9 +1,9 @@
 """Run corral's macOS backend on Linux, in a model of a Mac without the features that only Linux has.
 
-Two parts of a Mac are imitated. The process table is read from /proc instead of libproc. On a Mac the kernel keeps
-the number of the process that forked a child (`p_puniqueid`). On Linux an orphan loses it. Therefore this process
-is the subreaper of the run, and treats every process that it adopts as a member of the run's tree. It exits with
-corral's exit code once all its descendants have ended.
+Two parts of a Mac are imitated. The process table is read from /proc instead of libproc. On a Mac the kernel keeps the
+number of the process that forked a child (`p_puniqueid`). On Linux an orphan loses this number. Therefore this process
+is the subreaper of the run, and treats every process that it adopts as a member of the run's tree. This process exits
+with corral's exit code once all its descendants have ended.
 """
 
 import ctypes
@@ -17,7 +17,9 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Procfs:
-    """Answer like `ProcessTable` of `corral.platforms.macos`. A unique id consists of start time and pid."""
+    """Replaces `ProcessTable` of `corral.platforms.macos`, with data from /proc. A unique id is made of start time and
+    pid.
+    """
 
     def __init__(self, world):
         self.world = world
@@ -44,13 +46,15 @@ class Procfs:
 
     def parent(self, pid, parent, ids):
         if parent == self.world and not self.forgets and ids[pid] > self.root:
-            return self.root  # an adopted orphan; one that is older than the target belongs to corral
+            # An adopted process is an orphan of the target's tree, unless it is older than the target: then it is
+            # corral's.
+            return self.root
         return ids.get(parent, 0)
 
     def unique_id(self, pid):
         stat = self.stat(pid)
         number = self.number(pid, stat) if stat else 0
-        self.root = self.root or number  # corral asks for the target first
+        self.root = self.root or number  # the first id that corral asks for is the target's
         return number
 
     def has_marker(self, pid, marker):
@@ -106,7 +110,7 @@ class Procfs:
 
     @staticmethod
     def stat(pid):
-        """Return the fields after the name, or nothing for a process that has ended."""
+        """Return the fields of /proc/PID/stat after the name, or nothing if the process has ended."""
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b") ")[2].split()
@@ -173,11 +177,11 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """Replace the same parts in processes that the API starts."""
+    """Let `substitute` replace its parts also in processes that the API starts."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)
-    # The zygote does not get the caller's other variables.
+    # The zygote does not get the caller's variables, so its code sets those of the model.
     own = {name: value for name, value in os.environ.items() if name.startswith("MAC_WORLD_")}
     child_python.FIND_CORRAL += (
         f"import os; os.environ.update({own!r}); sys.path.append({here!r}); "
@@ -221,7 +225,7 @@ def run():
         os.rename(f"{file}.new", file)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1):
-        os.dup2(null, fd)  # corral and its target use these streams
+        os.dup2(null, fd)  # this process must not keep the target's streams open
     code = 0
     while True:
         try:

@@ -60,7 +60,9 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """A server prints its own question, and leaves the user's answer in the terminal."""
+    """A server asks its own question, and leaves the user's answer in the terminal. corral must not take it for its
+    own.
+    """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)
     terminal = Terminal(user, user.corral_argv(*words, str(diary)))

@@ -78,7 +78,7 @@ def test_a_missing_end_is_detected(user, audit):
 
 
 def test_an_audit_file_that_cannot_be_written_is_refused(user, audit, scratch):
-    """A link, a directory, another file and an audit in use are refused before the target starts."""
+    """A link, a directory, a file that is not an audit, and an audit in use are refused before the target starts."""
     link, other = scratch / "link", scratch / "other"
     link.symlink_to(audit)
     other.write_text("not ours\n")

@@ -584,7 +584,7 @@ def test_colour_is_printed_to_terminals_or_on_request(ordinary):
             while chunk := os.read(master, 4096):
                 found += chunk
         except OSError:
-            pass  # the other end is closed
+            pass  # the other end of the terminal is closed
         os.close(master)
         assert process.wait(60) == 0
         return found

@@ -132,7 +132,7 @@ def test_the_demo_runs_in_a_container(said):
 
 
 def test_doctor_names_the_controls_that_are_not_enforced(said):
-    """Compare the controls that the plan and the demo lack with doctor's last line."""
+    """doctor's last line must name the controls that `explain` and the demo report as not enforced."""
     controls = json.loads(said["explain"][1])["controls"]
     lost = {held["control"] for held in controls if held["status"] == "degraded"}
     assert lost == {"memory", "disk"}
@@ -164,7 +164,7 @@ def test_a_disk_limit_is_refused_with_the_engines_flag_as_hint(said):
 
 
 def test_the_engines_own_limit_applies_to_the_private_space(podman):
-    """The refusal's hint works: under the engine's limit a large file does not fit. Without it the file fits."""
+    """The refusal's hint works: under the engine's limit a large file does not fit. Without the limit the file fits."""
     code = "open('file', 'wb').write(bytes(24 << 20))"
     small = tuple("--tmpfs=/tmp:size=16m" if flag == "--tmpfs=/tmp" else flag for flag in HARDENED)
     done = podman.corral("run", "--", "/usr/bin/python3", "-c", code, uid=1000, options=small)

@@ -86,7 +86,7 @@ def test_the_demo_names_each_wall_as_the_plan_does(user):
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_every_act_is_stopped_without_namespaces(user):
-    """Each act is stopped by its own mechanism. A daemon that lives on would report through its pipe."""
+    """Each act is stopped by its own mechanism. A daemon that outlived the server would be noticed through its pipe."""
     done, data = demo(user)
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
     acts = {row["act"]: row for row in data["acts"]}
@@ -247,7 +247,8 @@ def test_a_server_without_walls_is_caught():
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))
-        server.walls = {"network": UP}  # inside, any sign of success counts
+        # A server with walls counts as inside, where any sign of success is an escape.
+        server.walls = {"network": UP}
         tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
     assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}
     assert len(tried) == 16

@@ -199,7 +199,7 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_stack_with_strings_on_many_pages_is_not_read(user):
-    """The caller's stack points to 1000 lists of strings, which are on 31,000 pages (127 MB) together."""
+    """The caller's stack points to 1000 lists of strings, on 31,000 pages (127 MB). Only a part of them is read."""
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = user.popen(argv, **pipes)

@@ -154,8 +154,7 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
-    """Masking many overlapping values must not keep the supervisor busy. The control is a manifest without variables.
-    """
+    """Masking many overlapping values must not keep the supervisor busy. The control has no variables."""
     make_server(user, place, variables, FLOOD)
     done = user.corral("run", "--timeout", "3s", str(place))
     assert done.stdout == b"started\n"

@@ -286,7 +286,7 @@ def test_the_containerfile_builds_an_image_whose_server_answers(played, built):
     assert json.loads(policy.stdout) == json.loads((exported / "policy.json").read_text())
     stopped = played.do(
         "stop", "-t", "60", container(exported), timeout=30
-    )  # it must end before podman would kill it, after 60 s
+    )  # the container must end by itself before podman kills it after 60 s
     assert stopped.returncode == 0, stopped.stderr.decode()
 
 

@@ -185,7 +185,7 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
-    """corral reports this, because a link could replace the granted path, and the next run would not notice."""
+    """If the grant is not remembered, a link could replace the granted path, and the next run would not notice."""
     with mounted(SMALL) as there:
         person = home_on(there, user)
         there.shell(

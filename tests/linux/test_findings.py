@@ -190,7 +190,9 @@ made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
 def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
-    """In a chroot the kernel refuses user namespaces. After pivot_root to the same mount it allows them."""
+    """In a chroot the kernel refuses user namespaces. After pivot_root to the same mount it allows them, so the keys
+    differ.
+    """
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
     host, again, chroot, pivoted = (line.split(" ", 1) for line in said)
@@ -198,7 +200,7 @@ def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
     assert chroot[1] not in {host[1], again[1], pivoted[1]}
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     later = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert later[0] == said[0]  # the control: a second process finds the same
+    assert later[0] == said[0]  # the control: a second process has the same key
 
 
 def test_two_outer_filters_are_told_apart(cache):

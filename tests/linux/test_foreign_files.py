@@ -39,7 +39,7 @@ def give(path, uid: int) -> None:
 
 @pytest.mark.parametrize("owner", [0, ORDINARY])
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
-    """The control is root's own file with the same content. corral loads it, and its test from inside fails."""
+    """The control is root's own file with the same content. corral loads it, and its own test refuses the run."""
     if user.uid:
         pytest.skip("the attack is on root")
     env = user.environment(HOME=str(scratch))
@@ -69,7 +69,7 @@ def root(package):
 
 
 def test_denials_that_another_user_wrote_are_not_granted(desk, root):
-    """A user plants a denial. Root runs `grant` with the user's HOME, and is not asked about it."""
+    """A user plants a denial. Root runs `grant` with the user's HOME, and must not be asked about the denial."""
     path = configure(desk, "cursor")
     run(desk, path)
     assert kept_files(desk)

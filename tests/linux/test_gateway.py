@@ -272,4 +272,4 @@ def test_an_idle_gateway_is_not_woken(gateway, server):
         client.sendall(b"x")
         assert client.recv(1) == b"x"
         first = running.now()["wakes"]
-        assert running.now()["wakes"] - first == 1  # the wake-up is for the question itself
+        assert running.now()["wakes"] - first == 1  # `now` itself wakes the gateway once

@@ -199,7 +199,9 @@ def answered(service, client):
 
 @pytest.mark.parametrize("kind", ["out", "in", "names"])
 def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
-    """A connection that cannot be accepted keeps the listener readable."""
+    """A connection that cannot be accepted keeps the listener readable, which must not wake the gateway again and
+    again.
+    """
     from corral.denials.records import Denials
     from corral.network.destinations import check_from_policy
     from corral.network.gateway.gateway import Gateway

@@ -98,7 +98,8 @@ def crash(process: subprocess.Popen) -> None:
 @pytest.mark.parametrize("go_away", [end_by_signal, crash], ids=["signal", "crash"])
 def test_the_installer_goes_on_without_its_client(client, go_away):
     process = client.start_and_hold()
-    assert client.installers() == []  # the control: ps lists an installer only after its client has ended
+    # The control: `ps` lists an installer only after its client has ended.
+    assert client.installers() == []
     go_away(process)
     (run,) = client.installers()
     assert (run["server"], run["command"]) == (REFERENCE, ["installing", REFERENCE])
@@ -131,7 +132,7 @@ def test_kill_9_of_corral_ends_the_installer(client, alone):
     else:
         with process:
             process.kill()
-    client.wait_for_installer()  # although the registry still delays the archive
+    client.wait_for_installer()  # returns although the registry still delays the archive
     assert not client.is_installed()
     assert client.installers() == []
 
@@ -140,7 +141,8 @@ def test_clean_ends_an_installer_without_a_client(client):
     process = client.start_and_hold()
     with process:
         before = client.user.corral("clean", env=client.env)
-        assert b"ended" not in before.stdout  # the control: clean does not end an installer that has a client
+        # The control: `clean` does not end an installer that has a client.
+        assert b"ended" not in before.stdout
         end = threading.Thread(target=process.wait)
         end.start()
         os.killpg(process.pid, signal.SIGTERM)

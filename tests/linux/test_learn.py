@@ -61,7 +61,7 @@ def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     denied = walled if user.tier == "walled" else bare
     done = learn(user, "--accept", "--output", str(policy), asked=asked)
     assert json.loads(done.stdout) == denied
-    assert b"to keep this" not in done.stderr  # the policy keeps it
+    assert b"to keep this" not in done.stderr  # the policy file keeps the grants
     text = policy.read_text()
     assert f'"{project}/notes/a",  # it asked to have {project}/notes/a read' in text
     assert "allow = true  # start of true" in text
@@ -80,7 +80,7 @@ def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     [("169.254.169.254", False), ("::ffff:169.254.169.254", False), ("192.0.2.7", True)],
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
-    """The target chooses the addresses that it tries. The last one is the control."""
+    """The target chooses the addresses that it tries. The last address is the control."""
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"
     )

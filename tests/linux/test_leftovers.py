@@ -268,7 +268,7 @@ def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, vi
     else:
         moved.chmod(0o500)
         os.chown(moved, user.owner, user.owner)
-    assert sweep(user) == [left]  # the control: the target's own directory
+    assert sweep(user) == [left]  # the control: the target's own directory is removed
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")

@@ -492,7 +492,7 @@ def test_a_terminal_gets_its_settings_back(user, terminal, traces):
     )
     process = in_terminal(user, slave, code, traces.argument)
     read_until(master, b"ready")
-    assert termios.tcgetattr(slave) != before  # the control: the target did change it
+    assert termios.tcgetattr(slave) != before  # the control: the target did change the settings
     process.terminate()
     assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     assert termios.tcgetattr(slave) == before

@@ -293,7 +293,10 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Twelve processes use a quarter of a second of CPU time each, three seconds in total. The limit is two seconds."""
+    """Twelve processes use three seconds of CPU time in total, and the limit is two seconds.
+
+    Sampling counts the time of an ended child only if its parent waits for it.
+    """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"
     done = run(UNWAITED, how, flags=flags)

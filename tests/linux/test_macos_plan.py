@@ -204,7 +204,7 @@ def test_the_number_of_descriptors_is_limited(mac):
 
 
 def test_rlimit_nproc_denies_a_second_process(mac):
-    """RLIMIT_NPROC is 1. An ordinary user always has more processes. Root is exempt."""
+    """RLIMIT_NPROC is 1, and an ordinary user always has more processes. Root is exempt."""
     code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
     done, report = mac.reported(code)
     assert done.stdout == b"11\n"

@@ -88,7 +88,7 @@ def test_only_allowed_hosts_are_reached_through_the_proxy(mac, web):
     ]
     ((host, traffic),) = told["traffic"]
     assert (host, traffic["connections"], traffic["down"] >= len(HELLO)) == ("127.0.0.1", 1, True)
-    # The proxy refuses requests without the target's password.
+    # No output of corral contains the proxy's password.
     password = variables["HTTPS_PROXY"].removeprefix("http://corral:").partition("@")[0]
     assert len(password) == 32
     for text in (err.decode(), pathlib.Path(report).read_text(), pathlib.Path(audit).read_text()):

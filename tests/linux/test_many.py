@@ -90,8 +90,7 @@ def test_servers_and_starts_leave_every_counter_where_it_was(
 
 
 def test_a_leak_is_reported_as_a_leak(many):
-    """`judge` must report a slow growth of descriptors or of a supervisor's wake-ups, but not of a target's wake-ups.
-    """
+    """`judge` reports a slow growth of descriptors or of a supervisor's wake-ups, but not of a target's wake-ups."""
     flat = {
         "supervisors: descriptors": 100.0,
         "supervisors: wake-ups": 7.0,

@@ -85,8 +85,7 @@ def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """A second procfs has another device number than /proc, so the number alone does not show that it is the system's.
-    """
+    """A second procfs has another device number than /proc, so corral cannot recognize it by its number."""
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
         done = mounting.run("/bin/true", flags=(f"--{access}", path))

@@ -104,7 +104,7 @@ def allow(*entries):
 
 
 def system(tool):
-    """Return the system's program, because the user may not be able to read others."""
+    """Return the program in /usr/bin, because the user may not be able to read programs elsewhere."""
     place = f"/usr/bin/{tool}"
     return place if os.access(place, os.X_OK) else shutil.which(tool)
 
@@ -123,7 +123,7 @@ def test_curl_reaches_only_the_allowed_host(who, world):
 
 
 def test_two_requests_share_one_connection(who, world):
-    """The server sees the same client port in both requests."""
+    """The server sees the same client port in all requests."""
     world.serve(web, port=8080)
     code = """
 import http.client

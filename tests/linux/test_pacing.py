@@ -39,7 +39,7 @@ class Clock:
 
 
 class Setting:
-    """A gateway whose clock does not move, a server that answers every byte, and clients of both."""
+    """A gateway whose clock does not move, a server's listening socket, and clients."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         self.clock = Clock()

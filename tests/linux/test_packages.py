@@ -118,7 +118,7 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     env = {**env, "PATH": f"{tools}:{env['PATH']}", "PYENV_ROOT": str(versions.parent)}
     done = user.corral("run", "--python", minor, "pypi:needs", env=env)
     assert done.stdout.decode().strip() == str(list(map(int, minor.split(".")))), done.stderr
-    # The control: without the flag, corral uses its own version.
+    # The control: without the flag, corral uses its own version of Python.
     plain = user.corral("run", "pypi:needs", env=env)
     assert plain.stdout.decode().strip() == str(list(map(int, own.split(".")))), plain.stderr
     registry.files["/simple/newer/"] = (
@@ -195,7 +195,7 @@ socket.on("error", (e) => done(e.code));
 def test_install_scripts_run_only_when_asked_and_then_inside_walls(
     user, env, registry, npm, scratch
 ):
-    """An install script cannot read the user's files, and reaches only the registry. Without a sandbox it can."""
+    """An install script can read no file of the user, and reaches only the registry. The control has no sandbox."""
     own = scratch / "secret"
     own.write_text("mine")
     os.chown(own, user.uid, user.uid)
@@ -774,7 +774,7 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
 
 @ONE_USER
 def test_an_interpreter_that_prints_without_end_fills_no_file(user):
-    """Its answer comes through a pipe, which is closed after the first 4096 bytes."""
+    """The interpreter's answer comes through a pipe, which is closed after the first 4096 bytes."""
     Caller(user).run(
         "import tempfile\n"
         "from corral.servers.packages.sandboxed_install import ask_program\n"

@@ -57,7 +57,7 @@ class Layout:
         return done.stdout.decode().strip()
 
     def runs_when_typed(self, *command):
-        """Return the hint's flags, and the command's output with them."""
+        """Check that the command is refused. Return the hint's flags, and the command's output with these flags."""
         done = self.run(*command)
         assert (done.returncode, done.stdout) == (125, b""), done.stderr.decode()
         words = shlex.split(done.stderr.decode().splitlines()[-1])

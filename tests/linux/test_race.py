@@ -75,7 +75,7 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
             connect(addresses, full, timeout_seconds=4 * STAGGER_SECONDS, budget=DialBudget(0))
         budget = DialBudget(1)
         connect(addresses, full, timeout_seconds=30, budget=budget).close()
-    assert (budget.acquire(), budget.acquire()) == (True, False)  # the descriptor was returned once
+    assert (budget.acquire(), budget.acquire()) == (True, False)  # the descriptor was given back
 
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])

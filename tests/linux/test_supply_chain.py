@@ -44,7 +44,7 @@ def own(user, path: pathlib.Path, text: str, mode: int = 0o644) -> pathlib.Path:
 
 @pytest.fixture
 def project(user, scratch) -> pathlib.Path:
-    """Create a user's project, as an editable install refers to it."""
+    """Create a project of the user, to which an editable install can refer."""
     own(user, scratch / "project" / "pyproject.toml", "[project]\n")
     return own(user, scratch / "project" / "notes.txt", "mine").parent
 
@@ -431,7 +431,7 @@ def test_wrapping_installs_packages(user, env, registry, tools, scratch):
 
 @ONE_USER
 def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch):
-    """The control is `--no-install`."""
+    """The control: with `--no-install` there is no progress to show."""
     publish(registry)
     place = own(user, scratch / "desk" / "mcp.json", "")
     servers = {"one": {"command": "npx", "args": ["-y", "server"]}}

@@ -306,7 +306,7 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, calls):
-    """Outside, the pids would belong to other processes. The control runs without a PID namespace."""
+    """systemd would take these pids for other processes. The control runs without a PID namespace."""
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
     heard = listen()

@@ -34,8 +34,7 @@ def read_only(path: str) -> None:
 
 
 def become_nobody() -> None:
-    """Become a user who owns no files. Do nothing in a user namespace, which has only one user: / is not root's there.
-    """
+    """Become a user who owns no files. In a user namespace, where / is not root's, there is no other user to become."""
     if os.stat("/").st_uid == 0:
         os.setgroups([])
         os.setresgid(KEEPER, KEEPER, KEEPER)

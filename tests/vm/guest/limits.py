@@ -162,8 +162,7 @@ def test_files_in_private_directories_count_as_memory(run):
 
 @pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
 def test_processes_beyond_the_limit_are_denied(run, limit, first):
-    """`first` is the error number that the target prints: 11 (EAGAIN) if a fork is denied, 0 if all 60 forks succeed.
-    """
+    """`first` is the errno that the target prints: 11 (EAGAIN) if a fork is denied, 0 if all 60 forks succeed."""
     done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
     assert done.returncode == 0, done.words()
     assert "cgroup" in done.mechanism("pids")
