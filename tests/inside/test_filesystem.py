@@ -123,7 +123,7 @@ def test_the_root_directory_shows_nothing_else(user):
 
 
 def refused(user, path, *flags):
-    """Check that the grant is refused, because without mounts Landlock cannot hide or protect a part of a grant."""
+    """Check that the grant is refused. Without mounts, Landlock cannot hide or protect a part of a grant."""
     done = user.run(user.python, "-c", "print('ran')", flags=flags)
     assert (done.returncode, done.stdout) == (125, b"")
     first, second = done.stderr.decode().splitlines()

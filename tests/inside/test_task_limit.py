@@ -180,7 +180,7 @@ answer["spawn"] = len(made)
 
 
 def test_processes_one_after_the_other_are_never_refused(user):
-    """Each process starts after the last one has ended. In total there are far more than the limit."""
+    """Each process starts after the last one has ended. In total there are far more processes than the limit."""
     code = """
 import subprocess
 answer = sum(subprocess.run(["/bin/true"]).returncode == 0 for _ in range(60))

@@ -525,7 +525,9 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 
 
 def test_under_an_outer_listener_starts_are_denied_but_not_reported(user):
-    """The test's outer listener has the same effect as that of a container runtime."""
+    """Some container runtimes have a listener, as this test does. The kernel allows only one, so corral reports no
+    starts.
+    """
     inner = f"import json, os, sys\n{START}\nprint(answer)"
     argv = user.corral_argv("run", "--", user.python, "-c", inner)
     command = [user.python, "-c", OUTER, str(user.package), *argv]

@@ -202,7 +202,7 @@ def test_no_file_contains_a_secrets_value(ordinary, folder):
     assert "hunter2" not in (folder / "kubernetes.yaml").read_text()
 
 
-# --- a pod in podman
+# The tests below run the exported pod in podman.
 
 ASK = """
 import json, urllib.request, sys

@@ -66,7 +66,7 @@ def child(code, program, before=""):
 
 
 def both(code, program=None, before=""):
-    """Return the act's output with the filter and without it."""
+    """Return the output of `code` with the filter and without it."""
     held, status = child(code, program or target(), before)
     free, control = child(code, None, before)
     assert status == control == 0

@@ -414,7 +414,7 @@ def test_names_are_found_in_deep_directories(tmp_path):
 
 
 def test_a_planted_file_does_not_end_the_search(tmp_path):
-    """A FIFO at a path that corral reads, a false environment and a false repository do not end the search."""
+    """A FIFO at a path that corral reads, a false virtual environment and a false repository do not end the search."""
     (tmp_path / "lib/sub/.git").mkdir(parents=True)
     for name in ("pyvenv.cfg", "HEAD", "objects"):
         (tmp_path / "lib" / name).write_text("")

@@ -28,7 +28,7 @@ FORKS = 8
 
 
 def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
-    """Exit with the errno of fork under the target's filter."""
+    """Try to fork under the target's filter. Exit with the errno, or with 0 if the fork succeeds."""
     try:
         results = Results()
         results.add(channel)

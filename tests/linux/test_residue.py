@@ -248,7 +248,7 @@ def test_a_kill_of_the_whole_group_leaves_nothing(killings):
 
 
 def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
-    """`doctor` starts new probes each time. Its children end with it."""
+    """`doctor` probes the host each time. When `doctor` is killed, its probes must end too."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

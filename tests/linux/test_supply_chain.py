@@ -327,7 +327,9 @@ STEERING = {
 
 @ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
-    """Variables that a client sets for a server also reach the corral that starts the server."""
+    """Variables that a client sets for a server also reach the corral that starts it, and could make corral run other
+    code.
+    """
     code = "import os; print(*map(os.environ.get, ('PYTHONPATH', 'LEVEL')))"
     place = own(user, scratch / "cloned" / ".mcp.json", "")
     evil = own(user, scratch / "cloned" / "evil" / "sitecustomize.py", "print('outside')\n")
