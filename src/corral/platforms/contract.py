@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Stdio = tuple[int, int, int]
     StopReason = Literal["", "timeout", "memory", "cpu_time", "pids", "signal", "control"]
     NetworkServices = tuple["Gateway | None", Sequence["Service"]]
-    """The gateway, which is None if the policy allows no network, and all other services."""
+    """The gateway, or None if the policy allows no host, and the other services to run."""
 
     SpareMaker = Callable[[], "Spare"]
 
@@ -77,16 +77,15 @@ if TYPE_CHECKING:
         ) -> Watcher: ...
 
     class Child(Protocol):
-        """The supervisor's handle of a process tree. `pidfd` becomes readable when the tree ends.
-        `exec_pipe` carries a failed step, or EXECUTED. It is -1 if spawning reports errors
-        directly. The watcher runs `services` from the start, and all other services once the
-        target has executed.
-        """
+        """Controls a process tree from the supervisor."""
 
         pid: int
+        # Readable when the tree has ended. On Windows: signalled when its first process has ended.
         pidfd: int
+        # Gets the error of a failed step, or EXECUTED. It is -1 if `spawn` itself raises the error.
         exec_pipe: int
 
+        # Services that run from the start. Those of `open_services` run only after exec.
         @property
         def services(self) -> Sequence[Service]: ...
         def target(self) -> int: ...
@@ -131,10 +130,10 @@ if TYPE_CHECKING:
         def read(self) -> list[int]: ...
 
     class Service(Protocol):
-        """Passes bytes into or out of a sandbox, driven by the watcher's loop.
+        """Does work for a sandbox during a run, such as passing on its network connections.
 
-        A service with its own threads has a `fileno` of -1. `close` is called after the target's
-        end.
+        The watcher's loop calls `run_ready`. `fileno` is -1 for a service with its own threads.
+        `close` is called after the target's end.
         """
 
         def fileno(self) -> int: ...
@@ -148,59 +147,49 @@ if TYPE_CHECKING:
 
 @record
 class Usage:
-    """The usage of a tree: CPU seconds including reaped children, bytes of memory, and tasks.
+    """The resources that a process tree uses."""
 
-    Tasks are threads; on Windows they are processes.
-    """
-
-    cpu: float = 0.0
-    memory: int = 0
-    tasks: int = 0
+    cpu: float = 0.0  # seconds of CPU time, including reaped children
+    memory: int = 0  # bytes
+    tasks: int = 0  # threads; on Windows processes
 
 
 @record
 class Moment:
-    """A sample of a tree's usage, `at_ms` milliseconds after the tree's start. `cpu_ms` is the CPU
-    time that the tree has used so far.
-    """
+    """A sample of a tree's usage."""
 
-    at_ms: int
-    cpu_ms: int
+    at_ms: int  # since the tree's start
+    cpu_ms: int  # the CPU time that the tree has used so far
     memory: int
     tasks: int
 
 
 @record
 class Reaped:
-    """The result of an ended tree. `status` is None if the target was killed with its tree.
+    """The result of a process tree that has ended."""
 
-    `hit` names the limits that the kernel reported as reached. `cpu` is in seconds; `memory` is a
-    peak. `restored` has a line for each change that was undone on the files behind the streams.
-    `discarded` are the lost files of the private space; `discarded_whole` is False if the list is
-    cut off.
-    `timeline` is empty unless a limit was sampled.
-    """
-
-    status: int | None
-    cpu: float
-    memory: int
+    status: int | None  # the wait status, or None if the target was killed with its tree
+    cpu: float  # seconds
+    memory: int  # the peak, in bytes
     tasks: int = 0
-    hit: tuple[str, ...] = ()
-    restored: tuple[str, ...] = ()
-    discarded: tuple[Discarded, ...] = ()
-    discarded_whole: bool = True
-    timeline: tuple[Moment, ...] = ()
+    hit: tuple[str, ...] = ()  # limits that the kernel reported as reached
+    restored: tuple[str, ...] = ()  # a line for each change to a standard stream's file or terminal
+    discarded: tuple[Discarded, ...] = ()  # files that were lost with the private directories
+    discarded_whole: bool = True  # False if the list of discarded files is incomplete
+    timeline: tuple[Moment, ...] = ()  # empty unless a limit was sampled
 
 
 @record
 class Ending:
-    """How a run ended. `reason` is empty unless the supervisor ended the run. `replaced` has a
-    sentence for each path that stopped being hidden or read-only, because the host replaced it.
+    """How a run ended.
+
+    `replaced` has a sentence for each path that was no longer hidden or read-only, because a
+    process on the host replaced it.
     """
 
     reaped: Reaped
-    reason: StopReason
-    wall: float
+    reason: StopReason  # empty unless the supervisor ended the run
+    wall: float  # the duration in seconds
     denials: tuple[Denial, ...] = ()
     traffic: tuple[tuple[str, Traffic], ...] = ()
     replaced: tuple[str, ...] = ()

@@ -56,7 +56,7 @@ class Deadlines:
         self._cpu_seen = 0.0
 
     def stop(self, reason: StopReason, number: int = SIGTERM) -> None:
-        """Ask the tree to stop. A second interrupt kills it at once."""
+        """Ask the tree to stop. Kill it at once if it was asked before and `number` is SIGINT."""
         if self._kill_at is not None and number == SIGINT:
             self._kill()
         self.reason = self.reason or reason
@@ -69,8 +69,9 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree, or stop it because of a timeout, if that is due now. Signals and these
-        deadlines are handled before samples, which can take long.
+        """Kill the tree if its grace period is over, or ask it to stop if its timeout is over.
+
+        A watcher calls this before `sample_if_due`, because a sample can take long.
         """
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
@@ -106,8 +107,8 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return the result with the higher of the system's and the sampled values. Raise an error
-        if the run was stopped because its usage could no longer be measured.
+        """Return the result with the higher of the system's and the sampled values. Raise
+        SupervisionError if the run was stopped because its usage could not be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -145,15 +146,15 @@ class Deadlines:
             sampler.stopped_until = sampler.next = time.monotonic() + pause
 
     def _kill(self) -> None:
-        """Measure the tree before killing it, because the system does not report the CPU time of a
-        tree that is killed with its init.
+        """Measure the CPU time, then kill the tree. Afterwards the system does not report the CPU
+        time of a tree that was killed with its init.
         """
         try:
-            # This measurement is interrupted at once, so it has the CPU time but not the memory.
+            # An interrupted measurement still has the CPU time, but not the memory.
             used = self.child.measure(interrupted=lambda: True)
             self._cpu_seen = max(self._cpu_seen, used.cpu)
         except OSError:
-            pass  # the kill must not wait, so the CPU time is then too low
+            pass  # kill the tree anyway; the reported CPU time is then too low
         self.child.kill()
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from corral.plan.host import System
 
 Label = tuple[str, str, str]
-"""(capability, its name in `doctor`, the word that means it is proven)"""
+"""(capability, its name in `doctor`, the word that `doctor` shows if it is proven)"""
 Line = tuple[str, str, Finding | None]
 """(status, text, the finding with the evidence and the hint for this text)"""
 
@@ -41,7 +41,9 @@ def format_lines(
 
 
 def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
-    """Add to every line how the project knows the fact. Explain the word "read" in a last line."""
+    """Add to each line how the project knows that the capability works. If that is "read" for any
+    line, explain the word in a last line.
+    """
     found: list[Line] = []
     for status, text, finding in lines:
         basis = format_basis(system, finding.capability) if finding else ""

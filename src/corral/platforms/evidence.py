@@ -1,9 +1,9 @@
 """Record how the project knows that a mechanism works, for SECURITY.md and `corral doctor`.
 
-A probe tests a mechanism on the machine that it runs on. These tables record what the project
-itself has tested: on such a system, under Wine (for Windows), or not at all. In the last case the
-project has only read sources, headers and reports of others. Systems on which every change is
-tested have no table.
+A probe tests a mechanism on the machine that it runs on. These tables record where the project
+itself has tested a mechanism: on the real system, under Wine (for Windows), or nowhere. Without a
+test the project has only read sources, headers and reports of others. Systems on which every
+change is tested have no table.
 """
 
 from __future__ import annotations
@@ -20,17 +20,13 @@ WINE = "seen under Wine"
 
 @record
 class Row:
-    """One tested statement. `capability` is the name of a finding, or a name that only this row
-    uses. `test` checks the statement `what` on the system. `seen` has the runner and the day on
-    which the test first passed there; it is empty until then. `wine` means that the test passes
-    under Wine with every change.
-    """
+    """A statement about a mechanism, and the test that checks it on the real system."""
 
-    capability: str
-    what: str
+    capability: str  # the name of a finding, or a name that only this row uses
+    what: str  # the statement
     test: str
-    seen: str = ""
-    wine: bool = False
+    seen: str = ""  # the runner and the day of the test's first success; empty until then
+    wine: bool = False  # whether the test passes under Wine with every change
 
 
 MACOS = (
@@ -115,11 +111,13 @@ TABLES: dict[System, tuple[str, tuple[Row, ...]]] = {
     "darwin": ("a Mac", MACOS),
     "windows": ("Windows", WINDOWS),
 }
-"""For each system, the name of its machine and its rows."""
+"""For each system, the words for such a machine, and the rows."""
 
 
 def format_basis(system: System, capability: str) -> str:
-    """Return "read", "seen under Wine" or "seen on a Mac", or "" if the table has no such row."""
+    """Return "read", "seen under Wine", "seen on a Mac" or "seen on Windows". Return "" for a
+    capability without a row.
+    """
     machine, rows = TABLES.get(system, ("", ()))
     found = [row for row in rows if row.capability == capability]
     return _basis(machine, found[0]) if found else ""

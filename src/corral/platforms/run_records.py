@@ -46,15 +46,13 @@ class Budget:
 
 @record
 class Entry:
-    """One run's record. `root` is the pid of the process at the top of the tree. It is 0 until that
-    process exists.
-    """
+    """The content of one run's record."""
 
     name: str
-    pid: int
-    root: int
-    started: int
-    residue: tuple[str, ...]
+    pid: int  # the supervisor's pid
+    root: int  # the pid of the process at the top of the tree; 0 until that process exists
+    started: int  # seconds since 1970
+    residue: tuple[str, ...]  # paths that the run could leave behind
     command: tuple[str, ...]
 
     def is_installer(self) -> bool:
@@ -62,8 +60,8 @@ class Entry:
 
 
 class Run:
-    """The record of this run. If it cannot be written, corral does not list the run, and does not
-    remove its leftovers later.
+    """Keeps the record of this run. If the record cannot be written, corral does not list the run,
+    and does not remove its leftovers later.
     """
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
@@ -108,10 +106,10 @@ def is_run_name(text: str) -> bool:
 
 
 def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
-    """Let `clean` remove the leftovers of dead runs, up to `max_files` files. Return the
-    removed paths.
+    """Let `clean` remove the leftovers of dead runs. Return the removed paths.
 
-    The next sweep removes the other leftovers. `clean` itself checks whether it may remove a path.
+    After `max_files` files the rest is left for the next sweep. `clean` itself checks whether it
+    may remove a path.
     """
     removed: list[str] = []
     budget = Budget(max_files)
@@ -135,7 +133,9 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
 
 
 def end(entry: Entry) -> str:
-    """Kill a live run's process and remove its record. Return the path of the record."""
+    """Kill a live run's process and remove its record. Return the record's path, or "" if the
+    record is gone.
+    """
     from corral.abi.signal_numbers import SIGKILL
 
     path = os.path.join(_directory(), entry.name)
@@ -185,8 +185,8 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of this user's records. Return none if the directory is a link or belongs to
-    another user.
+    """Return the names of this user's records. Return none if the directory is a link, belongs to
+    another user, or is writable for one.
     """
     try:
         for path in (directories().cache, _directory()):
@@ -199,7 +199,7 @@ def _names() -> list[str]:
 
 
 def _read(path: str) -> str:
-    """Return the text that a live run wrote; "" for a dead run."""
+    """Return the content of a live run's record, or "" if the run is dead."""
     dead = lock_dead(path)
     fd = open_own(path) if dead < 0 else -1
     if dead >= 0:

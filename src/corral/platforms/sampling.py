@@ -24,14 +24,14 @@ INTERVAL = 0.1
 """Seconds between samples. A target that allocates 1 GiB/s can exceed its limit by 0.1 GiB."""
 DUTY_INTERVAL = 0.02
 SLACK = DUTY_INTERVAL
-"""Seconds of CPU time that a tree may save up for a burst: as long as one interval."""
+"""Seconds of unused CPU time that a tree may save up for a burst."""
 
 
 MAX_MOMENTS = 240
 
 
 class Timeline:
-    """Samples for the report. When there are too many samples, every second sample is dropped."""
+    """Collects samples for the report. Above MAX_MOMENTS, every second sample is dropped."""
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []
@@ -78,7 +78,9 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether a sample that counts shared pages twice exceeds the memory limit."""
+        """Return whether the memory exceeds the limit, so that an exact measurement is needed. The
+        first measurement counts a shared page once for each process.
+        """
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:

@@ -20,7 +20,9 @@ MAX_ENTRIES = 100_000
 
 @record
 class State:
-    """A kept home. `server` is the command with masked secrets. It is empty if no file has it."""
+    """A kept home directory. `server` is the server's command with masked secrets. It is empty if
+    the file with the command cannot be read.
+    """
 
     path: str
     server: tuple[str, ...] = ()
@@ -31,7 +33,7 @@ def list_states() -> list[State]:
         return []
     base = os.path.join(directories().state, "servers")
     try:
-        # Only the directory above is checked, because a server can change the mode of its home.
+        # The mode of each home is not checked, because a server can change it.
         if not is_private(os.lstat(base), 0o077):
             return []
         names = sorted(os.listdir(base))
@@ -51,7 +53,9 @@ def _read_server(path: str) -> tuple[str, ...]:
 
 
 def measure(path: str) -> int:
-    """Return the size in bytes of at most MAX_ENTRIES files below `path`. Do not follow links."""
+    """Return the total size of the files below `path`, in bytes. Do not follow links. After
+    MAX_ENTRIES entries, read no further directory.
+    """
     total = seen = 0
     pending = [path]
     while pending and seen < MAX_ENTRIES:

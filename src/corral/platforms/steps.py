@@ -1,4 +1,4 @@
-"""Apply the steps of one stage in order. A failure names its step and ends the run.
+"""Apply and verify the steps of a plan in order. A failed step is named, and ends the run.
 
 The command line, the zygote and the probes use this code, so a run does what the probes proved.
 """
@@ -45,7 +45,7 @@ def apply(steps: Iterable[Step], stage: Stage, results: Results) -> None:
 
 
 def verify(steps: Iterable[Step], results: Results) -> None:
-    """Test every step's effect from inside, just before the target starts."""
+    """Test every step's effect from inside the sandbox, just before the target starts."""
     for step in steps:
         attempt(step, step.verify, results)
 
@@ -62,7 +62,7 @@ def unverified(_step: object, _results: Results) -> None:
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:
-    """Parse the bytes that a child wrote before exec. Return None for a successful exec."""
+    """Return the failure that a child wrote to the exec pipe, or None if exec succeeded."""
     if raw == EXECUTED:
         return None
     if FAILED in raw:
@@ -74,10 +74,10 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
 
 
 def keep_only(keep: Iterable[int]) -> None:
-    """Close every descriptor except these."""
+    """Close every descriptor except those in `keep`."""
     low = 0
     for fd in sorted(keep):
-        if low < fd:  # an empty range from 0 would close everything
+        if low < fd:  # closerange(0, 0) would close everything
             os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, 1 << 20)

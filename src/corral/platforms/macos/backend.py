@@ -38,7 +38,7 @@ NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
 
 
 class Macos:
-    """The backend. `table` reads the host's processes."""
+    """The macOS backend. `table` reads the host's processes."""
 
     __file__: str | None = __file__
     chains = staticmethod(options.chains)
@@ -90,7 +90,7 @@ class Macos:
         return processes.spawn(plan, stdio, self._table)
 
     def warm_up(self) -> None:
-        """Do nothing, because there is no work worth doing before a request."""
+        """Do nothing, because no work before a request would make it faster."""
 
     def clean(self, path: str, budget: Budget) -> None:
         """Remove the private directory of a dead run."""
@@ -98,8 +98,8 @@ class Macos:
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the tree below `root`, which is the watcher. Processes whose parents have ended
-        do not count, because only the watcher knows them.
+        """Measure the tree below the watcher `root`. Processes whose parents have ended are left
+        out, because only the watcher knows that they belong to the tree.
         """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)

@@ -1,4 +1,4 @@
-"""Find Apple's selected developer tools. /usr/bin/git, python3, make and others start these."""
+"""Find Apple's selected developer tools. /usr/bin/git, python3 and make only start these tools."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 SELECTED = ("/private/var/select/developer_dir", "/private/var/db/xcode_select_link")
 """Links that `xcode-select` makes. Only some macOS versions have the first link."""
 USUAL = ("/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools")
-"""The directories to use if there is no such link."""
+"""Directories that are searched if there is no such link."""
 
 
 def find_directory() -> str:

@@ -69,7 +69,9 @@ def chains(policy: Policy) -> Chains:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the network. There is no option for `listen`."""
+    """Return the options for the network: none if the policy has `listen`, because corral cannot
+    publish ports on macOS.
+    """
     if policy.listen:
         return ()
     if not policy.allow or policy.macos.seatbelt == "off":
@@ -107,7 +109,7 @@ def _tree(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the option of sampling. If the policy states no limit, return no option, because
+    """Return the sampling option for `control`, but only if the policy states this limit, because
     sampling keeps the processor awake.
     """
     if control not in policy.stated:
@@ -119,8 +121,8 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Return the option of jetsam, if the target may not start processes, because jetsam limits
-    only one process.
+    """Return the jetsam option, but only if the target may not start processes, because jetsam
+    limits one process. A limit that the policy states is sampled instead.
     """
     if policy.subprocess or "memory" in policy.stated:
         return ()
@@ -129,8 +131,8 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 
 
 def _rlimit(policy: Policy, control: Control) -> Option:
-    """Return the option of an rlimit. A limit of the address space is tried first, because macOS
-    refuses small limits.
+    """Return the rlimit option for `control`. An address space limit is first tried in a child
+    process, because macOS refuses small limits.
     """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))

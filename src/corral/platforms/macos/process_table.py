@@ -26,7 +26,7 @@ class Process:
 
 
 class ProcessTable:
-    """The host's live processes.
+    """Reads the host's live processes.
 
     `fileno` becomes readable when a followed process has forked. Either the process that made a
     table or a fork of that process uses the table, never both.
@@ -69,7 +69,7 @@ class ProcessTable:
             return False  # this macOS has no such function
 
     def responsible(self, pid: int) -> int:
-        """Return the responsible process of a process, or 0 if this macOS does not report it."""
+        """Return the pid of a process's responsible process, or 0 if macOS does not report it."""
         try:
             return darwin_proc.responsible_pid(pid)
         except OSError:
@@ -109,8 +109,8 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Return the kernel queue, which is opened at its first use, because a fork does not
-        inherit it.
+        """Return the kernel queue. It is opened at its first use, because a fork does not inherit
+        a kernel queue.
         """
         if self._queue is None:
             self._queue = select.kqueue()

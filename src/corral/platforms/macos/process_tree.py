@@ -5,10 +5,10 @@ process that forked it (`p_puniqueid`) never changes. So a tree consists of its 
 process that a process of the tree has forked. The ids of ended processes are kept, because their
 children may be alive. Processes in the target's own process group belong to the tree too.
 
-If a process forks and ends between two walks, its id is never seen, so its children cannot be found
-by it. Under Seatbelt the children are recognized by their profile, which contains a marker of this
-run. They are also recognized by their responsible process, which is the target unless they have
-disclaimed it.
+If a process forks and ends between two walks, its id is never seen, and does not lead to its
+children. Under Seatbelt the children are recognized by their profile, which contains a marker of
+this run. They are also recognized by their responsible process, which is the target unless they
+have disclaimed it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ PAUSE_SECONDS = 0.002
 
 
 class Tree:
-    """The processes that descend from `root`. `marker` is the marker of the tree's profile.
+    """Finds and controls the processes that descend from `root`.
 
     `grouped` is true if `root` has not been reaped. Then no other process has its pid, so the
     processes of its group, and those that it is responsible for, belong to the tree.
 
-    A `unique` of 0 means that `root` had ended before its id was read. No process descends from 0,
-    because a table also reports 0 for unknown parents.
+    `unique` is the id of `root`, or 0 if `root` had ended before its id was read. No process counts
+    as a child of 0, because a table also reports 0 for unknown parents. `marker` is the marker of
+    the tree's profile.
     """
 
     def __init__(
@@ -82,8 +83,8 @@ class Tree:
         return list(found.values())
 
     def _is_recognized(self, row: Process) -> bool:
-        """Return whether its marker or its responsible process shows that a process belongs to the
-        tree. Each process is checked only once, because only a fork adds a process to a tree.
+        """Return whether a new process belongs to the tree, by its marker or its responsible
+        process. Each process is checked only once, because no process joins a tree later.
         """
         if row.unique in self._known or row.unique in self._others:
             return False
@@ -99,7 +100,7 @@ class Tree:
             self._send(row, number)
 
     def kill(self) -> None:
-        """Stop all processes, so that none forks, and kill them. Repeat until none is found."""
+        """Stop all processes, so that none can fork, and kill them. Repeat until none is left."""
         empty = 0
         while empty < EMPTY_WALKS:
             living = self._stop_all()

@@ -1,8 +1,8 @@
 """Spawn a macOS target: supervisor -> watcher -> target.
 
 `watcher.Pipes` connects supervisor and watcher, and the target inherits none of the pipes. The
-target waits for a byte on `start` before it executes, so the supervisor knows its pid before.
-corral does all of this before it starts a thread, because it forks.
+target waits for a byte on `start`, so the supervisor knows its pid before exec. corral starts no
+thread before all of this is done, because a process with threads must not fork.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Child:
-    """The supervisor's view of one process tree. The watcher executes its requests."""
+    """Controls a process tree from the supervisor, by requests to the watcher."""
 
     services: tuple[Service, ...] = ()
 
@@ -53,8 +53,8 @@ class Child:
         self._marker = marker
         self._status = b""
         root = self._read_answer(watcher.ROOT.size)
-        # The id can be read now, because the target ends before `start` only if the watcher has
-        # ended.
+        # The id can be read now, because the target still waits for `start`. It is 0 if a step has
+        # failed and the target has ended.
         self._root: int = watcher.ROOT.unpack(root)[0] if root else 0
         self._unique = table.unique_id(self._root) if root else 0
 
@@ -64,7 +64,7 @@ class Child:
             os.kill(self.pid, SIGCONT)
             os.write(self._pipes.control, bytes([number]))
         except (ProcessLookupError, BrokenPipeError):
-            pass  # the watcher has ended, and `end` reports that
+            pass  # the watcher has ended, which the pipe `end` reports
 
     def kill(self) -> None:
         self.signal(SIGKILL)
@@ -79,8 +79,8 @@ class Child:
         """Report nothing, because only the services of `open_services` see denials."""
 
     def open_services(self, plan: Plan, denials: Denials) -> NetworkServices:
-        """If the policy allows hosts, start the proxy. There are no other services, because
-        Seatbelt reports no denials.
+        """Start the proxy if the policy allows hosts. There are no other services, because Seatbelt
+        reports no denials.
         """
         if not plan.allow:
             return None, ()
@@ -90,7 +90,7 @@ class Child:
         raise NotImplementedError  # Seatbelt hides files with rules and covers no path
 
     def measure(self, **_: object) -> Usage:
-        """Ask the watcher for the tree's usage."""
+        """Ask the watcher for the tree's usage. After the target's end the usage is 0."""
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:

@@ -1,4 +1,4 @@
-"""Compose the steps of a run from its policy and program. This reads files and changes nothing."""
+"""Compose the steps of a run on macOS from its policy and program. No file is changed."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""RLIMIT_NPROC is this much larger than a stated limit, because sampling enforces the limit itself.
-"""
+"""How much RLIMIT_NPROC is above a stated limit, because sampling enforces the limit itself."""
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""The prefixes of Homebrew on Apple silicon and of MacPorts, with their directories that every
-target may read. Other programs may use libraries from them: for example, a python that pyenv has
-built does. On Intel Homebrew is in /usr/local, which every target may read anyway.
+"""For Homebrew on Apple silicon and for MacPorts: a directory that exists if it is installed, and
+the directories beside it that every target may read. Other programs use libraries from there, such
+as a python that pyenv has built. Homebrew on Intel is in /usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
@@ -111,9 +110,9 @@ def _state(path: str, program: Program) -> run_directories.State:
 
 
 def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) -> rlimits.Rlimits:
-    """Return the rlimits. RLIMIT_DATA is not set, because on macOS it limits the address space, and
-    node could not start.
+    """Return the step that sets the rlimits.
 
+    RLIMIT_DATA is not set, because on macOS it limits the address space, and node could not start.
     RLIMIT_NPROC counts all of the user's processes, so the number of running processes is added to
     the limit.
     """
@@ -166,7 +165,7 @@ def build_view(policy: Policy, program: Program, *, home: str, private: str, sta
 
 
 def package_libraries() -> tuple[str, ...]:
-    """Return the paths of installed package managers that every program may read."""
+    """Return the directories of installed package managers that every target may read."""
     return tuple(
         f"{os.path.dirname(mark)}/{part}"
         for mark, parts in MANAGERS
@@ -176,7 +175,7 @@ def package_libraries() -> tuple[str, ...]:
 
 
 def home_directories(home: str) -> tuple[str, ...]:
-    """Return the value of HOME, which corral's caller can set, and the user's own home."""
+    """Return `home`, which corral's caller can set with HOME, and the home in the user database."""
     import pwd
 
     try:
@@ -197,7 +196,8 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories with data and settings of installed services, unless they are granted.
+    """Return the directories with data and settings of installed services, which are hidden unless
+    they are granted.
 
     On a Mac the user owns these directories, so the target could read databases and keys in them.
     """
@@ -207,8 +207,8 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path of the program that the kernel may check: the typed and the real path, and
-    the programs that this program executes when it starts.
+    """Return every path that the kernel may check when the program starts: its typed and its real
+    path, and those of the programs that it executes in its place.
     """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
@@ -224,8 +224,7 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the files that the python of a framework build executes. For other programs return
-    none.
+    """Return the files that the python of a framework build executes, or none for other programs.
 
     Frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
     """

@@ -3,7 +3,7 @@
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
 corral is killed, because macOS has no parent-death signal and no subreaper. Without Seatbelt a
 target can signal the user's processes. If it kills the watcher, the supervisor kills the tree. But
-it could kill both at once.
+a target could kill the watcher and the supervisor at once.
 """
 
 from __future__ import annotations
@@ -39,21 +39,15 @@ the wait status.
 
 @record
 class Pipes:
-    """The ends that one process has of the pipes between supervisor, watcher and target. -1 is a
-    closed end.
+    """One process's ends of the pipes between supervisor, watcher and target. -1 is a closed end."""
 
-    `control` carries signal numbers and requests to the watcher. End of file on `control` means
-    that corral has ended. `answers` carries the watcher's answers. `exec_result` carries the
-    target's failed step, or a mark just before exec. End of file after the mark means that exec
-    succeeded. End of file without the mark means that the target died before. End of file on `end`
-    means that the whole tree has ended. A byte on `start` lets the target execute.
-    """
-
-    control: int
-    answers: int
+    control: int  # signal numbers and requests to the watcher; at end of file corral has ended
+    answers: int  # the watcher's answers
+    # The target writes a failed step, or EXECUTED just before exec. Then end of file means that
+    # exec succeeded. End of file without any data means that the target died before exec.
     exec_result: int
-    end: int
-    start: int = -1
+    end: int  # at end of file the whole tree has ended
+    start: int = -1  # a byte lets the target execute
 
     def descriptors(self) -> tuple[int, ...]:
         ends = (self.control, self.answers, self.exec_result, self.end, self.start)
@@ -74,8 +68,10 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches the tree, and removes `directory` if the supervisor ends without removing it.
-    `marker` is the marker of the target's profile.
+    """Watches the tree of the target `root`, and kills it at the end.
+
+    Removes `directory` if the supervisor ends without removing it. `marker` is the marker of the
+    target's profile.
     """
 
     def __init__(
@@ -113,7 +109,7 @@ class TreeWatcher:
                 self._handle(fd)
 
     def _lock_down(self) -> None:
-        """Close the target's streams and all inherited descriptors, and empty the environment."""
+        """Give up the target's streams, the inherited descriptors, and the environment."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
@@ -154,10 +150,12 @@ class TreeWatcher:
         try:
             os.write(self._pipes.answers, answer)
         except BrokenPipeError:
-            pass  # corral has ended, and `control` reports that
+            pass  # corral has ended, which `control` reports
 
     def _end(self) -> NoReturn:
-        """Kill the tree, report its end, wait until corral closes `control`, and exit."""
+        """Kill the tree and report its end. When corral has closed `control`, remove the private
+        directory and exit.
+        """
         try:
             self._tree.kill()
             self._answer(STATUS.pack(os.waitpid(self._target, 0)[1]))

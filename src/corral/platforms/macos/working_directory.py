@@ -28,8 +28,8 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory to start in, and warnings. "" means the directory that the program
-    names.
+    """Return the directory to start in, and warnings. "" stands for the program's own working
+    directory.
     """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
@@ -48,7 +48,7 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
 def uses_directory(words: Sequence[str], directory: str) -> bool:
     """Return whether an argument is the relative name of a file or a module in the directory.
 
-    An argument `-c` counts too, because its code may import such a module.
+    The option `-c` counts too, because its code may import a module from the directory.
     """
     options = takewhile(lambda word: word.startswith("-"), words)
     return "-c" in options or any(

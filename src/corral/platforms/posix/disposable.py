@@ -1,4 +1,4 @@
-"""Try something in a child process, which returns its result as text and leaves nothing behind."""
+"""Try an act in a child process, which reports its result as text and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""The end of an answer. If there are several answers, only the first is used, because the first
+"""Ends an answer. If several processes answer, only the first answer is used, because the first
 error causes the others.
 """
 
@@ -31,7 +31,7 @@ def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Findin
 
 
 def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
-    """Run `attempt` in a fork. Return whether it returned, and its text or its error's text."""
+    """Run `attempt` in a fork. Return whether it succeeded, and its text or its error's text."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -42,7 +42,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # A process that `attempt` forked may write too, before the process that waits for it.
+            # If `attempt` forks and its child raises, the child writes its error here too, and
+            # before its parent, which waits for it.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
@@ -58,7 +59,9 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Read until every process has closed the other end. Return None after too long a silence."""
+    """Read until every process has closed the other end. Return None if nothing is
+    written for MAX_SILENCE_SECONDS.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     found = b""
@@ -72,10 +75,10 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the text of the error with which the system refuses an act.
+    """Return the text of the error with which the system refuses `attempt`.
 
-    Raise if the act succeeds, or if it fails with an error other than `by`, because then something
-    else may have prevented the act.
+    Raise if `attempt` succeeds. Also raise if it fails with an error other than `by`, because then
+    it may have failed for another reason.
     """
     try:
         attempt()

@@ -1,4 +1,4 @@
-"""List the variables that every target has on a POSIX system."""
+"""List the environment variables that every target has on a POSIX system."""
 
 from __future__ import annotations
 

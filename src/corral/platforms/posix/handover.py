@@ -1,4 +1,4 @@
-"""Pass messages with descriptors between corral's processes, over a unix stream socket."""
+"""Send messages with file descriptors between corral's processes, over a unix stream socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_READ_BYTES = 1 << 20
 
 
 def receive_descriptors(socket: _socket.socket, size: int, count: int) -> tuple[bytes, list[int]]:
-    """Return at most `size` bytes with their descriptors. No bytes mean end of file."""
+    """Receive at most `size` bytes and `count` descriptors. Empty bytes mean end of file."""
     data, ancillary, _, _ = socket.recvmsg(size, _socket.CMSG_SPACE(count * INT))
     found: list[int] = []
     for _, _, raw in ancillary:
@@ -33,7 +33,7 @@ def send(socket: _socket.socket, message: bytes, streams: Sequence[int]) -> None
 
 
 def receive(socket: _socket.socket) -> tuple[bytes, list[int]]:
-    """Return a whole message and three streams, or nothing if the other end closes too early."""
+    """Return a whole message and its three streams, or (b"", []) if the message is incomplete."""
     header, streams = receive_descriptors(socket, LENGTH.size, 3)
     if len(header) < LENGTH.size or len(streams) < 3:
         return b"", []

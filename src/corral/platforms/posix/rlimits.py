@@ -1,4 +1,7 @@
-"""Set resource limits of each process in the target before exec, and read them back."""
+"""Set the resource limits of the target before exec, and read them back.
+
+Most of these limits apply to each process separately, not to the whole tree.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import sys
 from corral.record import record
 
 if sys.platform != "win32":
-    # Imported before the sandbox exists, because it may hide the standard library.
+    # Imported before the sandbox exists, because the sandbox may hide the standard library.
     import resource
 
 TYPE_CHECKING = False
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""The rlimit for each field of the policy that limits every process by itself. Nothing else
-enforces these fields.
+"""Limits of the policy that apply to each process separately, with their rlimits. Only the rlimits
+enforce them.
 """
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
@@ -29,7 +32,7 @@ DATA_FLOOR = 1 << 30
 
 @record
 class Rlimits:
-    """Sets `values`: pairs of an RLIMIT name without its prefix, and the soft and hard limit."""
+    """Sets resource limits. `values` are pairs (name without the prefix RLIMIT_, limit)."""
 
     name = "rlimits"
     values: tuple[tuple[str, int], ...]
@@ -59,13 +62,15 @@ def set_limit(name: str, value: int) -> None:
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))
-    # EINVAL: macOS refuses a size below the memory that is already mapped
+    # This is EINVAL: macOS refuses a size below the memory that is already mapped.
     except ValueError as error:
         raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because 0 does not stop a piped core handler."""
+    """Return the limits to set. CORE is 1, because Linux pipes a core dump to its handler even if
+    the limit is 0.
+    """
     values = [("CORE", 1)]
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))

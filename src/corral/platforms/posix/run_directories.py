@@ -1,4 +1,4 @@
-"""Make and remove the directories of a run: a private one, and one that is kept between runs."""
+"""Make and remove a run's private directory, and a server's directory that is kept between runs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def work_directory(run: str) -> str:
 
 
 def is_work_directory(path: str) -> bool:
-    """Return whether corral makes this user's private directories at this path."""
+    """Return whether `path` has the form of a private directory of this user's runs."""
     parent, _, name = path.rpartition("/")
     start = f"corral-{os.geteuid()}-"
     return (
@@ -44,17 +44,19 @@ def is_work_directory(path: str) -> bool:
 
 
 def inner(path: str) -> tuple[str, ...]:
-    """Return the directories in a private directory that belong to the target. The private
-    directory itself belongs to corral.
+    """Return the directories of the target in the private directory `path`. The private directory
+    itself belongs to corral.
     """
     return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
 
 @record
 class WorkDirectory:
-    """A private directory for hosts where no private root can be made. Its top belongs to corral;
-    the directories in it belong to the target's `uid` and `gid`, which are not root's. `links` are
-    (name in the home, target): links through which the target finds grants below its home.
+    """Makes a private directory, on hosts where the target cannot have its own root directory.
+
+    The directory itself belongs to corral. The directories in it belong to the target's `uid` and
+    `gid`. `links` are pairs (name in the home, granted path) of links to make, so that the target
+    finds grants below its home.
     """
 
     name = "work_directory"
@@ -96,10 +98,10 @@ class PrivateDirectory:
 
 @record
 class State:
-    """The kept directory of a server (`state = true`). `inside` is its path for the target.
+    """Makes the directory that a server keeps between runs (`state = true`).
 
-    `links` are (name, target): links through which the target finds grants below its home. Links of
-    earlier runs stay, but the target cannot use them without their grant.
+    `inside` is its path for the target. `links` are pairs as in `WorkDirectory`. Links of earlier
+    runs stay, but the target cannot use them without their grant.
     """
 
     name = "state_directory"
@@ -127,13 +129,13 @@ class State:
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
-            os.rmdir(self.path)  # without the server's name corral could not list it
+            os.rmdir(self.path)  # without the file, corral could not tell whose it is
             raise
 
 
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
-    """Make symbolic links below a directory that targets have written to. Existing names stay as
-    they are. Links that a target put into the path are not followed.
+    """Make symbolic links below a directory that targets may have written to. Existing names stay
+    as they are. Links that a target put into the path are not followed.
     """
     for name, target in links:
         *parents, last = name.split("/")
@@ -145,15 +147,15 @@ def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
                 opened.append(os.open(parent, DIRECTORY, dir_fd=opened[-1]))
             os.symlink(target, last, dir_fd=opened[-1])
         except OSError:
-            pass  # the name is taken
+            pass  # the name is taken, or a parent is not a directory
         finally:
             for fd in opened:
                 os.close(fd)
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory that belongs to the owner of its parent directory, because that user could
-    not remove a directory of root.
+    """Make a directory that belongs to the owner of its parent directory. If it belonged to root,
+    that user could not remove the files in it.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -165,8 +167,10 @@ def _make_alike(name: str, above: int) -> None:
 
 
 def state_path(program: Program) -> str:
-    """Return the state directory of a server. The same program with the same arguments is the same
-    server. All versions of a package are the same server too.
+    """Return the state directory of a server.
+
+    The same program with the same arguments is the same server. All versions of a package are the
+    same server too.
 
     A file beside the directory, with the ending NAME_OF_STATE, contains the command.
     """
@@ -180,7 +184,8 @@ def state_path(program: Program) -> str:
 def remove(path: str, budget: Budget) -> None:
     """Remove a private directory with everything below it, whatever its depth and its modes.
 
-    Links and other users' directories stay as they are.
+    Do nothing if `path` is a link or belongs to another user. After an error, or when the budget is
+    used up, the rest stays.
     """
     try:
         top = _open_top(path)
@@ -198,8 +203,8 @@ def remove(path: str, budget: Budget) -> None:
 
 
 def _open_top(path: str) -> int:
-    """Open a directory. The target owns its kept home, so it may have taken away the permissions
-    even of the home itself. They are restored then.
+    """Open a directory. If its permissions deny this, restore them first: the target owns its kept
+    home, and may have removed them.
     """
     try:
         return os.open(path, DIRECTORY | os.O_CLOEXEC)
@@ -213,9 +218,8 @@ def _open_top(path: str) -> int:
 
 
 def _empty(top: int, budget: Budget) -> None:
-    """Empty a directory, and move its inner directories to the top until all are empty.
-
-    This is done because a tree can be deeper than the longest path or than Python's stack.
+    """Empty a directory. Directories at deeper levels are moved up to `top`, because a tree can be
+    deeper than the longest path or than Python's stack.
     """
     while names := _some_names(top):
         for name in names:
@@ -245,15 +249,15 @@ def _remove_inner(name: str, top: int, budget: Budget) -> None:
 
 
 def _refuse_foreign(name: str, directory: int) -> None:
-    """Raise OSError for another user's directory, because root's target may have moved one here."""
+    """Raise OSError for another user's directory, which a target as root may have moved here."""
     owner = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
     if owner != os.fstat(directory).st_uid:
         raise OSError(1, "the directory belongs to another user", name)
 
 
 def _open_directory(name: str, directory: int) -> int:
-    """Make a directory accessible and open it. Change its mode through a descriptor, because a
-    chmod by name could follow a link that has replaced the directory.
+    """Make a directory accessible and open it. A link that has replaced the directory must not be
+    followed, so on Linux its mode is changed through a descriptor.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.
@@ -278,14 +282,14 @@ def _mount_id(fd: int) -> str:
 
 
 def _unlink(name: str, directory: int, budget: Budget) -> bool:
-    """Remove a file. Return False for a directory, which stays."""
+    """Remove a file and return True. Keep a directory and return False."""
     budget.spend()
     try:
         os.unlink(name, dir_fd=directory)
     except IsADirectoryError:
         return False
     except PermissionError:
-        # POSIX demands this error for a directory, and macOS raises it.
+        # POSIX demands PermissionError for a directory, and macOS raises it.
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             return False
         _clear_flags(name, directory)

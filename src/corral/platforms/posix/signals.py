@@ -31,12 +31,12 @@ def reset() -> None:
         try:
             _signal.signal(number, _signal.SIG_DFL)
         except (OSError, ValueError):
-            continue  # SIGKILL, SIGSTOP and the C library's own signals cannot be reset
+            continue  # SIGKILL, SIGSTOP and the C library's own signals cannot be set
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 class SignalPipe:
-    """Signals to this process, read from a pipe. They no longer end or stop the process."""
+    """Puts the numbers of signals to this process into a pipe. The signals have no other effect."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._read, self.writer = os.pipe()

@@ -1,7 +1,8 @@
-"""Copy the data of streams that are files through pipes, in processes outside the sandbox.
+"""Give the target a pipe in place of each standard stream that is a file.
 
-Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than it was given. It could
-write to the file behind its stdin, or read what others wrote to a log. With a pipe it cannot.
+Processes outside the sandbox copy the data between pipe and file. Without Landlock, a target can
+reopen `/proc/self/fd/1` with more rights than it was given. It could write to the file behind its
+stdin, or read what others wrote to a log. With a pipe it cannot.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ CHUNK = 1 << 16
 
 @record
 class Relay:
-    """Pids of the copying processes: `readers` feed stdin, `writers` empty stdout and stderr."""
+    """The target's streams, and the pids of the processes that copy their data."""
 
     stdio: Stdio
-    ends: list[int]
-    readers: list[int]
-    writers: list[int]
+    ends: list[int]  # the target's pipe ends, still open in this process
+    readers: list[int]  # copy a file to the target's stdin
+    writers: list[int]  # copy the target's stdout and stderr to files
 
     def started(self) -> None:
         """Close this process's copies of the pipe ends that the target now has."""
@@ -39,8 +40,8 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the readers, and wait until the writers have written everything. Their pipes end,
-        because the target has ended.
+        """Kill the readers, and wait until the writers have written everything. The writers end,
+        because the target has ended and its pipe ends are closed.
         """
         self.started()
         for pid in self.readers:
@@ -50,7 +51,7 @@ class Relay:
 
 
 def relay_files(stdio: Stdio) -> Relay:
-    """Return streams for the target, in which a pipe replaces each regular file."""
+    """Start a copying process for each regular file. Return streams with pipes in their place."""
     chosen = list(stdio)
     relay = Relay(stdio=stdio, ends=[], readers=[], writers=[])
     pipes: dict[tuple[int, int], int] = {}
@@ -58,7 +59,7 @@ def relay_files(stdio: Stdio) -> Relay:
         try:
             seen = os.fstat(fd)
         except OSError:
-            continue  # already closed
+            continue  # the stream is closed
         if not stat.S_ISREG(seen.st_mode):
             continue
         if number == 0:

@@ -1,8 +1,8 @@
 """Undo a target's changes to the files and terminals behind its standard streams.
 
 Through a descriptor that is only open for reading, a target can change a file's mode, owner and
-access list. It can also change a terminal's settings, set its exclusive mark, so that no other
-process can open it, and stop its output, which no key starts again.
+access list. It can also change a terminal's settings. It can set the terminal's exclusive mark, so
+that no other process can open it, or stop its output, and then no key resumes the output.
 
 A named pipe is kept open with O_PATH only, because with a real open end the client would not notice
 that the target closed its own end. The state of other pipes and of sockets is not kept: they have
@@ -35,8 +35,10 @@ TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 
 @record
 class StreamStates:
-    """(name, own descriptor, values in the order of ASPECTS) of each stream that is a file, a
-    terminal or a named pipe.
+    """The state that the streams had before the run.
+
+    `streams` has (name, own descriptor, values in the order of ASPECTS) for each stream that is a
+    file, a terminal or a named pipe. A value is None if it is not restored.
     """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]
@@ -58,17 +60,17 @@ class StreamStates:
 
 
 def keep(stdio: Sequence[int]) -> StreamStates:
-    """Record the state of the files and terminals among the streams."""
+    """Record the state of the files, terminals and named pipes among the streams."""
     found = []
     for name, fd in zip(NAMES, stdio, strict=True):
         try:
             seen = os.fstat(fd)
         except OSError:
-            continue  # already closed
+            continue  # the stream is closed
         own = _keep_open(fd, seen.st_mode)
         if own >= 0:
-            # Only a file's owner may change the other aspects, and root must not change them for
-            # another user's file.
+            # Only the owner of a file may change aspects outside of OF_OPEN_FILE. Root could, but
+            # must not change another user's file.
             is_owner = seen.st_uid == os.geteuid()
             values = [
                 _look(read, own) if is_owner or what in OF_OPEN_FILE else None
@@ -145,8 +147,8 @@ def _get_attributes(fd: int) -> object:
 
 
 def _attribute_names(fd: int) -> set[str]:
-    """Return the names of all attributes except `security.*`. The kernel itself drops some of these
-    when the file is written.
+    """Return the names of all attributes except `security.*`, because the kernel itself drops some
+    of those when the file is written.
     """
     if sys.platform != "linux":
         return set()
@@ -196,7 +198,7 @@ def _resume_output(fd: int) -> None:
         if _is_foreground(fd):
             fcntl.ioctl(fd, TCXONC, TCOON)
     except OSError:
-        pass  # another system does not know Linux's numbers
+        pass  # other systems do not know Linux's numbers
 
 
 def _get_settings(fd: int) -> object:
@@ -210,7 +212,7 @@ def _set_settings(fd: int, value: object) -> None:
 
 FLAGS, EXCLUSIVE, SETTINGS = "status flags", "exclusive mark", "settings"
 OF_OPEN_FILE = (FLAGS, EXCLUSIVE, SETTINGS)
-"""The aspects that every user of an open file can change."""
+"""The aspects that any process with the open file can change."""
 # The owner comes before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),

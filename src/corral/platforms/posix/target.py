@@ -1,4 +1,4 @@
-"""Run the last steps of a process that becomes the target. All POSIX systems have these steps."""
+"""Run the last steps of a process before it becomes the target, for all POSIX systems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from corral.platforms import steps
 from corral.platforms.steps import EXECUTED, FAILED, StepFailed
 
 if sys.platform != "win32":
-    # Imported before the sandbox exists, because it may hide the standard library.
+    # Imported before the sandbox exists, because the sandbox may hide the standard library.
     import fcntl
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ UMASK = 0o022
 
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the three streams on 0 to 2. Return the pipes, which get other numbers."""
+    """Duplicate the three streams to 0 to 2. Return the new descriptors of the pipes."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
@@ -35,14 +35,14 @@ def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
 
 
 def close_on_exec() -> None:
-    """Let the target inherit only the streams, on systems without close_range."""
+    """Let the target inherit only the three streams, on systems without close_range."""
     for fd in _open_descriptors():
         if fd > 2:
             os.set_inheritable(fd, False)
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor except these.
+    """Close every descriptor except those in `keep`.
 
     This is for systems without close_range. The open descriptors are listed first, because trying
     every number would take a million calls.
@@ -65,7 +65,7 @@ def _open_descriptors() -> list[int]:
 
 
 def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
-    """Apply this process's steps, verify them, and wait for the byte on `start`."""
+    """Apply the target's steps, verify all steps, and wait for the byte on `start`."""
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")
@@ -95,7 +95,7 @@ def check_same(program: Program) -> None:
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
-    """Write a failed step to the exec pipe as data, then exit."""
+    """Write the failed step to the exec pipe, or `where` if no step failed, then exit."""
     if isinstance(error, StepFailed):
         step, code, cause = error.step, error.code, error.cause
     else:

@@ -17,11 +17,11 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 NOT_OFFERED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 RWF_NOWAIT = 8
-"""The number is written here, because a Python built for an older system has no name for it."""
+"""`os` lacks this constant if Python was built on an older system."""
 
 
 def write_at_once(fd: int, data: bytes) -> bool:
-    """Write as much as the stream takes now. Return whether that was everything."""
+    """Write as much as the stream takes now. Return whether all data was written."""
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return os.write(fd, data) == len(data)
     try:
@@ -44,7 +44,9 @@ def _write_if_ready(fd: int, data: bytes) -> int:
 if sys.platform == "linux":
 
     def _write_linux(fd: int, data: bytes) -> int:
-        """Use the flag RWF_NOWAIT if the kernel has it: for pipes and sockets since Linux 6.5."""
+        """Write with RWF_NOWAIT, which pipes and sockets support since Linux 6.5. Otherwise write
+        through a non-blocking descriptor.
+        """
         try:
             return os.pwritev(fd, [data], -1, RWF_NOWAIT)
         except (OSError, NotImplementedError) as error:

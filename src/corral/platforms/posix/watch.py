@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""After this time the supervisor imports modules that it needs later. Shorter runs need not wait
-for these imports.
+"""After this time the supervisor imports modules that it may need later, because the package can be
+replaced on disk during a long run. Shorter runs need not wait for these imports.
 """
 
 
@@ -76,13 +76,13 @@ class Watch:
         return self.deadlines.reason
 
     def until_exec(self) -> bytes:
-        """Run until the target executes or fails to. Return the content of the exec pipe."""
+        """Run until the target's exec succeeds or fails. Return the content of the exec pipe."""
         while self.child.exec_pipe >= 0 and not self._step(stop_at_exec=True):
             pass
         return self.exec_result
 
     def open(self, denials: Denials, gateway: Gateway | None, others: Sequence[Service]) -> None:
-        """Run these services as long as the target lives."""
+        """Run these services until the target ends."""
         self._denials = denials
         self._preload_at = time.monotonic() + PRELOAD_SECONDS
         self.gateway = gateway
@@ -176,7 +176,7 @@ class Watch:
                 self.deadlines.stop("signal", number)
 
     def _read_control(self) -> None:
-        """Pass on each byte as a signal. End of file means that the caller has ended."""
+        """Pass on each byte as a signal. At end of file the caller has ended, so kill the tree."""
         numbers = os.read(self.control, 16)
         if not numbers:
             self.poll.unregister(self.control)

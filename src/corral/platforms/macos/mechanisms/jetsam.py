@@ -3,8 +3,8 @@
 
 `spawn` sets the limit when it executes the target, and the limit ends when the target executes
 another program. So a target can evade the limit, and the report calls it cooperative. The limit
-takes no time until it is reached, so it is used for the default memory limit. If the policy states
-a limit, sampling of the whole tree enforces it.
+costs no CPU time, so it is used for the default memory limit. If the policy states a limit,
+sampling of the whole tree enforces it.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class FootprintLimit:
     def has_killed(self, status: int | None, memory: int) -> bool:
         """Return whether this limit probably killed a target with this wait status and peak memory.
 
-        The kernel does not report why a process got SIGKILL, so this depends on the memory: if the
-        target was far below its limit, another process has killed it.
+        The kernel does not report why a process got SIGKILL. If the peak was more than a tenth
+        below the limit, this function assumes that another process killed the target.
         """
         if status is None:
             return False
@@ -52,5 +52,5 @@ class FootprintLimit:
 
 
 def plan(memory: int) -> Jetsam:
-    """Return the step. Round down to whole mebibytes, but not to 0, because 0 means no limit."""
+    """Return the step, with the limit in whole mebibytes. It is at least 1: 0 means no limit."""
     return Jetsam(megabytes=max(1, memory // MEGABYTE))

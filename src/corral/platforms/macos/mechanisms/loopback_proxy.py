@@ -3,9 +3,11 @@ allows.
 
 The port is opened before the fork, because the target's profile and environment contain it. The
 only host that Seatbelt can name is `localhost`, which means every address of this Mac. So the same
-port of ::1 is reserved too, and connections to it are refused. Every process of the Mac can connect
-to the port, so the proxy asks for a password, which the target has in its proxy variables. The
-password is made when the step is applied, so no plan contains it and no command can print it.
+port of ::1 is reserved too, and connections to it are refused.
+
+Every process of the Mac can connect to the port, so the proxy asks for a password, which the target
+has in its proxy variables. The password is made when the step is applied, so no plan contains it
+and no command can print it.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class LoopbackProxy:
 
 
 class ProxyPort:
-    """The port of the proxy. `reserved` is the same port of ::1."""
+    """The proxy's port and password. `reserved` is bound to the same port of ::1."""
 
     def __init__(self, listener: _socket.socket, reserved: _socket.socket | None) -> None:
         self.listener = listener
@@ -69,8 +71,8 @@ class ProxyPort:
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
 
     def serve(self, plan: Plan, denials: Denials) -> HttpProxy:
-        """Start the proxy, which closes the listener when it ends. It starts threads, so fork
-        before.
+        """Start the proxy, which closes the listener when it ends. Call this after the last fork,
+        because the proxy starts threads.
         """
         import socket
 
@@ -103,8 +105,8 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the port of ::1, so that connections to it are refused. If there is no IPv6, return
-    None.
+    """Bind the port of ::1, so that connections to it are refused. Return the socket, or None if
+    this Mac has no IPv6.
     """
     try:
         reserved = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)

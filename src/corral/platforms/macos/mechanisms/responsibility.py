@@ -1,8 +1,8 @@
 """Let macOS ask the user for consent in the target's own name.
 
-A process inherits the responsible process of its parent, and may do everything that the user has
-allowed that program, such as use the desktop or the calendar. `spawn` disclaims this when it
-executes the target, so that macOS asks the user again, for the target itself.
+A process inherits the responsible process of its parent. With it, the process inherits the user's
+consents for that program, for example to use the desktop or the calendar. `spawn` disclaims them
+when it executes the target, so that macOS asks the user again, for the target itself.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Disclaimer:
 
 @record
 class Disclaimed:
-    """If the results have this, `spawn` disclaims the caller's responsibility."""
+    """Tells `spawn` to disclaim the caller's responsibility for the target."""
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:
-    """Return a warning for the first path for which macOS asks for consent before it is read."""
+    """Return a warning if macOS asks for consent before one of `paths` is read."""
     from corral.paths.posix import is_inside
 
     asked = ["/Volumes", *(f"{home}/{name}" for home in homes for name in IN_HOME)]

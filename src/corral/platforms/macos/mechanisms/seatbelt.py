@@ -36,18 +36,15 @@ DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 
 @record
 class Seatbelt:
-    """`closed` is a directory that the target could list without Seatbelt, but not with it. `alone`
-    means that the target may not start a process. `proxy` means that the target may reach the
-    loopback proxy, whose port is known when the step is applied. `marker` identifies the profile.
-    """
+    """Applies a profile to the target, and verifies that it denies what it should."""
 
     name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
-    closed: str
-    alone: bool
-    proxy: bool = False
-    marker: str = ""
+    closed: str  # a directory that the target could list without Seatbelt, but not with it
+    alone: bool  # the target may not start a process
+    proxy: bool = False  # the target may reach the proxy, whose port is known at `apply`
+    marker: str = ""  # identifies the profile
     stage: Stage = "target"
 
     def describe(self) -> str:
@@ -57,7 +54,7 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # The control for `verify`: without Seatbelt both calls succeed.
+        # These are the controls for `verify`: without Seatbelt both calls succeed.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""
@@ -86,7 +83,7 @@ def _proxy_port(results: Results) -> int:
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
-    """Return a directory that is outside all of these paths."""
+    """Return a directory outside all granted paths. Raise PolicyError if there is none."""
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):
             return path

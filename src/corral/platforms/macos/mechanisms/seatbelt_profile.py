@@ -1,9 +1,9 @@
-"""Write the Seatbelt profile of a target: its text and its parameters. This code is pure.
+"""Write the Seatbelt profile of a target: its text and its parameters. No file is read.
 
 Everything that no rule allows is denied, and the last matching rule decides. The text contains no
-path of the policy or of the program. Such paths are parameters (`(param "READ_0")`), which the
-library passes to the rule as a value. They have to be real paths, because Seatbelt compares real
-paths: a rule for /tmp silently matches nothing.
+path of the policy or of the program. Such paths are parameters (`(param "READ_0")`), so they cannot
+be read as rules. They have to be real paths, because Seatbelt compares real paths: a rule for /tmp
+silently matches nothing.
 
 `(version 1)` allows 28 operations that `deny default` does not change. Each is either denied by
 name here, or is in a test's list with a reason. Denials of operations that some macOS versions lack
@@ -62,13 +62,13 @@ SYSCTL_PREFIXES = ("hw.", "net.routetable.")
 node's `os.networkInterfaces` needs `net.routetable.`.
 """
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""This service returns the user name of a uid. launchservicesd, lsd, Apple events and
+"""The mach service that returns the user name of a uid. launchservicesd, lsd, Apple events and
 SecurityServer must never be added, because they act outside the sandbox for any process that asks.
 """
 
 TRUSTD = ("com.apple.trustd", "com.apple.trustd.agent")
-"""Services that check certificates. Go and others need them. They are not allowed by default,
-because they fetch URLs outside the sandbox.
+"""Services that check certificates. Go programs, for example, need them. They are not allowed by
+default, because they fetch URLs outside the sandbox.
 """
 
 CLOSED = (
@@ -78,7 +78,7 @@ CLOSED = (
     "mach-task-inspect", "mach-task-name", "mach-task-read", "nvram*",
     "system-memorystatus-control",
 )  # fmt: skip
-"""Operations that are denied for all paths, after all other rules. Some macOS versions lack some of
+"""Operations that are denied for all paths, by the last rules. Some macOS versions lack some of
 them.
 
 A clone or a hard link gives a file a second name, to which the rule for the first name does not
@@ -86,7 +86,7 @@ apply. A clone of a directory contains its hidden files. A set-id file would rem
 With an access list that denies deletion, the target could make a file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""These operations show a program the Mac's network. They are denied unless the target may use the
+"""Operations that show a program the Mac's network. They are denied unless the target may use the
 proxy's port.
 """
 
@@ -100,7 +100,7 @@ VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 ENVIRONMENT = f'(regex #"/{_any_case(".env")}(\\.[^/]*)?$")'
 PUBLISHED = f'(regex #"({"|".join(map(_any_case, secret_files.PUBLISHED))})$")'
 REPOSITORY = f'(regex #"/({"|".join(map(_any_case, secret_files.VERSION_CONTROL))})(/.*)?$")'
-"""Patterns for names at any depth of a grant."""
+"""These patterns match names at any depth of a grant."""
 
 STAT = "file-read-metadata file-test-existence"
 READ = f"file-read* {STAT}"
@@ -114,14 +114,16 @@ MAX_PORT = 65535
 
 @record
 class View:
-    """The real paths of a target. If the target may not start processes, it can execute only
-    `execute`. `needed` are the program's own files; `read` and `write` are the policy's grants.
+    """What the profile allows and denies the target. All paths are real paths, except `links`.
+
+    If the target may not start processes, it can execute only `execute`. `needed` are the program's
+    own files. `read`, `write` and `sockets` are the policy's grants. `links` are grants as the
+    policy spells them, if their path has links. The target can list the directories above the
+    `listed` paths.
 
     `hidden` paths are inside readable paths, and cannot be read. `held` paths are inside writable
-    paths, and can only be read. Hidden and held paths need not exist, and a grant below them
-    applies again. `anchors` are the directories above them, which may not be renamed. `links` are
-    grants as the policy spells them, if the path has links. The target can list the directories
-    above the `listed` paths.
+    paths, and can only be read. Hidden and held paths need not exist. A grant below such a path
+    still applies. `anchors` are the directories above them, which may not be renamed.
 
     `services` are mach services in addition to `MACH`. `marker` is a name that no service has;
     `process_tree` uses it to recognize processes under this profile.
@@ -175,7 +177,7 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield a rule. Without filters yield nothing, because a rule without filters applies to
+    """Yield a rule, or nothing if there are no filters, because a rule without filters applies to
     everything.
     """
     if filters:
@@ -191,8 +193,8 @@ def _guarded(action: str, operation: str) -> str:
 
 
 def _processes(view: View, named: _Parameters) -> Iterator[str]:
-    # The second operation is named too, because `(version 1)` has its own rule for it, which a rule
-    # for the class of operations does not change.
+    # process-info-codesignature is named too, because `(version 1)` has its own rule for it, which
+    # a rule for process-info* does not change.
     for operation in ("process-info*", "process-info-codesignature"):
         yield f"(deny {operation})"
         yield f"(allow {operation} (target self))"
@@ -225,8 +227,8 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
     devices = [*_constants("literal", WRITABLE_DEVICES), '(subpath "/dev/fd")']
     yield from _rule("allow", f"{READ} file-write-data", devices)
     yield from _layers(view, named)
-    # These rules come after those for hidden paths, because a grant inside a hidden path must be
-    # reachable.
+    # These rules come after those for hidden paths, because the directories above a grant must be
+    # accessible even if they are hidden.
     above = named.filters("path-ancestors", "ABOVE", _paths(view))
     passed = above + named.filters("literal", "LINK", view.links)
     yield from _rule("allow", STAT, passed + _constants("path-ancestors", SYSTEM))
@@ -242,9 +244,10 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
     decides.
 
     Files in a write grant cannot be executed or mapped as code, because they remain after the run.
-    Files in a read grant cannot be written. Both are true whichever grant is inside the other. If
-    several kinds have the same path, the later kind decides. So a grant overrides a hidden path,
-    and a program can be executed even if a write grant lets the target change it.
+    Files in a read grant cannot be written. Both are true whichever grant is inside the other.
+
+    If a path has several kinds, the later one in `kinds` decides. So a grant overrides a hidden
+    path, and a program can be executed even if a write grant lets the target change it.
 
     Rules for names at any depth of a grant are sorted as if they were one level deeper than the
     grant, before the other rules of that level. So the rules for the program's own files, and for a
@@ -306,7 +309,7 @@ def _is_outside_repositories(path: str) -> bool:
 
 
 def _executed(view: View, operations: str) -> str:
-    """Return the operations, with execution if the target may start processes."""
+    """Add execution to the operations if the target may start processes."""
     return f"{operations} process-exec*" if view.subprocess else operations
 
 
@@ -316,7 +319,7 @@ def _paths(view: View) -> tuple[str, ...]:
 
 
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:
-    """Allow unix sockets in the private directory, and connections to those of the policy."""
+    """Deny the network, except unix sockets in the private directory and granted ones."""
     own = named.filters("subpath", "OWN", (view.private,))
     theirs = named.filters("literal", "SOCKET", view.sockets)
     yield "(deny network*)"
@@ -328,8 +331,8 @@ def _sockets(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def proxy_rules(port: int) -> str:
-    """Return the rules that allow connections to one TCP port of this Mac. They come after all
-    others.
+    """Return the rules that allow connections to one TCP port of this Mac. They are appended to the
+    profile.
 
     The only host that a rule can name is `localhost`, which means every address of this Mac.
     """

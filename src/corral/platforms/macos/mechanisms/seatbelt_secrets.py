@@ -1,9 +1,9 @@
-"""Find the paths in granted directories of a Mac that are hidden or stay read-only.
+"""Find the paths in granted directories that stay hidden or read-only on macOS.
 
 Seatbelt compares names, so a name that does not exist yet is protected too. On a volume that
-ignores case, a target can use another spelling of such a name. This is reported after the run. The
-profile itself has rules for `.env` files and repositories at any depth. If a secret already has a
-hard link in a grant, the link is not found.
+ignores case, a target can create such a file under another spelling. This is reported after the
+run. The profile itself has rules for `.env` files and repositories at any depth. If a secret
+already has a hard link in a grant, the link is not found.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
 """Names at the top of a write grant that the target may not change. Repositories are included,
-because `.git` may be a link there.
+because the profile's own rules do not protect a `.git` that is a link.
 """
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the secrets in granted directories, which stay hidden. A grant of a secret itself, or
-    of a path in it, still applies.
+    """Return the secrets in granted directories, which stay hidden. A secret that is itself granted
+    is left out.
     """
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
@@ -50,10 +50,10 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the topmost path on the way from `tops` to `path` that is not a directory, or `path`
-    itself.
+    """Return the topmost parent of `path` below `tops` that is not a directory, or `path` itself if
+    all parents are directories.
 
-    The target could create this path if it is missing, or replace it if it is a file or a link.
+    The target could create this parent if it is missing, or replace it if it is a file or a link.
     """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
@@ -64,7 +64,7 @@ def _replaceable(path: str, tops: Sequence[str]) -> str:
 
 
 def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths that are inside one of `tops`, except those that are in `named`."""
+    """Return the paths in `found` that are inside one of `tops`, but are not in `named`."""
     return tuple(
         path
         for path in dict.fromkeys(found)
@@ -73,9 +73,9 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the directories between a write grant and the `kept` paths in it.
+    """Return the write grants with `kept` paths in them, and the directories between the two.
 
-    They may not be renamed, because that would evade the rules for the `kept` paths.
+    These may not be renamed, because that would evade the rules for the `kept` paths.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

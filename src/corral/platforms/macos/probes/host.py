@@ -81,8 +81,8 @@ class Trial:
 
     name = "trial"
     fd: int
-    marker: str
-    other: int
+    marker: str  # a file outside of the sandbox
+    other: int  # the pid of a process outside of the sandbox
     stage: Stage = "target"
     verify = unverified
 
@@ -96,7 +96,7 @@ class Trial:
         saw = [
             f"reading={_denied(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
             f"writing={_denied(lambda: os.truncate(self.marker, 0))}",
-            # Seatbelt or RLIMIT_NPROC denies the fork.
+            # Any OSError will do, because Seatbelt or RLIMIT_NPROC may deny the fork.
             f"forking={disposable.refused(disposable.fork_once)}",
             f"signalling={_denied(lambda: os.kill(self.other, 0))}",
         ]
@@ -155,7 +155,7 @@ def _seatbelt(table: ProcessTable) -> str:
 
 
 def _marker(table: ProcessTable) -> str:
-    """Check that a process under a profile has its marker, and that this process has not."""
+    """Check that a process under a profile has the profile's marker, but this process has not."""
     ready, go = os.pipe(), os.pipe()
     plan = _test_run((TRUE,), MarkerTrial(ready=ready[1], go=go[0]))
     child = spawn.spawn(plan, (0, ready[1], ready[1]), table)
@@ -171,8 +171,8 @@ def _marker(table: ProcessTable) -> str:
 
 
 def _try_walls(table: ProcessTable, program: str) -> str:
-    """Try acts that must be denied inside, after the same acts have succeeded outside (the
-    control).
+    """Try acts that must be denied inside the sandbox. The control is that the same acts succeed
+    outside.
     """
     import tempfile
 
@@ -188,8 +188,8 @@ def _try_walls(table: ProcessTable, program: str) -> str:
 
 
 def _loopback_proxy(table: ProcessTable) -> str:
-    """Try the proxy's port and another port inside. The control is that the other port can be
-    reached outside.
+    """Try the proxy's port and another port inside the sandbox. The control is that the other port
+    can be reached outside.
     """
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
@@ -240,7 +240,7 @@ def _test_run(
     policy: Policy = Policy(),  # noqa: B008 - records are frozen
     controls: Sequence[Held] = (SEATBELT,),
 ) -> Plan:
-    """Return the plan of a run, by default with the default policy and Seatbelt."""
+    """Return the plan of a run whose last steps are `more`."""
     home = os.path.realpath(os.path.expanduser("~"))
     program = resolve(argv, environment=os.environ, cwd="/", home=home, subprocess=False)
     made = tier_seatbelt.compose(policy, program, controls, home=os.path.expanduser("~"))
@@ -253,7 +253,7 @@ def _test_run(
 
 
 def _wait(child: spawn.Child) -> tuple[StepFailed | None, int | None]:
-    """Return the failed step, if any, and the wait status."""
+    """Wait until the tree has ended. Return the failed step, if any, and the wait status."""
     with open(child.exec_pipe, "rb", closefd=False) as pipe:
         failed = parse_exec_result(pipe.read())
     os.read(child.pidfd, 1)
@@ -297,7 +297,7 @@ def _watcher(table: ProcessTable) -> str:
 
 
 def _sampling(table: ProcessTable) -> str:
-    """Check that the memory of a grandchild is measured: before and after it allocates some."""
+    """Check that the measured memory of a tree grows when a grandchild allocates memory."""
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
     pid = os.fork()
@@ -341,7 +341,7 @@ def _jetsam() -> str:
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
-    """Return the wait status of a python that allocates 256 MiB."""
+    """Return the wait status of a python that allocates 256 MiB. 0 megabytes mean no limit."""
     from corral.abi import darwin_spawn
 
     pid = os.fork()
