@@ -39,7 +39,7 @@ the wait status.
 
 @record
 class Pipes:
-    """One process's ends of the pipes between supervisor, watcher and target. -1 is a closed end."""
+    """One process's ends of the pipes between supervisor, watcher and target. -1 means closed."""
 
     control: int  # signal numbers and requests to the watcher; at end of file corral has ended
     answers: int  # the watcher's answers

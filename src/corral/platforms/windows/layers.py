@@ -148,7 +148,7 @@ def _contained(
 ) -> tuple[str, list[model.Step]]:
     """Return the target's private directory, and the steps of an AppContainer.
 
-    `network` is the mechanism chosen for that control.
+    `network` is the mechanism chosen for the control `network`.
     """
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
@@ -208,8 +208,8 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step. If there is no driver, return no step, because no wall depends
-    on the driver.
+    """Return the minifilter's step, or none if there is no driver, because no wall depends on the
+    driver.
     """
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
@@ -231,7 +231,7 @@ def machine_variables() -> dict[str, str]:
 
 
 def environment(private: str, *, own: bool) -> dict[str, str]:
-    """Return the variables of every target.
+    """Return the environment variables that every target has, except PATH.
 
     With `own`, corral creates the directories in `private`. Otherwise `private` is the folder of an
     AppContainer profile, which Windows creates. Windows then requires the user's LOCALAPPDATA, and

@@ -77,7 +77,7 @@ def _app_container(policy: Policy) -> tuple[str, ...]:
 
 
 def _let_go(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return an option that does not enforce the control, if the user has allowed that."""
+    """Return an option that does not enforce the control, but only if the policy allows that."""
     named = control == "network" and (policy.listen or policy.allow)
     if named or not has_fallback(policy):
         return ()
@@ -93,7 +93,7 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Return the options for the network. There is no option for `listen`, because ports inside an
+    """Return the options for the network: none if the policy has `listen`, because ports inside an
     AppContainer cannot be reached from outside.
     """
     if policy.listen:
@@ -133,7 +133,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Return the option of sampling. If the policy states no limit, return no option, because
+    """Return the sampling option for CPU time, but only if the policy states this limit, because
     sampling keeps the processor awake.
     """
     if "cpu_time" not in policy.stated:

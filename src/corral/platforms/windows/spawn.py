@@ -49,11 +49,11 @@ class Child:
         self._job.terminate()
 
     def abandon(self) -> None:
-        """Close every handle, so that probes see what happens when the supervisor dies."""
+        """Close every handle, so that a probe sees what happens when the supervisor dies."""
         self._results.release()
 
     def measure(self, **_: object) -> Usage:
-        """Return the usage that the job has counted, which is exact and takes little time."""
+        """Return the usage that the job has counted. Its memory is the peak so far."""
         return Usage(cpu=self._job.cpu(), memory=self._job.peak(), tasks=self._job.active())
 
     def relay_pipes(self) -> tuple[int, int]:
@@ -67,7 +67,9 @@ class Child:
         """Report nothing, because only the services of `open_services` see denials."""
 
     def open_services(self, plan: Plan, denials: Denials) -> contract.NetworkServices:
-        """Return only the relay, because ports inside cannot be reached from outside."""
+        """Open the relay if the policy allows hosts. There are no other services, because ports
+        inside an AppContainer cannot be reached from outside.
+        """
         if not plan.allow:
             return None, ()
         from corral.platforms.windows.relay.outside import open_relay
@@ -78,8 +80,8 @@ class Child:
         raise NotImplementedError  # Windows hides files with access lists and covers no path
 
     def reap(self) -> Reaped:
-        """End the remaining processes after the first one has ended. Return the status in the form
-        of `wait`.
+        """End the remaining processes after the first one has ended. The exit code is returned in
+        the form of a POSIX wait status.
         """
         code = abi.exit_code(self.pidfd)
         self._job.end()

@@ -18,7 +18,9 @@ CHUNK = 65536
 
 
 class Streams:
-    """The handles that the target inherits. This process closes them after that."""
+    """Makes the three handles that the target inherits. `close_handles` then closes them in this
+    process.
+    """
 
     def __init__(self, stdio: tuple[int, int, int]) -> None:
         self.handles: list[Handle] = []
@@ -37,7 +39,9 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """If this process writes the target's input, send end of file."""
+        """Send end of file if this process writes the target's input. Do nothing during a write,
+        because it may be blocked.
+        """
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
             if fd >= 0:
@@ -64,7 +68,7 @@ class Streams:
 
     def _start_copying(self, number: int, ours: int, outside: int) -> None:
         if number == 0:
-            # This thread is not joined, because a user at a console may never type again.
+            # This thread is not joined, because it may wait forever for a user at a console.
             self._input = ours
             threading.Thread(target=self._copy_input, args=(outside,), daemon=True).start()
         else:

@@ -1,4 +1,4 @@
-"""Undo the changes that a run made outside its processes, at its end or in a later run.
+"""Undo the changes that a run made outside its processes: when it ends, or in a later run.
 
 Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
 them. The mutex of the root is locked while corral checks this, removes the entries and records that
@@ -27,16 +27,14 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """`profile` is empty if the profile is kept after the run. With `keep`, the entries of the
-    grants are kept.
-    """
+    """Cleans up after dead runs, and writes the journal of this run."""
 
     name = "journal"
     directory: str
     run: str
-    profile: str
+    profile: str  # empty if the profile is kept after the run
     roots: tuple[Root, ...]
-    keep: bool = False
+    keep: bool = False  # keep the entries of the grants after the run
     stage: model.Stage = "supervisor"
     verify = unverified
 
@@ -65,7 +63,7 @@ class OpenClaim:
 
 def undo_run(own: Journal, *, keep: bool) -> list[str]:
     """Undo a run's changes. With `keep`, keep the entries of its grants. Return the failures as
-    text.
+    text. After a failure the journal stays, so that a later run tries again.
     """
     problems: list[str] = []
     entry = own.entry
@@ -130,8 +128,8 @@ def withdraw(root: Root) -> list[str]:
 
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
-    """Remove the entries of one object. Return whether the object is a directory whose content is
-    next.
+    """Remove the root's entries from one object. Return whether the object is a directory whose
+    content has to be cleared too. A `top` that is no longer the granted object is left alone.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
@@ -146,7 +144,7 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
 
 
 def _is_clear(path: str, sid: str) -> bool:
-    """Return whether an object has no entry of this capability."""
+    """Return whether an object is known to have no entry of this capability."""
     try:
         with win32_files.open_itself(path, access=win32_files.READ_CONTROL) as handle:
             return not access_list.has_entry(win32_security.read_security(handle.value), sid)
@@ -155,7 +153,9 @@ def _is_clear(path: str, sid: str) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile, and files in it with names that Windows' own removal does not accept."""
+    """Delete a profile that no other run uses. Also delete files in it whose names Windows' own
+    removal does not accept.
+    """
     if any(entry.profile == profile for entry in own.others()):
         return []
     try:
@@ -173,8 +173,8 @@ def _delete_profile(profile: str) -> list[str]:
     try:
         win32_security.DeleteAppContainerProfile(profile)
     except OSError as error:
-        # It is no failure if the profile does not exist: a run may have died after it wrote its
-        # journal, and before it created the profile.
+        # A missing profile is not a failure, because a run may have died after it wrote its journal
+        # and before it created the profile.
         if win32.winerror(error) not in {*GONE, win32_security.ERROR_NOT_FOUND}:
             return [f"AppContainer profile {profile}: {error.strerror}"]
     return []

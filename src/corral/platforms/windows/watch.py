@@ -1,9 +1,9 @@
 """Watch one job until its first process has ended.
 
-Windows has no SIGTERM. A stop closes the target's input if corral owns that input, waits, and then
-kills the whole job. The job also ends when its first process ends, and when the supervisor ends,
-because the supervisor has the only handle of the job. The loop wakes up only for an event or a
-deadline.
+Windows has no SIGTERM. To stop a target, corral closes the target's input if corral writes it,
+waits, and then kills the whole job. The job also ends when its first process ends, and when the
+supervisor ends, because the supervisor has the only handle of the job. The loop wakes up only for
+an event or a deadline.
 
 Ctrl-C, Ctrl-Break and the closing of a console reach only corral, because the target does not share
 corral's console.
@@ -97,7 +97,9 @@ class Watch:
         )
 
     def stop(self, reason: contract.StopReason, number: int) -> None:
-        """Ask the target to stop. Kill it if the console closes, because Windows does not wait."""
+        """Ask the target to stop. Kill it at once if the console closes, because Windows then soon
+        ends corral too.
+        """
         if number == SIGHUP:
             self.child.kill()
         self.deadlines.stop(reason, number)
@@ -129,13 +131,13 @@ class Watch:
             for number in numbers:
                 self.stop("control", number)
             if not numbers:
-                self.child.kill()  # the caller has died
+                self.child.kill()  # the caller has ended
         return ready == 0
 
 
 class Signals:
-    """Console events as signal numbers. `fileno` returns an event that is set while numbers are
-    unread.
+    """Receives console events as signal numbers. `fileno` returns the handle of an event that is
+    set while there are unread numbers.
     """
 
     def __init__(self, numbers: Sequence[int]) -> None:
@@ -166,15 +168,15 @@ class Signals:
             self._waiting.append(number)
             abi.SetEvent(self._event.value)
         if number == SIGHUP:
-            # Windows ends the process when this returns, or after five seconds. So this does not
-            # return, and the main thread has that time.
+            # Windows ends corral when this handler returns, or after five seconds. So the handler
+            # never returns, to give the main thread these five seconds.
             threading.Event().wait()
         return True
 
 
 class Control:
-    """The caller's pipe. A thread reads it and sets an event, because Windows cannot wait for a
-    pipe.
+    """Receives bytes from the caller's pipe. A thread reads the pipe and sets an event, because
+    Windows cannot wait for a pipe.
     """
 
     def __init__(self, fd: int) -> None:
@@ -188,7 +190,7 @@ class Control:
         return self._event.value
 
     def read(self) -> bytes:
-        """Return the bytes since the last call, or no bytes if the caller has closed the pipe."""
+        """Return the bytes since the last call, or b"" if the caller has closed the pipe."""
         with self._lock:
             received, self._received = self._received, b""
             abi.ResetEvent(self._event.value)

@@ -25,7 +25,7 @@ replace generic rights when a list is set, so `allowed_rights` replaces them its
 """
 SPECIFIC = 0x01FFFFFF
 CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
-"""ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES: every AppContainer."""
+"""ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES. Every AppContainer has them."""
 OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 0x1, 0x2, 0x8, 0x10
 OWNER_RIGHTS = "S-1-3-4"
 READ_DATA = 0x1
@@ -60,8 +60,8 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a security descriptor. Raise Unusable if it has no access list. All users can use such
-    an object, and would lose this access if corral added a list.
+    """Parse a security descriptor. Raise Unusable if it is damaged or has no access list. All users
+    can use an object without a list, and would lose this access if corral added a list.
     """
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
@@ -95,7 +95,9 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. They never allow a root to be deleted or renamed."""
+    """Return the entries for one object. With `root`, they do not allow the object to be deleted or
+    renamed.
+    """
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
     if not directory:
@@ -107,8 +109,8 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with `ours` as the only entries of this SID, or None if nothing
-    changes.
+    """Return the descriptor with `ours` as the only entries of this SID, or None if it already has
+    exactly these.
     """
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
@@ -133,8 +135,8 @@ def has_entry(raw: bytes, sid: str) -> bool:
 def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> int:
     """Return the rights that a list gives to a subject with these SIDs ([MS-DTYP] 2.5.3.2).
 
-    For each right the first entry decides. The condition of an entry counts as true. With `below`,
-    entries that apply only to new objects in a directory count too.
+    For each right the first entry decides. The condition of a conditional entry counts as true.
+    With `below`, entries that apply only to new objects in a directory count too.
     """
     wanted = frozenset(map(parse_sid, sids))
     allowed = denied = 0
@@ -151,7 +153,7 @@ def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> i
 
 
 def is_readable(raw: bytes, sids: Collection[str]) -> bool:
-    """Return whether a subject with these SIDs may read the object. `raw` must name the owner."""
+    """Return whether a subject with these SIDs may read an object. `raw` must include its owner."""
     own = (OWNER_RIGHTS,) if owner_sid(raw) in sids else ()
     try:
         return bool(allowed_rights(raw, (*sids, *own)) & READ_DATA)

@@ -1,12 +1,12 @@
 """List, copy and remove trees of files.
 
 A plan contains a listing, and exactly the files of this listing are copied. If a file has changed
-since it was listed, the copy fails. A changed compiled module is left out instead, because Python
-may write one at any time. Alternate streams and access lists are not copied. A copy inherits the
-access list of the directory in which it is made.
+since it was listed, the copy fails. Only a changed compiled module is left out instead, because
+Python may write one at any time. Alternate streams and access lists are not copied. A copy inherits
+the access list of the directory in which it is made.
 
 A link to a file of the same tree is copied as a file, because installers add `python3.exe` as a
-link to `python.exe`. Any other link is refused.
+link to `python.exe`. If that file is missing or left out, so is the link. Other links are refused.
 
 `remove` handles everything that a target can create: names that Windows trims or interprets (`x.`,
 `nul`), read-only files, directories of any depth. It removes links, but not their targets.
@@ -50,17 +50,12 @@ class Changed(OSError):  # noqa: N818 - an OSError with its own cause
 
 @record
 class Listing:
-    """The relative names in a tree. If the tree is a single file, its name is "". `files` are
-    (name, size, time in ns).
-
-    `without` are the names that were left out. `links` are (name of a link, name of the file to
-    which it resolves); both names are in `files`.
-    """
+    """The content of a tree, by relative names. If the tree is a single file, its name is ""."""
 
     directories: tuple[str, ...]
-    files: tuple[tuple[str, int, int], ...]
-    without: tuple[str, ...] = ()
-    links: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, int, int], ...]  # (name, size, time in ns)
+    without: tuple[str, ...] = ()  # names that were left out
+    links: tuple[tuple[str, str], ...] = ()  # (link, file to which it resolves), both in `files`
 
     def describe(self) -> str:
         size = format_size(sum(size for _, size, _ in self.files))
@@ -110,8 +105,7 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # On Windows listing a directory also returns this information, so no file is opened
-            # here.
+            # This opens no file, because on Windows a directory's listing has this information.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)
@@ -142,7 +136,9 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree to which a link points. Open no path on another machine."""
+    """Return the name in this tree to which a link points, or raise Unsuitable. Open no path on
+    another machine.
+    """
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
         target = _read_link(path)
@@ -150,7 +146,7 @@ def _linked_name(source: str, path: str) -> str:
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     above, name = os.path.split(target)
     if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
-        # The link may contain another path of the same tree.
+        # The link may name this tree by another path.
         target = os.path.join(os.path.realpath(above), name)
     if not is_inside(target, source):
         raise Unsuitable(f"{shown} is a link that leads out of it")
@@ -186,7 +182,7 @@ def _leads_to_share(path: str) -> bool:
 
 
 def _find_first_link(path: str) -> str:
-    """Return the first part of a path that is a link; "" if none of the existing parts is one."""
+    """Return the shortest part of a path that is a link, or "" if no existing part is a link."""
     parts = [path]
     while (above := os.path.dirname(parts[-1])) != parts[-1]:
         parts.append(above)
@@ -202,8 +198,8 @@ def _find_first_link(path: str) -> str:
 def _follow(
     links: dict[str, str], files: Mapping[str, object], directories: frozenset[str]
 ) -> dict[str, str]:
-    """Return the file to which each link resolves. Leave out links to files that do not exist or
-    that are not in the listing.
+    """Return the file to which each link resolves. Leave out links to files that are missing or not
+    listed. Raise Unsuitable for a link to a directory.
     """
     known = {name.lower(): name for name in (*links, *files, *directories)}
     followed = {}

@@ -28,28 +28,28 @@ USES = win32_token.FILE_READ_DATA | win32_token.FILE_WRITE_DATA
 
 @record
 class Node:
-    """A file or directory of a tree. `name` is relative to the root; the root's own name is ""."""
+    """A file or directory of a tree."""
 
-    name: str
+    name: str  # relative to the root, whose own name is ""
     directory: bool
-    reparse: bool = False
-    links: int = 1
+    reparse: bool = False  # a link or a mount point
+    links: int = 1  # the number of names that a file has
 
 
 @record
 class Tree:
-    """A granted tree. `nodes` get entries in their access lists. `closed` names, and everything
-    below them, get no entry, because they are secrets, or because the target uses copies of them.
-    `foreign` names get no entry, because the user cannot change their access lists. `whole` is
-    false if the tree has more than MAX_ENTRIES objects. `readable` is false if only administrators
-    may read the root, because no target has an administrator's rights.
+    """The objects of a granted tree.
+
+    `closed` and `foreign` names, and everything below them, get no entry. A name is closed if it is
+    a secret, or if the target uses a copy of it. A name is foreign if the user cannot change its
+    access list.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[Node, ...]  # the objects that get entries in their access lists
     closed: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
-    whole: bool = True
-    readable: bool = True
+    whole: bool = True  # False if the tree has more than MAX_ENTRIES objects
+    readable: bool = True  # False if only administrators may read the root, because no target may
 
 
 Predicate = Callable[[str], bool]
@@ -61,7 +61,7 @@ def read_tree(
     is_closed: Predicate = lambda _name: False,
     is_foreign: Predicate = lambda _path: False,
 ) -> Tree:
-    """List a tree. `is_closed` gets relative names, `is_foreign` extended paths."""
+    """List a tree. `is_closed` is called with relative names, `is_foreign` with extended paths."""
     nodes: list[Node] = []
     closed: list[str] = []
     foreign: list[str] = []
@@ -162,7 +162,7 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
     """Yield every object in a root with its handle, parents first. Skip `closed` names.
 
     Each handle is closed when the next one is requested. A directory is listed only after the
-    caller has set its access list, so that objects which are created later inherit that list.
+    caller has set its access list, so that objects which are created after the listing inherit it.
     """
     with open_object(root) as top:
         base = _final_path(top.value)
@@ -191,8 +191,8 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle belongs to the object with these ids from `stat`. Python has a short
-    and a wide form of the ids.
+    """Return whether a handle belongs to the object with these ids from `stat`. Depending on its
+    version, Python returns a short or a wide form of the ids.
     """
     if win32_files.information(handle)[2] == (volume, file):
         return True
@@ -267,7 +267,7 @@ def is_secret(name: str, in_home: str = "") -> bool:
 
 
 def is_starting(name: str, in_home: str = "") -> bool:
-    """Return whether other programs run files of this name, so that no target may change them."""
+    """Return whether other programs run a file of this name, so that no target may change it."""
     lower = name.lower()
     if lower in _relative(STARTING_AT_HOME, in_home):
         return True
@@ -286,8 +286,8 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return those names of the profile that are in its directory `in_home`, relative to that
-    directory and in lower case.
+    """Return those of the names `at_home` that are in the directory `in_home` of the profile,
+    relative to that directory and in lower case.
     """
     if not in_home:
         return frozenset()

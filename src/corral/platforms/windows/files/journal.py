@@ -46,8 +46,8 @@ class Root:
 
 @record
 class Entry:
-    """The content of a file. `profile` is empty for kept grants, and for a run whose profile is
-    kept.
+    """The content of a journal file. `profile` is empty for kept grants, and for a run whose
+    profile is kept.
     """
 
     profile: str
@@ -55,8 +55,8 @@ class Entry:
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the text of a file: the name of the format, lines of JSON, and a digest of these
-    lines.
+    """Return the content of a journal file: the name of the format, lines of JSON, and a digest of
+    these lines.
     """
     lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
@@ -64,8 +64,8 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a file, or return None if it is not complete. Leave out the roots that lines after the
-    digest name, because the run no longer uses them.
+    """Parse a journal file, or return None if it is not complete. Lines after the digest name roots
+    that the run no longer uses, and these are left out.
     """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
@@ -84,7 +84,7 @@ def is_used(sid: str, entries: Iterable[Entry]) -> bool:
 
 
 class Journal:
-    """A file that this process has locked, for its own run or to clean up after a dead run."""
+    """A journal file that this process has locked, for its own run or to clean up a dead run."""
 
     def __init__(self, path: str, fd: int, entry: Entry | None) -> None:
         self.path = path
@@ -102,11 +102,11 @@ class Journal:
             self.append(b"- " + root.sid.encode() + b"\n")
 
     def others(self) -> list[Entry]:
-        """Return what the files of other live runs and of kept grants list."""
+        """Return the entries of other live runs and of kept grants."""
         return living(self.directory, without=self.path)
 
     def end(self) -> None:
-        """Remove the file when everything is undone or kept."""
+        """Remove the file. Everything that it lists has to be undone or kept before."""
         if self._fd >= 0:
             # Windows cannot delete an open file, so other processes may see an empty file for a
             # moment.
@@ -159,7 +159,7 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """Return the files of dead runs, locked so that only one process cleans up after each."""
+    """Return the journals of dead runs, locked so that only one process cleans up after each."""
     found = []
     for name in _names(directory):
         path = os.path.join(directory, name)
@@ -179,8 +179,8 @@ def keep(directory: str, root: Root) -> None:
     try:
         os.replace(f"{path}.{os.getpid()}", path)
     except PermissionError:
-        # Another process is reading a file of this name, so Windows does not replace the file.
-        # Nothing has to be done, because the existing file records the same wish.
+        # Another process is reading the existing file, so Windows does not replace it. The existing
+        # file records the same wish, so the new one is not needed.
         _unlink(f"{path}.{os.getpid()}")
 
 

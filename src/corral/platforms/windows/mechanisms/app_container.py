@@ -6,8 +6,8 @@ the capabilities of its policy. Both are read back from the suspended process be
 
 `explain` has texts for some errors. ACCESS_DENIED means that a policy of the machine forbids
 profiles, or that corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there
-are no AppContainers, so `explain` suggests WSL2. After ALREADY_EXISTS a kept profile is used again,
-and the profile of a single run is deleted and created again.
+are no AppContainers, so `explain` suggests WSL2. If a profile already exists, a kept one is used
+again, and that of a single run is deleted and created again.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
 Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
@@ -44,13 +44,13 @@ DENIED = "run corral outside of any sandbox, as a user who may create AppContain
 
 @record
 class Profile:
-    """`capabilities` are SIDs as text. `home` is the planned path of the profile's folder."""
+    """Creates the target's profile, and verifies the token of the target."""
 
     name = "app_container"
-    profile: str
-    capabilities: tuple[str, ...]
-    home: str
-    keep: bool = False
+    profile: str  # its name
+    capabilities: tuple[str, ...]  # SIDs as text
+    home: str  # the planned path of the profile's folder
+    keep: bool = False  # keep the profile after the run
     stage: model.Stage = "supervisor"
 
     @property
@@ -98,8 +98,8 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path of a profile's folder. They differ if AppData is redirected,
-    as it is for programs that a packaged client has started.
+    """The planned and the actual path of a profile's folder. They differ if Windows redirects
+    AppData, as it does for programs that a packaged client has started.
     """
 
     planned: str
@@ -111,7 +111,7 @@ class ProfileFolder:
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return the name of a run's profile. Windows allows at most 64 characters. The name is in
+    """Return the name of a run's profile, with at most 64 characters, as Windows requires. It is in
     lower case, like the name of the profile's folder.
     """
     return f"corral-{digest[:16]}-{run[:32]}".lower()

@@ -50,7 +50,9 @@ CAPABILITY = capability_sid("corral.desktop")
 
 @record
 class PrivateDesktop:
-    """`package` is the SID of the target's AppContainer, or "" for a restricted token."""
+    """Makes the target's desktop. `package` is the SID of its AppContainer, or "" for a restricted
+    token.
+    """
 
     name = "desktop"
     package: str = ""
@@ -78,7 +80,7 @@ class Desktop:
 
 
 def create(package: str) -> Desktop:
-    """Create a desktop, and check that Windows has made it as requested."""
+    """Create a desktop, and check that its name, labels and entries are as requested."""
     name = f"{PREFIX}{os.urandom(8).hex()}"
     owner = default_dacl(*own_sids())
     station = abi.open_window_station(OPENED, owner + LOW_LABEL)
@@ -118,8 +120,8 @@ def station_entry() -> bytes:
 
 
 def _check(desktop: Desktop) -> None:
-    """Raise OSError unless the desktop has its planned name, desktop and window station are
-    labelled Low, and the window station has the target's entry.
+    """Raise OSError unless all of this is true: the desktop has its planned name, both desktop and
+    window station are labelled Low, and the window station has the target's entry.
     """
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:

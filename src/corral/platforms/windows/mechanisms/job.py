@@ -23,8 +23,8 @@ JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
-# node and python start under these limits. They load USER32, so the limits on handles and global
-# atoms are missing, because USER32 needs both.
+# node and python start under these limits. They load USER32, which needs handles and global atoms,
+# so the limits on these two are left out.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD
@@ -46,8 +46,8 @@ SCHEDULING_CLASS = 5
 """The default scheduling class. The classes are 0 to 9."""
 TICKS_PER_MS = 10_000
 CONSOLE = 1
-"""The number of processes that a console adds. They count against the limit of a target with
-children.
+"""The number of processes that a console needs. They count against the limit of a target that may
+start processes, because only such a target has a console.
 """
 PAGE = 4096
 """Windows rounds memory limits down to whole pages."""
@@ -66,19 +66,18 @@ MESSAGES = {
 
 @record
 class Job:
-    """`cpu` is in millicores. `user_time` is in milliseconds of user mode. After that time Windows
-    ends the job, even if the supervisor does not run. With `priority` the target cannot change its
-    priority and scheduling class. `read_back` is False only if the limits of a job cannot be read
-    back on this host, but a probe saw that all processes end with the handle of their job.
-    """
+    """Creates the job with its limits, and verifies that the target is in it."""
 
     name = "job"
-    memory: int | None = None
-    cpu: int | None = None
+    memory: int | None = None  # bytes
+    cpu: int | None = None  # millicores
     processes: int | None = None
+    # Milliseconds of user mode. Then Windows ends the job, even if the supervisor does not run.
     user_time: int | None = None
-    priority: bool = False
+    priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0
+    # False only if this host cannot read the limits of a job back, but a probe saw that all
+    # processes end with the handle of their job.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 
@@ -125,7 +124,7 @@ def plan(policy: Policy, controls: Sequence[model.Held]) -> Job:
 
 
 class LimitedJob:
-    """A job whose limits are set."""
+    """A job with its limits. `port` receives the job's messages about reached limits."""
 
     def __init__(self, step: Job, handle: Handle, port: Handle) -> None:
         self.step = step
@@ -168,8 +167,8 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes and wait until they have ended, because until then they keep
-        directories open.
+        """Kill all processes, and wait at most END_SECONDS until they have ended, because until
+        then they keep directories open.
         """
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
@@ -236,5 +235,5 @@ def fields_to_read(step: Job) -> tuple[str, ...]:
 
 
 def cpu_rate(millicores: int, processors: int) -> int:
-    """Return the rate in 1/10000 of all processors. It is never 0, which Windows refuses."""
+    """Return the rate in 1/10000 of all processors. It is at least 1, because Windows refuses 0."""
     return max(1, min(WHOLE, millicores * WHOLE // (1000 * processors)))

@@ -1,8 +1,9 @@
 r"""Answer the questions of a minifilter driver from the policy, as a second layer.
 
-The driver intercepts every file and registry operation of a session's processes. It asks about
-changes (some versions also about reads). corral allows operations inside the grants, and denies all
-others and every message that it cannot parse. The driver denies an operation if the answer is late.
+The driver intercepts the file and registry operations of a target's processes. It asks about
+changes, and in some versions also about reads. corral allows operations inside the grants, and
+denies all others and every message that it cannot parse. The driver denies an operation if the
+answer is late.
 
 No wall depends on the driver. If there is none, or if another program uses its only connection, the
 run continues and reports that.
@@ -56,7 +57,7 @@ CHANGING_ACCESS = (
     | abi.GENERIC_ALL
     | abi.GENERIC_WRITE
 )
-"""Rights that let a program change a file. To open a file with one of them is not only a read."""
+"""Rights that let a program change a file. Opening a file with one of them needs a write grant."""
 ABSENCES = {
     ERROR_FILE_NOT_FOUND: "no driver listens",
     ERROR_ACCESS_DENIED: "the driver accepts only administrators",
@@ -67,8 +68,8 @@ ABSENCES = {
 
 @record
 class Checks:
-    r"""Decides from granted roots, which are written as the driver names them
-    (`\Device\HarddiskVolume3\...`), in upper case.
+    r"""Decides whether an operation is allowed. The granted roots are spelled as the driver spells
+    paths (`\Device\HarddiskVolume3\...`), but in upper case.
     """
 
     read: tuple[str, ...] = ()
@@ -94,8 +95,8 @@ class Checks:
 
 @record
 class Minifilter:
-    """`read` and `write` are the paths of the grants, the runtime and the private directory, with
-    drive letters.
+    """Registers the target with the driver. `read` and `write` are the paths of the grants, the
+    runtime and the private directory, with drive letters.
     """
 
     name = "minifilter"
@@ -109,7 +110,7 @@ class Minifilter:
         return "minifilter: changes outside the write grants are denied a second time"
 
     def apply(self, results: Results) -> None:
-        """Register the suspended process."""
+        """Register the suspended process with the driver."""
         checks = self.checks(query=abi.query_dos_device, windows=windows_directory())
         try:
             session = connect(checks)
@@ -123,7 +124,7 @@ class Minifilter:
 
     def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
         """Return the checks for the granted roots. They also allow reading the directory of
-        Windows, because every program has to.
+        Windows, because every program needs that.
         """
         return Checks(
             read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)
@@ -170,9 +171,7 @@ def _device_root(path: str, query: Callable[[str], str], *, follow: bool) -> str
 
 
 class Session:
-    """A connection to the driver with one session, and a thread that answers the driver's
-    questions.
-    """
+    """Answers the driver's questions about one target, in its own thread."""
 
     def __init__(self, port: abi.Port, checks: Checks) -> None:
         self.allowed = self.denied = self.malformed = 0

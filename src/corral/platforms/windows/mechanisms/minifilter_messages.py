@@ -47,18 +47,16 @@ FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""This is larger than any valid message of the driver, so that a message which is too long can be
-received and denied.
+"""The number of bytes to receive. It is larger than any valid message of the driver, so that a
+message which is too long can be received and denied.
 """
 
 
 @record
 class Identity:
-    """Fields of a message that its answer repeats: the filter manager's id, the type and the
-    request id.
-    """
+    """Fields of a message that its answer repeats."""
 
-    message: int
+    message: int  # the filter manager's id
     kind: int
     request: int
 
@@ -130,8 +128,8 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return the configuration. With it the driver denies every operation that corral does not
-    answer.
+    """Return the message that configures the driver. It makes the driver deny every operation about
+    which corral does not answer.
     """
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
@@ -142,8 +140,8 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. Raise MalformedError if it is invalid, with its identity if a denial can be
-    sent.
+    """Parse a message. Raise MalformedError if it is invalid. The error has the message's identity
+    if a denial can be sent.
     """
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("truncated header", _known(data))
@@ -187,7 +185,7 @@ def _message(kind: int, request: int, body: bytes) -> bytes:
 
 
 def _known(data: bytes) -> Identity | None:
-    """Return the identity of a truncated message, if its first header is complete."""
+    """Return the identity of a truncated message, or None if even its first header is truncated."""
     if len(data) < MESSAGE_HEADER.size:
         return None
     return Identity(message=MESSAGE_HEADER.unpack_from(data)[1], kind=CHECK_FILE, request=0)

@@ -1,9 +1,9 @@
 """Restrict a process from its creation on, with PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
-Probes decide which bits a run gets, by starting a process with them, because some older builds of
-Windows fail to start an AppContainer with any bit. Win32k system calls stay allowed, because a
-process that loads USER32 ends without them. node loads USER32, and so does OpenSSL, which Python's
-asyncio loads.
+A run gets only bits with which a probe could start a process, because some older builds of Windows
+fail to start an AppContainer with any bit. Win32k system calls stay allowed, because a process that
+loads USER32 ends without them. node loads USER32, and so does OpenSSL, which Python's asyncio
+loads.
 
 "No child processes" is not a mitigation bit but its own attribute (`CHILD_PROCESS_POLICY`).
 """
@@ -22,7 +22,9 @@ FIRST, SECOND = 1, 2
 
 @record
 class Mitigation:
-    """One bit of the attribute, and the policy in which GetProcessMitigationPolicy shows it."""
+    """One bit of the mitigation attribute. GetProcessMitigationPolicy shows it as `flags` in
+    `policy`.
+    """
 
     name: str
     bit: int
@@ -59,11 +61,11 @@ ORDER = (EXTENSION_POINTS, NO_REMOTE_IMAGES, NO_LOW_LABEL_IMAGES, STRICT_HANDLES
 
 @record
 class Mitigations:
-    """`bits` is the value of the attribute; `children` says whether processes may be started."""
+    """Sets process mitigations when the target is created, and verifies them."""
 
     name = "mitigations"
-    bits: int
-    children: bool
+    bits: int  # the value of PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY
+    children: bool  # whether the target may start processes
     stage: model.Stage = "clone"
 
     def describe(self) -> str:
@@ -87,7 +89,8 @@ class Mitigations:
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
         """Return (attribute, value, bytes of the value) for UpdateProcThreadAttribute.
 
-        An attribute without any bit is left out, because some builds of Windows refuse it.
+        The mitigation attribute is left out if it has no bits, because some builds of Windows
+        refuse the value 0.
         """
         found = []
         if self.bits:
@@ -113,7 +116,7 @@ class ProcessAttributes:
 
 
 def plan(bits: int, *, subprocess: bool) -> Mitigations:
-    """Plan the step. `bits` are those with which a runtime was seen to start."""
+    """Return the step. A probe has seen a runtime start with `bits`."""
     known = sum(item.bit for item in ORDER)
     if bits & ~known:
         raise ValueError(f"{bits:#x} has bits of unknown mitigations")

@@ -1,5 +1,4 @@
-"""Choose the network capabilities in an AppContainer's token, which decide what the target can
-reach.
+"""Choose the network capabilities in an AppContainer's token. They decide what the target reaches.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
 host's own loopback. The capabilities are coarse. `STOPS` and `LEAVES` describe what each level
@@ -51,7 +50,9 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
 
 @record
 class Network:
-    """`level` decides the capabilities. With `relay`, named hosts are reached through the relay."""
+    """Describes what the target can reach. `level` decides its capabilities. With `relay`, it
+    reaches the hosts of `network.allow` through the relay.
+    """
 
     name = "network_capabilities"
     level: policies.WindowsNetwork
@@ -77,7 +78,7 @@ class Network:
 
 
 def plan(policy: policies.Policy) -> Network:
-    """Plan the network. Raise PolicyError if capabilities and relay cannot enforce the policy."""
+    """Return the step. Raise PolicyError if capabilities and relay cannot enforce the policy."""
     if policy.listen:
         raise PolicyError(
             "network.listen is not available on Windows: a port inside an AppContainer cannot be "

@@ -1,16 +1,15 @@
-"""Grant paths with entries in access lists. The entries of a grant name a capability of this grant
-alone.
+"""Grant paths with entries in access lists, each for a capability that only this grant uses.
 
 Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has
-those of its policy. An AppContainer can use an object only if the access list allows it for the
-user and also for such a capability. Other programs have no such capability, so the entries give
-them nothing.
+those of its policy. An AppContainer can use an object only if the object's access list allows it
+both for the user and for a capability in the token. Other programs have no such capability, so the
+entries give them nothing.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
-or with too many entries. Some objects in a tree get less access than the grant. This is possible
-because corral sets the entries of each object itself. Secrets get no entry. Files that other
-programs run, and files with several names, can only be read. The directories above secrets and
-above such files cannot be renamed or deleted.
+or with too many entries. Some objects in a tree get less access than the grant: secrets get no
+entry, and files that other programs run, or that have several names, can only be read. This is
+possible because corral sets the entries of each object itself. The directories above secrets and
+above files that other programs run cannot be renamed or deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
@@ -60,8 +59,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The directories above such names are pinned, because a target that may rename a directory
-        # could put another directory in its place.
+        # The directories above names with less access are pinned, because a target that may rename
+        # a directory could put another directory in its place.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -77,21 +76,16 @@ class Exceptions:
 
 @record
 class Grants:
-    """`directory` is the journal's. `watched` paths do not exist; other programs would run them if
-    the target created them.
-
-    `exceptions` has an item for each root. `foreign` paths get no entry, because this user may not
-    change their access lists. `unreadable` roots can be read only by administrators.
-    """
+    """Sets the entries of all grants."""
 
     name = "path_grants"
     roots: tuple[Root, ...]
-    directory: str
-    exceptions: tuple[Exceptions, ...] = ()
-    foreign: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
+    directory: str  # the directory of the journals
+    exceptions: tuple[Exceptions, ...] = ()  # one for each root
+    foreign: tuple[str, ...] = ()  # without entry, because this user may not change the access list
+    unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
-    watched: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()  # missing paths that other programs would run if they existed
     stage: model.Stage = "supervisor"
 
     @property
@@ -129,8 +123,8 @@ class Grants:
 
 
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
-    """Return all granted trees by the path of their root. The store has copies of the paths in
-    `copied`.
+    """Return all granted trees by the path of their root. The target reads copies of the `copied`
+    paths, so installed packages in them stay closed. Raise PolicyError if a tree cannot be read.
     """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
@@ -196,8 +190,8 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 
 def _path_in_home(path: str, home: str) -> str:
-    """Return a path relative to the user's profile, or "" for the profile itself and for paths
-    outside.
+    """Return a path relative to the user's profile, or "" if it is the profile itself or is not in
+    the profile.
     """
     return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 
@@ -241,7 +235,9 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each file in a grant that would get less access than the grant."""
+    """Return a problem for each secret and each file that other programs run, because these would
+    get less access than the grant.
+    """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
     starting = [name for name in names if granted_tree.is_starting(name, in_home)]
@@ -255,9 +251,11 @@ def _shown(root: str, name: str) -> str:
 
 
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
-    """Set the entries of all objects in a root. If the entries are kept and the root has its entry,
-    only set those of objects that get less access than the grant. Such an object may be new, and
-    then it has inherited the entries of its directory.
+    """Set the entries of all objects in a root.
+
+    If an earlier run has kept its entries and the root still has its own, set only the entries of
+    objects that get less access than the grant. Such an object may be new, and then it has
+    inherited too much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False
@@ -278,4 +276,4 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
             if node.name in less.secret:
                 granted_tree.check_closed(path, handle.value)
     finally:
-        walk.close()  # close it now, because an error's traceback would keep its handles open
+        walk.close()  # an error's traceback would keep the handles of the walk open

@@ -31,8 +31,8 @@ from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
 """The desktop of an AppContainer if a private desktop does not work here. It has to be named,
-because otherwise a target gets the caller's desktop, and in a service that is not the user's
-desktop.
+because otherwise a target gets the caller's desktop. If the caller is a service, that is not the
+user's desktop.
 """
 
 
@@ -127,7 +127,7 @@ def create(plan: Plan, streams: Streams, results: Results) -> None:
 
 
 def started_program(plan: Plan) -> Program:
-    """Return the plan's program, or its copy in the store, which an AppContainer can read."""
+    """Return the copy of the program in the store, or the plan's program if there is no store."""
     copies = store.find(plan.steps)
     if copies is not None:
         inside = copies.path_inside(plan.program.cwd) or copies.program.cwd
@@ -137,7 +137,7 @@ def started_program(plan: Plan) -> Program:
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the plan's variables, with the paths of copies instead of those of copied files."""
+    """Return the plan's variables, in which the paths of copies replace those of copied files."""
     copies = store.find(plan.steps)
     if copies is None:
         return plan.environment
@@ -146,7 +146,7 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
     """Return the variables of the plan and of its steps. If the names of several variables differ
-    only in case, the last variable is used.
+    only in case, return only the last one.
     """
     extra = results.find(ExtraVariables)
     needed = () if results.find(Capabilities) is None else container_variables()
@@ -171,9 +171,11 @@ def _moved(path: str, results: Results) -> str:
 
 
 def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
-    """Return the flag for the target's console. A target with children gets a hidden console,
-    because otherwise each child that needs one would open a window. A target without children gets
-    no console, because a console needs a process, which the child process policy may forbid.
+    """Return the creation flag for the target's console.
+
+    A target that may start processes gets a hidden console, because otherwise each child that needs
+    a console would open a window. Other targets get no console, because a console needs a process,
+    which the child process policy may forbid.
     """
     policies = [one for one, _, _ in attributes]
     childless = win32_token.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY in policies

@@ -58,7 +58,7 @@ WRITE_RESTRICTED_CODE = "S-1-5-33"
 """Windows may add this to the restricting SIDs of a write-restricted token."""
 LOW = "S-1-16-4096"
 LOW_LABEL = "S:(ML;;NW;;;LW)"
-"""The label of an object that Low subjects may write to."""
+"""The label of an object that processes of Low integrity may write to."""
 
 
 @record
@@ -119,8 +119,8 @@ def powers(token: int) -> list[str]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that still give access to a target if corral is elevated. If it is not,
-    return no SIDs.
+    """Return the SIDs that still give a target access if corral is elevated, or none if corral is
+    not elevated.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
@@ -248,7 +248,7 @@ def default_dacl(user: str, logon: str) -> str:
 
 
 def probe(directory: str) -> Finding:
-    """Check that a restricted token prevents writing. `directory` is a directory of the user."""
+    """Check that a restricted token prevents writing in `directory`, which is the user's."""
     try:
         with create() as token:
             set_low(token.value)
@@ -260,7 +260,7 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Raise OSError unless the token cannot write a file but can read it (the control)."""
+    """Check that the token cannot write a file, but can read it (the control), or raise OSError."""
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:

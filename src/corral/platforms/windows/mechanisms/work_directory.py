@@ -1,9 +1,9 @@
-"""Make the private directory of a run that has no AppContainer. An AppContainer has its own
-directory.
+"""Make the private directory of a run without an AppContainer.
 
-The directory is created together with its access list, and removed at the end of the run. A target
-with a restricted token can write only objects that its logon may write and whose label is Low. So
-for such a target the directory gets an entry for the logon and a Low label.
+An AppContainer has its own directory. This directory is created together with its access list, and
+removed at the end of the run. A target with a restricted token can write only objects that its
+logon may write and whose label is Low. So for such a target the directory gets an entry for the
+logon and a Low label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 @record
 class WorkDirectory:
-    """`low` is true for a target with a restricted token of Low integrity."""
+    """Makes the private directory. `low` is true for a target with a restricted token of Low
+    integrity.
+    """
 
     name = "work_directory"
     path: str

@@ -113,7 +113,7 @@ print(*(ask(port) for port in sys.argv[1:]))
 
 
 def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
-    """Return the steps of a container in which a probe can read only the copied interpreter."""
+    """Return the steps of an AppContainer in which only the copied interpreter can be read."""
     home = os.path.expanduser("~")
     try:
         copies = store.plan_own_interpreter(home)
@@ -130,10 +130,10 @@ def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
 
 
 def try_desktop(plain: Job) -> str:
-    """Check that a process inside has its own desktop and no clipboard, or raise OSError.
+    """Check that a process in an AppContainer has its own desktop and no clipboard.
 
-    In session 0 corral itself may be in the window station that targets get, so there only the
-    desktop differs.
+    Raise OSError otherwise. In session 0 corral itself may be in the window station that targets
+    get, so there only the desktop differs.
     """
     outside = trial.observe(CLIPBOARD, (plain, Creation()), str(CLIPBOARD_TRIES))
     inside = trial.observe(CLIPBOARD, (*steps(), plain, Creation()), str(CLIPBOARD_TRIES // 5))
@@ -141,8 +141,8 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the control failed: {outside.last_line()}")
     if clipboard != "opened":
-        # TimeoutError is raised, because its finding is not cached, and Windows returns the same
-        # error while another program uses the clipboard.
+        # Another program may just be using the clipboard. TimeoutError makes the finding "unknown",
+        # so it is not cached.
         raise TimeoutError(0, "the control failed: the clipboard is perhaps in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
@@ -153,15 +153,15 @@ def try_desktop(plain: Job) -> str:
 
 def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
     """Return the window station, the desktop and the state of the clipboard that a trial has
-    printed.
+    printed, or empty texts if it printed anything else.
     """
     words = seen.output.split("|")
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
 
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
-    """Check that the user's files and the host's loopback can be used outside but not inside, or
-    raise OSError.
+    """Check that a process in an AppContainer cannot use the user's files or the host's loopback,
+    but a process outside can, or raise OSError.
     """
     if not desktop and abi.session_of(os.getpid()) == 0:
         raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")
@@ -170,7 +170,7 @@ def try_walls(plain: Job, *, desktop: bool) -> str:
         pass
     try:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)  # a client connects before its trial ends
+            listener.setblocking(False)  # a client has connected before its trial ends
             arguments = (secret, str(listener.getsockname()[1]))
             outside = trial.observe(ATTEMPTS, (plain, Creation()), *arguments)
             heard = _accept(listener)
@@ -203,8 +203,8 @@ def _accept(listener: socket.socket) -> bool:
 
 
 def try_nul(base: tuple[model.Step, ...]) -> str:
-    """Check that a program inside can open NUL, or raise OSError. Programs need NUL, but no wall
-    depends on it.
+    """Check that a program in an AppContainer can open NUL, or raise OSError. Programs need NUL,
+    but no wall depends on it.
     """
     seen = trial.observe(NUL, (*base, Creation()))
     if seen.output != "open":
@@ -214,8 +214,8 @@ def try_nul(base: tuple[model.Step, ...]) -> str:
 
 
 def try_relay(base: tuple[model.Step, ...]) -> str:
-    """Check that a program inside reaches a named port through the relay but no other port, or
-    raise OSError.
+    """Check that a program in an AppContainer reaches a named port through the relay, but no other
+    port, or raise OSError.
     """
     copies = store.find(base)
     with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:

@@ -1,7 +1,7 @@
-"""Probe what Windows enforces. Each probe runs in a disposable child and has a control.
+"""Probe what Windows enforces. Most probes try an act in a disposable process.
 
-A limit is proven only if it reads back, and if it stops an act that succeeds without it. That
-Windows accepts a limit proves nothing.
+A limit is proven only if it reads back, and if it stops an act that succeeds without the limit (the
+control). Windows may accept a limit without enforcing it.
 """
 
 from __future__ import annotations
@@ -128,9 +128,7 @@ class Machine:
         return self.find(capability).status == "proven"
 
     def job(self) -> Job:
-        """Return a job without limits. If this host can read settings of a job back, they are read
-        back.
-        """
+        """Return a job without limits. Its settings are read back if this host can do that."""
         return Job(read_back=self.has("job_read_back"))
 
     def container(self) -> tuple[model.Step, ...]:
@@ -163,8 +161,8 @@ def _app_container(machine: Machine) -> Finding:
 def _inside(
     capability: str, need: str, attempt: Callable[[Machine], str]
 ) -> Callable[[Machine], Finding]:
-    """Return a probe that runs in an AppContainer. Without the capability `need`, its finding is
-    "absent".
+    """Return a probe that runs in an AppContainer. Its finding is "absent" if this host does not
+    have the capability `need`.
     """
 
     def find(machine: Machine) -> Finding:
@@ -196,12 +194,12 @@ def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:
-    """Call `attempt`, and return a finding. `attempt` returns evidence, or raises an error with the
-    reason.
+    """Call `attempt`, and return a finding. `attempt` returns the evidence, or raises an error if
+    the capability is absent.
     """
     try:
         return Finding(capability=capability, status="proven", evidence=attempt())
-    except TimeoutError as error:  # perhaps the machine is only busy, so the result is unknown
+    except TimeoutError as error:  # the machine may just be busy, so the result is unknown
         return Finding(capability=capability, status="unknown", evidence=str(error.strerror))
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -237,7 +235,7 @@ def _kill_on_close(plain: Job) -> str:
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
                 raise OSError(0, "the control failed: a process did not wait")
-            running.child.abandon()  # the input of both stays open, so only the job can end them
+            running.child.abandon()  # both processes keep their input, so only the job ends them
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
                     raise OSError(0, "a process survived after its job's handle was closed")
@@ -278,9 +276,9 @@ def _cpu_rate(plain: Job) -> str:
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
-    """Return the CPU seconds that two busy processes have used when the second one ends.
+    """Return the CPU seconds that two busy processes have used when the second process ends.
 
-    The second one starts later and ends after a fixed CPU time, so no clock decides the result.
+    The second process starts later and ends after a fixed CPU time, so no clock decides the result.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:

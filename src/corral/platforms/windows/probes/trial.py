@@ -3,9 +3,9 @@
 A runtime that does not work in an AppContainer or under a mitigation dies before its first line,
 with an exit code that explains little. So a runtime is tried before its first run: it executes one
 line of code under the steps of the run. With an AppContainer the copy of the runtime in the store
-is tried, otherwise the program itself. After a success, a note records this build of Windows and
-these steps, and later runs need no trial. A runtime that does not start is refused, with an error
-that quotes its output.
+is tried, otherwise the program itself. After a success, a note records that the runtime starts
+under this build of Windows and these steps, and later runs need no trial. A runtime that does not
+start is refused, with an error that gives the cause or the last line of its output.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ NODE_WITH_CHILDREN = (
         "(error, output) => console.log(error ? error.message : output.trim()))"
     ),
 )
-"""The trial of a node that may start processes. It starts one, because the pipes between the two
-can fail in an AppContainer.
+"""The trial of a node that may start processes. It starts a second node, because the pipes between
+the two can fail in an AppContainer.
 """
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
@@ -90,8 +90,8 @@ class Outcome:
 
 
 class Trial:
-    """A running target. Its input, a pipe from `input`, stays open until `finish`. Its output
-    arrives at `output`.
+    """A running target with a pipe for its stdin, which stays open until `finish`, and a pipe for
+    its stdout.
 
     Its stderr is a separate file, because Python 3.13 and newer write a line to stderr at each
     start in an AppContainer: "Failed to find real location of ...".
@@ -147,8 +147,8 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code`. If the steps have a store, its copy of the interpreter runs the code,
-    otherwise `program` or corral's own interpreter.
+    """Start Python `code`. It runs in the store's copy of the interpreter if the steps have a
+    store, otherwise in `program` or in corral's own interpreter.
     """
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
@@ -196,7 +196,7 @@ def check_runtime_starts(plan: Plan) -> None:
 
 
 def _tried_program(plan: Plan) -> Program | None:
-    """Return the program to try. If no step restricts the program, return None."""
+    """Return the program to try, or None if no step restricts it."""
     if store := find(plan.steps):
         return store.program
     restricted = any(isinstance(step, RestrictedToken) for step in plan.steps)
@@ -246,8 +246,8 @@ def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
 
 
 def trial_plan(plan: Plan, line: tuple[str, ...]) -> Plan:
-    """Return a plan that runs another line of code in the target's private directory, without
-    grants.
+    """Return a plan that runs `line` instead of the target's arguments, in the target's private
+    directory and without grants.
     """
     home = next((step.home for step in plan.steps if isinstance(step, Profile)), "")
     changed: list[model.Step] = []

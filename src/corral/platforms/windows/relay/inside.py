@@ -57,7 +57,7 @@ def frame(kind: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Splits bytes into whole frames."""
+    """Splits bytes into whole frames. Raises ProtocolError for an invalid header."""
 
     def __init__(self) -> None:
         self._data = bytearray()
@@ -194,7 +194,9 @@ class Stream:
 
 
 class Mux:
-    """All streams of two pipes. `arrived` is called for each new stream, and must not block."""
+    """Carries many streams over two pipes. `arrived` is called with each stream that the other side
+    opens, and must not block.
+    """
 
     def __init__(
         self, reader: int, writer: int, *, arrived: Callable[[Stream], None] | None = None
@@ -217,7 +219,7 @@ class Mux:
                 view = view[os.write(self._writer, view) :]
 
     def open(self) -> Stream:
-        """Open a stream. While there are MAX_STREAMS streams, wait."""
+        """Open a stream. Wait while MAX_STREAMS streams are open."""
         self._free.acquire()
         with self._writing:
             # Stream numbers must arrive in ascending order.

@@ -1,6 +1,6 @@
-"""Give a target without any network capability access to named hosts: the relay's outer end.
+"""Connect a target without any network capability to named hosts: the relay's outer end.
 
-Without the capability the target reaches no network at all (`network_capabilities.py`). The relay
+Without a capability the target reaches no network at all (`network_capabilities.py`). The relay
 serves clients that use a proxy. Inside the container a small program, the shim (`inside.py`),
 listens on loopback, and `HTTP_PROXY` and `HTTPS_PROXY` name its port. The connections to the shim
 arrive here through one pair of pipes, which the shim has inherited. Each request is checked as on
@@ -28,11 +28,13 @@ from corral.platforms.windows.relay.inside import Stream
 MAX_HANDLERS = 2 * inside.MAX_STREAMS
 """There are more handlers than streams, because a closed stream's handler may still be sending."""
 CLOSE_SECONDS = 5.0
-"""The longest wait for the end of the pipe."""
+"""The longest wait in `close` for the end of the shim's pipe."""
 
 
 class Relay:
-    """Owns both descriptors. Only the relay's own threads block, and they end with the pipes."""
+    """Serves the connections that arrive through the shim's pipes, which it owns, in its own
+    threads. The threads end with the pipes.
+    """
 
     def __init__(self, reader: int, writer: int, out: Outbound) -> None:
         self.denials = out.denials
@@ -58,7 +60,7 @@ class Relay:
 
     def close(self) -> None:
         """Close the pipes. The shim must have ended, because otherwise the reading thread does not
-        end.
+        end and the pipes stay open.
         """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()

@@ -41,9 +41,10 @@ with a virus scanner.
 
 @record
 class NamedHosts:
-    """`python` is an interpreter that the container can read, and `environment` its variables. `ui`
-    and `bits` are the target's own restrictions, because the target can take over the shim.
+    """Starts the shim, through which the target reaches the hosts in `allow`.
 
+    `python` is an interpreter that the container can read, and `environment` its variables. `ui`
+    and `bits` are the target's own restrictions, because the target can take over the shim.
     `childless`, `memory` and `read_back` are turned off only if no probe saw that the host enforces
     them.
     """
@@ -118,8 +119,8 @@ def start(step: NamedHosts, target: Results) -> Shim:
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
-            # The results of the shim and of the target both release this object. Both processes
-            # exist by then, and only their creation needs it.
+            # Both the shim's and the target's results release this object. That is safe, because it
+            # is only needed to create the two processes.
             results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back
@@ -144,8 +145,8 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Check that the shim is in the container. Outside, it would have the user's rights, and a
-    target that takes it over could use them.
+    """Raise OSError unless the shim is in the target's container. Outside, the shim would have the
+    user's rights, and a target that takes it over could use them.
     """
     if results.find(Capabilities) is None:
         return

@@ -1,6 +1,6 @@
-"""Rewrite paths in copied files of Python: settings of virtual environments, and editable installs.
+"""Replace the paths of originals with those of their copies, in files of Python that name paths.
 
-In the copied files the paths of the copies replace those of the originals.
+These are the settings of virtual environments, and the files of editable installs.
 """
 
 import ntpath
@@ -15,7 +15,7 @@ SETTINGS = "pyvenv.cfg"
 
 
 def find(listing: Listing) -> tuple[str, ...]:
-    """Return the names of those files in a listing that contain paths of directories."""
+    """Return the names of the files in a listing whose text may contain paths to replace."""
     found = []
     for name, _, _ in listing.files:
         above, _, last = name.rpartition("\\")
@@ -30,8 +30,8 @@ def changed_texts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, new text) of those `names` whose text changes.
 
-    The file `settings` always gets `base` as its home, because its own text may name that directory
-    through a link, which is not replaced.
+    The file `settings` always gets `base` as its home, because its own text may name the home
+    through a link, and such a path would not be replaced.
     """
     found: list[tuple[str, str]] = []
     for name in names:

@@ -2,7 +2,7 @@ r"""Make Python's standard library work inside an AppContainer. `site` loads thi
 server.
 
 No wall depends on this module. A server that removes it only loses the repairs. The module imports
-only modules that Python has already loaded.
+only modules that are built in, or that Python has already loaded.
 
 - `os.mkdir(..., 0o700)`, and so `tempfile.mkdtemp`: since Python 3.12.4 and 3.11.10 an AppContainer
   cannot open a directory that it has made like this (python/cpython#134587).
@@ -52,7 +52,7 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return `call` of `_winapi`, changed so that a pipe's global name becomes a local one."""
+    """Return a `call` of `_winapi` in which a pipe's local name replaces a global one."""
 
     def called(name: str, *arguments: object) -> object:
         if name.lower().startswith(PIPES) and not name.upper().startswith(LOCAL_PIPES.upper()):

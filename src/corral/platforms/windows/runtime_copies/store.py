@@ -7,7 +7,8 @@ copy gets an entry for its own capability before files are copied into it, so th
 the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. A file
-beside the copy marks the copy as complete. The process that makes a copy owns a mutex until then.
+beside the copy, its mark, says that the copy is complete. A process owns a mutex while it makes a
+copy.
 Copied files keep their times, because otherwise every start would compile Python's modules again. A
 link to a file of the same tree is copied as a file. Other links are refused, because a copied link
 would point to a file outside the store. Also, node starts in an AppContainer only with
@@ -51,7 +52,9 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """`program` is the copy to start. `granted` paths are used in place, not copied."""
+    """Makes the copies that are still missing. `program` is the copy to start. Paths inside the
+    `granted` paths are not changed to paths of copies.
+    """
 
     name = "runtime_copies"
     trees: tuple[TreeCopy, ...]
@@ -60,7 +63,7 @@ class Store:
     stage: model.Stage = "supervisor"
 
     def path_inside(self, path: str) -> str:
-        """Return the path inside the sandbox of a file at `path` outside."""
+        """Return the path at which the target uses a file that is at `path` on the host."""
         return path_inside(path, self.trees, self.granted)
 
     @property
@@ -73,8 +76,8 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether the copied runtime has started in a trial, which then left a note beside
-        the copy.
+        """Return whether the copied runtime has started in a trial. Such a trial leaves a note
+        beside the copy.
         """
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
@@ -101,8 +104,8 @@ class Store:
 
 
 class OpenCopies:
-    """Keeps the marks of copies open. `collect` skips these copies, because Windows does not delete
-    open files.
+    """Keeps the marks of used copies open, so that `collect` does not remove the copies: Windows
+    does not delete open files.
     """
 
     def __init__(self) -> None:
@@ -141,9 +144,8 @@ def plan(
     """List every file that has to be copied, but copy nothing. Raise PolicyError if a file cannot
     be copied.
 
-    Granted paths are used in place, because the target cannot write to a copy. Paths that the
-    target may write to are not copied, because every change in them would require a new copy.
-    `without` are further relative names to leave out.
+    Paths with a write grant are left out, because the target cannot write to a copy, and every
+    change would require a new copy. `without` are further relative names to leave out.
     """
     written = [grant.path for grant in granted if grant.access == "write"]
     listings = _listings(program, written, without)
@@ -155,8 +157,8 @@ def plan(
     preloads = {source: _preload_texts(listing) for source, listing in listings.items()}
     copies = []
     for source, listing in listings.items():
-        # If files contain the paths of other copies, the key of their copy depends on the keys of
-        # all copies.
+        # Files of this tree may contain the paths of other copies. Then the key of its copy depends
+        # on the keys of all copies.
         beside = [*(every if pointing[source] else ()), *map(_digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
@@ -207,7 +209,7 @@ def plan_own_interpreter(home: str) -> Store:
 
 
 def without_projects(program: Program) -> Program:
-    """Return an interpreter, but without the projects that are installed in it as editable."""
+    """Return the interpreter without the projects that are installed in it as editable."""
     rows = zip(program.reads, program.why, program.seen, strict=True)
     reads, why, seen = zip(*(row for row in rows if is_inside(program.real, row[0])), strict=True)
     return replace(program, reads=reads, why=why, seen=seen)
@@ -235,8 +237,8 @@ def plan_copy(
 
 
 def settings_path(program: Program) -> str:
-    """Return the path of the settings of the program's virtual environment. If it has none, return
-    "".
+    """Return the path of the settings of the program's virtual environment, or "" if the program is
+    not in one.
     """
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
@@ -279,8 +281,8 @@ def program_inside(
 ) -> Program:
     """Return the program with the paths of copies in its arguments, except for granted paths.
 
-    The runtime is always the copy, because the files that it needs may not be granted. A read-only
-    script is the copy too, because its `node_modules` cannot be read in place.
+    The runtime is always a copy, because the files that it needs may not be granted. A script that
+    is only granted for reading is a copy too, because its `node_modules` cannot be read in place.
     """
     path = path_in_copies(program.path, copies)
     path = path_in_copies(program.real, copies) if path == program.path else path
@@ -332,8 +334,8 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of the mark of a complete copy. It is beside the copy, where no target can
-    read it.
+    """Return the path of the mark of a complete copy. The mark is beside the copy, where no target
+    can read it.
     """
     return tree.directory + MARK
 
@@ -358,7 +360,7 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the text of a copy's mark. All copies of the same tree have the same text, so that
+    """Return the text of a copy's mark. All copies of the same tree have the same text, by which
     `collect` finds older copies.
     """
     return "\n".join((tree.source, *tree.listing.without))
