@@ -111,7 +111,7 @@ TABLES: dict[System, tuple[str, tuple[Row, ...]]] = {
     "darwin": ("a Mac", MACOS),
     "windows": ("Windows", WINDOWS),
 }
-"""For each system, the words for such a machine, and the rows."""
+"""For each system, the words for a machine with this system, and the rows."""
 
 
 def format_basis(system: System, capability: str) -> str:

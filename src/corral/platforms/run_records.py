@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SEPARATOR = "\n"
 INSTALLER = "install-"
-"""Prefix of the records of processes that still install a package after their client has ended."""
+"""Prefix of the record of a process that still installs a package after its client has ended."""
 NAME_OF_STATE = ".server"
 """Suffix of the file beside a kept home directory. The file contains the server's command."""
 
@@ -185,8 +185,8 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of this user's records. Return none if the directory is a link, belongs to
-    another user, or is writable for one.
+    """Return the names of this user's records, or none if the directory is a link, belongs to
+    another user, or can be written by other users.
     """
     try:
         for path in (directories().cache, _directory()):

@@ -43,8 +43,8 @@ class Pipes:
 
     control: int  # signal numbers and requests to the watcher; at end of file corral has ended
     answers: int  # the watcher's answers
-    # The target writes a failed step, or EXECUTED just before exec. Then end of file means that
-    # exec succeeded. End of file without any data means that the target died before exec.
+    # The target writes a failed step, or EXECUTED just before exec. End of file after EXECUTED
+    # means that exec succeeded. End of file without data means that the target died before exec.
     exec_result: int
     end: int  # at end of file the whole tree has ended
     start: int = -1  # a byte lets the target execute

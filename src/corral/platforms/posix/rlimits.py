@@ -68,8 +68,8 @@ def set_limit(name: str, value: int) -> None:
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because Linux pipes a core dump to its handler even if
-    the limit is 0.
+    """Return the limits to set. CORE is 1, because with 0 Linux still pipes a core dump to its
+    handler.
     """
     values = [("CORE", 1)]
     if limits.memory is not None:

@@ -27,7 +27,7 @@ UMASK = 0o022
 
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
-    """Duplicate the three streams to 0 to 2. Return the new descriptors of the pipes."""
+    """Duplicate the three streams to descriptors 0, 1 and 2. Return duplicates of the pipes."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
@@ -65,7 +65,9 @@ def _open_descriptors() -> list[int]:
 
 
 def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
-    """Apply the target's steps, verify all steps, and wait for the byte on `start`."""
+    """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
+    EXECUTED. Exit if `start` is closed.
+    """
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")

@@ -129,7 +129,7 @@ def withdraw(root: Root) -> list[str]:
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
     """Remove the root's entries from one object. Return whether the object is a directory whose
-    content has to be cleared too. A `top` that is no longer the granted object is left alone.
+    content has to be cleared too. With `top`, another object than the granted one is left alone.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):

@@ -114,7 +114,7 @@ MAX_PORT = 65535
 
 @record
 class View:
-    """What the profile allows and denies the target. All paths are real paths, except `links`.
+    """What the profile allows and denies the target.
 
     If the target may not start processes, it can execute only `execute`. `needed` are the program's
     own files. `read`, `write` and `sockets` are the policy's grants. `links` are grants as the

@@ -7,8 +7,8 @@ user. At Low integrity the target cannot write objects with a higher label, such
 registry keys, processes and windows of ordinary programs, which are Medium.
 
 The token does not restrict reads or the network. The report says that these controls are absent. An
-AppContainer does not need this token, because it already has Low integrity, and Windows refuses to
-combine both.
+AppContainer gets no integrity level from corral, because it already has Low integrity, and Windows
+refuses to combine both.
 
 The probe tests the effect: a thread that impersonates the token must fail to write a file of the
 user, and must succeed in reading it.

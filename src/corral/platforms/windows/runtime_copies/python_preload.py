@@ -52,7 +52,7 @@ def repair_realpath(realpath: Function) -> Function:
 
 
 def repair_pipe_call(call: Function) -> Function:
-    """Return a `call` of `_winapi` in which a pipe's local name replaces a global one."""
+    """Return a function of `_winapi` that makes a pipe's global name local, then calls `call`."""
 
     def called(name: str, *arguments: object) -> object:
         if name.lower().startswith(PIPES) and not name.upper().startswith(LOCAL_PIPES.upper()):
