@@ -45,7 +45,9 @@ def apply(steps: Iterable[Step], stage: Stage, results: Results) -> None:
 
 
 def verify(steps: Iterable[Step], results: Results) -> None:
-    """Test every step's effect from inside the sandbox, just before the target starts."""
+    """Test every step's effect just before the target runs: from inside the sandbox, or on Windows
+    from outside, while the target is suspended.
+    """
     for step in steps:
         attempt(step, step.verify, results)
 
@@ -58,7 +60,7 @@ def attempt(step: Step, verb: Callable[[Results], None], results: Results) -> No
 
 
 def unverified(_step: object, _results: Results) -> None:
-    """Serve as `verify` of a step whose effect cannot be tested from inside the sandbox."""
+    """Serve as `verify` of a step whose effect is not tested before the target runs."""
 
 
 def parse_exec_result(raw: bytes) -> StepFailed | None:

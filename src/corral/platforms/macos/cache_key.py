@@ -24,8 +24,8 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Return whether corral itself is in a sandbox, because a second sandbox cannot be applied
-    there.
+    """Return whether corral itself is in a sandbox, as text, or "" if macOS does not report it.
+    A second sandbox cannot be applied in a sandbox.
     """
     try:
         return str(darwin_sandbox.confined(os.getpid()))

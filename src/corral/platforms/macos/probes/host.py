@@ -1,10 +1,9 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child.
 
 An act that must be denied has a control: without the mechanism it succeeds. Two test runs with the
-steps of a real run prove Seatbelt. The last step of the first run tries acts
-that must be denied. The second run starts a system program, because a profile under which nothing
-starts is useless. Each runtime has its own finding, so that one broken runtime does not prevent all
-runs.
+steps of a real run prove Seatbelt. The last step of the first run tries acts that must be denied.
+The second run starts a system program, because a profile under which nothing starts is useless.
+Each runtime has its own finding, so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
