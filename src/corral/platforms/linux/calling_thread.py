@@ -83,10 +83,10 @@ class CallingThread:
         return found
 
     def write(self, address: int, data: bytes) -> None:
-        """Write to the caller's memory, and then check that the call still waits.
+        """Write to the caller's memory. Raise ESRCH if the caller no longer waits.
 
-        The pid of a dead process may be reused. So the memory was the caller's only if the call
-        still waits afterwards.
+        The pid of a dead process may be reused. So the opened memory is the caller's only if the
+        call still waits after the memory was opened.
         """
         memory = self._open_memory(os.O_RDWR)
         try:

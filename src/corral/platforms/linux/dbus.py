@@ -119,7 +119,7 @@ def _end_of_type(signature: str, at: int, depth: int) -> int:
 
 
 def marshal(signature: str, values: Sequence[Value]) -> bytes:
-    """Encode values in little-endian order, as in a body. Raise ValueError for a wrong type."""
+    """Encode values as a little-endian message body. Raise ValueError for a wrong type."""
     out = bytearray()
     try:
         for kind, value in zip(split(signature), values, strict=True):
@@ -302,7 +302,7 @@ def _named(fields: Value) -> dict[str, Value]:
 
 
 class Bus:
-    """A connection. All its calls together must end within `timeout_seconds`."""
+    """A connection to a bus. All its calls together must end within `timeout_seconds`."""
 
     def __init__(self, path: str, timeout_seconds: float) -> None:
         import _socket  # importing `socket` would take longer than all calls together

@@ -45,7 +45,9 @@ class InitDescriptors:
 
 @record
 class Pipes:
-    """One side's ends of the pipes of `spawn`. Init also has `start`, which releases the target."""
+    """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
+    which releases the target.
+    """
 
     control: int
     status: int
@@ -105,7 +107,7 @@ def _is_full(disk: int) -> bool:
 
 
 def lock_down(pipes: Pipes, keep: Iterable[int]) -> int:
-    """Give up core dumps, streams, the environment and all other descriptors.
+    """Give up core dumps, streams, environment, and all descriptors except `pipes` and `keep`.
 
     Return a descriptor that becomes readable when a child has ended.
     """

@@ -25,7 +25,7 @@ POLLIN = 1
 
 
 def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServices:
-    """Open the services after the target has executed, when init has sent its sockets."""
+    """Open the services after the target's exec, when init has sent its sockets."""
     others: list[Service] = []
     if plan.listen:
         others.append(_publish_ports(results))
@@ -38,7 +38,7 @@ def open_services(plan: Plan, results: Results, denials: Denials) -> NetworkServ
 
 
 def open_broker(results: Results, denials: Denials) -> SocketBroker:
-    """Open the broker before the target executes, because the first call can come at once."""
+    """Open the broker before the target's exec, because the target may call it at once."""
     from corral.network.destinations import check_from_policy
     from corral.network.gateway import gateway
     from corral.platforms.linux.mechanisms.brokered_sockets import PreparedSockets

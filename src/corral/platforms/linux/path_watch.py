@@ -1,9 +1,9 @@
-"""Watch the paths that a target uses, without deciding anything.
+"""Record the paths that a target uses.
 
-Every watched call continues, and all walls still apply to it. Another thread of the target can
-change a path after corral has read it and before the kernel does. So a recorded path is only the
-target's claim. `corral learn` watches all calls with a path; other runs watch calls that create
-files.
+Every call with a path continues, and is restricted as without this module. Another thread of the
+target can change a path after corral has read it and before the kernel does. So a recorded path is
+only the target's claim. `corral learn` watches all calls with a path; other runs watch calls that
+create files.
 """
 
 from __future__ import annotations
@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
-"""The maximum number of characters of all paths together, because the target chooses the paths, and
-each can be long.
-"""
+"""Maximum length of all paths together. The target chooses the paths, and each can be long."""
 MAX_READ = 1000
-"""An ordinary run reads the paths of this many created files, and of no further ones."""
+"""The maximum number of created files whose paths an ordinary run reads."""
 AT_FDCWD = (1 << 32) - 100
 WORD = 0xFFFFFFFF
 O_ACCMODE, O_CREAT, O_TRUNC = 3, 0o100, 0o1000
@@ -49,11 +47,11 @@ CONTINUED = Decision(verdict="continue")
 
 
 class PathWatch:
-    """`seen` counts calls by (path, whether they write). `unreadable` counts calls whose path was
-    not read.
+    """Records for `corral learn` what the target uses.
 
-    `bound` is the first name that the target wanted to give its own Unix socket. `memory` is the
-    largest amount that a limit denied. `seconds` is the time that calls waited here. With
+    `seen` counts calls by (path, whether they write). `unreadable` counts calls whose path was not
+    read. `bound` is the first name that the target wanted to give its own Unix socket. `memory` is
+    the largest amount that a limit denied. `seconds` is the time that calls waited here. With
     `only_opens`, calls that only read metadata are not counted, because Landlock allows them.
     """
 
@@ -102,7 +100,7 @@ class PathWatch:
             self._count((os.path.normpath(os.path.join("/", path)), False))
 
     def _give_socket(self, kind: int) -> Decision:
-        """Give the target a socket that cannot be connected: one end of a pair.
+        """Give the target a Unix socket that cannot be connected: one end of a pair.
 
         The pair was made in the sandbox, because a socket made here would belong to the host's
         network.
@@ -150,7 +148,7 @@ class CreationWatch:
 
 
 def _read_unix_address(request: Notification) -> str | None:
-    """Return the path in a Unix socket's address, "" for an abstract one, None for others."""
+    """Return the path in a Unix address, "" for an abstract one, None for other families."""
     with denied_starts.Memory(request.pid) as memory:
         if memory.word(request.arguments[1]) & 0xFFFF != AF_UNIX:
             return None
@@ -174,7 +172,7 @@ def read_accesses(call: str, request: Notification) -> list[Access]:
 
 
 def read_denied_memory(request: Notification) -> int:
-    """Return the memory that a process would have with a denied request; 0 if it is allowed."""
+    """Return the data size that a request for memory would lead to if the limit denies it, or 0."""
     with open(f"/proc/{request.pid}/limits", encoding="ascii") as file:
         limit = next(line for line in file if line.startswith("Max data size")).split()[3]
     with open(f"/proc/{request.pid}/status", encoding="utf-8", errors="replace") as file:

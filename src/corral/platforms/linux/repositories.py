@@ -1,8 +1,8 @@
 """Find the directories, files and programs that a repository makes git, Mercurial or Jujutsu use.
 
-A program on the host uses these when the user types `git status`. The functions here find more than
-the programs would use, because a file that is read-only without need does less harm than a file
-that runs.
+The host's git uses them when the user types `git status`, so a target must not change them. The
+functions here find more than git would use, because a file that is read-only without need does less
+harm than a file that runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     Setting = tuple[str, str, str]
 
 POINTERS = ("", "commondir", "sharedpath", "repo", "repo/store/git_target")
-"""Files that name another directory: `.git` itself, and files of git, Mercurial and Jujutsu."""
+"""Files that contain the path of a directory to use: `.git` itself if it is a file, and files in a
+`.git`, `.hg` or `.jj`.
+"""
 SETTINGS = ("config", "config.worktree", "hgrc", "repo/config.toml")
 USER_SETTINGS = (".gitconfig", ".config/git/config", ".hgrc", ".config/hg/hgrc")
 SEPARATORS = str.maketrans(dict.fromkeys("\"':;,=!()[]{}&|<>`\\", " "))
@@ -32,17 +34,17 @@ MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
 MAX_INDEX_BYTES = 1 << 26
-"""The maximum number of bytes that are read of a repository's indexes, because a target could leave
-huge indexes to delay a start.
+"""Maximum number of bytes to read from a repository's indexes. A target could leave huge indexes to
+delay the next start.
 """
 MAX_INDEXES = 100
 MAX_PATH_BYTES = 4096
 GITLINK = b"\0\0\xe0\0"
-"""The mode of an index entry that is another repository."""
+"""The mode of an index entry for a nested repository, such as a submodule."""
 
 
 def find_directories(entry: str) -> list[str]:
-    """Return a `.git`, `.hg` or `.jj`, and every directory that its pointer files name."""
+    """Return `entry` (a `.git`, `.hg` or `.jj`) and every directory that its pointer files name."""
     found: dict[str, None] = {}
     pending = [entry]
     while pending and len(found) < MAX_FILES:
@@ -57,7 +59,7 @@ def find_directories(entry: str) -> list[str]:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
-                    # Keep this name too, because a link in the path could be replaced.
+                    # Keep the path with its links too, because a target could replace a link.
                     found[named] = None
                 pending.append(real)
     return list(found)
@@ -80,7 +82,11 @@ def find_run_files(git: str) -> Iterator[str]:
 def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
-    """Yield the files in `top` that settings name: the repository's own, and `shared` ones."""
+    """Yield the files that the repository's own and the `shared` settings name.
+
+    Relative paths are tried in `top`, the repository's working directory. Most of them are also
+    tried beside the file with the setting.
+    """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
     for file, key, value in (*read_settings(files, home), *shared):
@@ -97,7 +103,11 @@ def find_named(
 def _files_in_words(
     value: str, bases: tuple[str, ...], home: str, left: list[int]
 ) -> Iterator[str]:
-    """Yield the files that a setting names, also after `cd`, and after `$(...)/` or `$NAME/`."""
+    """Yield the files that the words of a setting name. A word may be `$(...)/FILE`, `$NAME/FILE`,
+    or a file in a directory that another word names (as after `cd DIRECTORY`).
+
+    At most `left[0]` words are read, and their number is subtracted from it.
+    """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)
     plain = [word.partition("/")[2] if word.startswith("$") else word for word in words]
@@ -129,7 +139,7 @@ def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
 
 
 def _gitlinks(data: bytes, hash_bytes: int) -> Iterator[str]:
-    """Yield the paths of gitlinks in an index (gitformat-index(5)), until it cannot be parsed."""
+    """Yield the paths of gitlinks in an index (gitformat-index(5)). Stop at an invalid entry."""
     version, path, at = int.from_bytes(data[4:8], "big"), b"", 12
     for _ in range(int.from_bytes(data[8:12], "big")):
         mode, flags = data[at + 24 : at + 28], at + 40 + hash_bytes
@@ -203,8 +213,8 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
         key, mark, value = rest.partition("=")
         if not mark:
             value = key  # Mercurial's `%include FILE`
-        # A `#` in quotes is part of the value; after the quotes it begins a comment. Yield the
-        # value both with and without the part after it.
+        # In quotes, `#` and `;` are part of the value; elsewhere they begin a comment. Quotes are
+        # not parsed, so yield the value both with and without the part from `#` or `;` on.
         for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
             if key.strip():
                 yield f"{section}.{key.strip().lower()}", one.strip().replace('"', "")
@@ -226,7 +236,7 @@ def _read(path: str) -> str:
 
 
 def _read_bytes(path: str, most: int) -> bytes:
-    """Return the start of a regular file, or b"" for others, such as a FIFO that a target left."""
+    """Return up to `most` bytes of a regular file, or b"" for another kind, such as a FIFO."""
     try:
         found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):

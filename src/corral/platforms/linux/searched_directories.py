@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
 )
-"""vfat is missing, because its root has no times. Network file systems and overlayfs are missing,
-because their files can change elsewhere: on a server, or in a lower directory.
+"""The file systems with reliable change times. vfat is missing, because its root has no times.
+Network file systems and overlayfs are missing, because their files can change elsewhere: on a
+server, or in a lower directory.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of a search. When one of them changes, the cache is discarded."""
@@ -43,7 +44,7 @@ MIN_DIRECTORIES = 50
 
 
 class SearchedDirectories:
-    """The cache for directories below `top` on its file system. Without `keep` it stays empty."""
+    """A cache of directories below `top`, on its file system. Without `keep` it stays empty."""
 
     def __init__(self, top: str, *, keep: bool) -> None:
         self._top = top
@@ -59,7 +60,7 @@ class SearchedDirectories:
         self._seen: os.stat_result | None = None
 
     def find(self, directory: str) -> list[str] | None:
-        """Return the subdirectories of an unchanged directory, or None if it may have changed."""
+        """Return a directory's cached subdirectories, or None if it is not cached or changed."""
         try:
             self._seen = seen = os.lstat(directory)
         except OSError:
@@ -72,12 +73,15 @@ class SearchedDirectories:
         return known[1].split("/") if known[1] else []
 
     def is_open(self) -> bool:
-        """Return whether the directory that was looked up last is this user's, who may list it."""
+        """Return whether this user owns the directory that `find` got last, and may list it."""
         seen = self._seen
         return seen is not None and seen.st_uid == self._user and seen.st_mode & 0o500 == 0o500
 
     def add(self, directory: str, names: list[str]) -> None:
-        """Cache the directory that was looked up last, and that has been listed since."""
+        """Cache the directory that `find` got last, with the subdirectories that were listed since.
+
+        Do nothing if the directory changed in the last seconds or may be encrypted.
+        """
         seen = self._seen
         if seen is None or seen.st_dev != self._device or seen.st_ctime_ns >= self._settled:
             return
@@ -114,7 +118,7 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # Another file system with the same device number has another id.
+        # A file system that gets the device number of an earlier one has another id.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

@@ -1,8 +1,8 @@
-"""Prepare a sandbox that waits for its command, with all walls applied and verified.
+"""Prepare a spare: a sandbox that waits for its command, with all steps applied and verified.
 
-The target's process waits inside the walls for its streams, arguments, environment and directory,
-and then executes. A spare is used once. It ends with its supervisor, and the supervisor ends with
-the caller.
+The target's process waits in the sandbox for its streams, arguments, environment and directory, and
+then executes the program. A spare is used once. It ends with its supervisor, and the supervisor
+ends with the caller.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ GONE = select.POLLHUP | select.POLLRDHUP
 
 
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
-    """Return the function that makes a spare for a plan. Return None if a step uses a resource of
-    the host, or needs the streams before the walls.
+    """Return a function that makes a spare for a plan, or None if the plan does not allow a spare.
+
+    It does not if a step uses a resource of the host, or if the streams are needed from the start:
+    for the MCP guard, or because there is no Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -46,11 +48,11 @@ def find_maker(plan: Plan) -> Callable[[], Spare] | None:
 
 
 class Spare:
-    """The supervisor's view of a waiting sandbox."""
+    """Controls a waiting sandbox from the supervisor."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        # Observed before the sources are opened, so that later changes are noticed.
+        # Observe the sources before they are opened, so that later changes are noticed.
         self._seen = _observe_sources(plan)
         self._mounts = b""
         self._request, inner = _socket.socketpair()
@@ -62,7 +64,9 @@ class Spare:
         os.close(null)
 
     def wait(self, channel: int) -> bool:
-        """Wait until the walls are up and a request has come. Return False if the spare failed."""
+        """Wait until the sandbox is ready and a request has come. Return False if the sandbox has
+        failed or the caller is gone.
+        """
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
@@ -85,7 +89,7 @@ class Spare:
                 return True
 
     def is_current(self) -> bool:
-        """Return whether the sandbox's sources and mounts are still the same.
+        """Return whether the sandbox's sources and mounts are the same as when it was made.
 
         The kernel detaches a mask when its path is removed on the host. A later file at that path
         may have the same inode, so the sandbox's own mounts are compared too.

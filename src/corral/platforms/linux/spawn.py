@@ -46,7 +46,7 @@ UMASK = 0o022
 
 
 class Child:
-    """The supervisor's view of one sandbox."""
+    """Controls one sandbox from the supervisor."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Child:
         notices: bool = False,
         killable: bool = False,
     ) -> None:
-        """`home` is the home's name in the private space. With `notices`, denied starts are
-        reported.
+        """Set up the control. `home` is the name of HOME's directory in the private space. With
+        `notices`, denied process starts are reported.
         """
         self.pid = pid
         self.pidfd = pidfd
@@ -90,7 +90,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Take the streams and the home of a command that came after the walls were up."""
+        """Take the streams and the home of the command that a waiting sandbox has received."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -115,7 +115,10 @@ class Child:
             pass
 
     def target(self) -> int:
-        """Return the target's pid on the host. Before it runs, the target is init's only child."""
+        """Return the target's pid on the host, or 0 if init has no child.
+
+        Call this before the target runs, because the target is then init's only child.
+        """
         self._target = self._target or self._find_target()
         return self._target
 
@@ -133,7 +136,9 @@ class Child:
             os.close(fd)
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """List the files in the private home, once no process can change them any more."""
+        """List the files in the private home, and return whether the list is complete. At this time
+        no process can change them any more.
+        """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
         if not name or (self._has_pid_namespace and not space):
@@ -236,8 +241,8 @@ class Child:
 
 
 def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """List the files below a directory and close its descriptor. Most directories are empty, and
-    need no import of `discarded_writes`.
+    """List the files below a directory and close its descriptor. Most homes are empty, and for them
+    `discarded_writes` is not imported.
     """
     try:
         with os.scandir(home) as entries:
@@ -257,7 +262,7 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. With `request` it waits inside its walls until `request` returns a plan."""
+    """Start the target. With `request`, the sandboxed target calls it for the plan to execute."""
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
     results.add(channel)
@@ -277,7 +282,9 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Without Landlock, replace streams that are files with pipes."""
+    """Without Landlock, replace streams that are files with pipes, because the target could reopen
+    a file with more rights. With Landlock, return None.
+    """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in mechanism for mechanism in held):
         return None
@@ -317,7 +324,7 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
-    """Return the deciders. `plan` is None if a PathWatch already watches all paths."""
+    """Return the deciders that report denials. `plan` is None if a PathWatch watches all paths."""
     from corral.platforms.linux.denied_starts import DeniedStarts
 
     starts = DeniedStarts(denials)
@@ -446,7 +453,7 @@ def _become_target(
         os.chdir(plan.program.cwd or "/")
         steps.apply(plan.steps, "target", results)
         steps.verify(plan.steps, results)
-        # This comes last, so that init can lock itself down meanwhile on another processor.
+        # Wait for init only now, so that it can lock itself down meanwhile on another processor.
         if os.read(start, 1) != b"\0":
             os._exit(1)  # init is gone
         if request is not None:

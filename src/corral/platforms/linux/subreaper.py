@@ -4,9 +4,10 @@ Reports call the subreaper "guardian".
 
 Every orphan of the target becomes a child of the subreaper, so the whole tree is below it. When the
 target ends or the supervisor dies, the subreaper kills the tree until it has no child left, dead or
-alive. Where Landlock scopes signals, only the subreaper and the tree are in its domain, so one call
-signals the whole tree and no other process, whatever the tree starts meanwhile. Elsewhere the
-subreaper walks the tree and signals each process. The target cannot signal or trace the subreaper
+alive. Where Landlock scopes signals, only the subreaper and the tree are in the same Landlock
+domain, so one call signals the whole tree and no other process, whatever the tree starts meanwhile.
+Elsewhere the subreaper walks the tree and signals each process. The target cannot signal or trace
+the subreaper
 (seccomp, Landlock). If another process kills the subreaper, the target dies too (PDEATHSIG, which
 the target may not clear). Other processes of the target then survive, unless they are in a cgroup.
 """
@@ -60,7 +61,7 @@ class Subreaper:
 
 @record
 class ParentDeathSignal:
-    """Makes the target die with its subreaper. The filter keeps the target from changing this."""
+    """Makes the target die with its subreaper. Seccomp keeps the target from changing this."""
 
     name = "parent_death_signal"
     stage: Stage = "target"
@@ -108,11 +109,11 @@ def _end(target: int, status_pipe: int, send: Send, status: int | None = None) -
 
 
 def _kill_tree(target: int, send: Send) -> int | None:
-    """Kill every process until none is left.
+    """Kill every process until none is left. Return the target's wait status if it was reaped here.
 
     A walk can miss a process that forks faster than the walk, and a process whose first thread has
-    ended looks dead. So the kernel is asked: if the subreaper has no child, dead or
-    alive, there is no descendant.
+    ended looks dead. So the loop ends only when waitpid finds no child, dead or alive, because then
+    there is no descendant.
     """
     status: int | None = None
     while True:
@@ -126,7 +127,7 @@ def _kill_tree(target: int, send: Send) -> int | None:
 
 
 def _send_scoped(number: int) -> bool:
-    """Signal every process of this domain but this one, before any of them can start another."""
+    """Signal every process of the Landlock domain except this one, before any of them can fork."""
     try:
         os.kill(-1, number)
     except OSError:
@@ -135,8 +136,8 @@ def _send_scoped(number: int) -> bool:
 
 
 def _send(number: int) -> bool:
-    """Signal the processes that a walk finds; return whether it found any. Before they are killed
-    they are stopped, so that none forks during the walk.
+    """Signal the descendants that a walk finds, and return whether it found any. Stop all of them
+    before killing the first, so that none forks meanwhile.
     """
     pids = usage.tree(os.getpid())
     for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):

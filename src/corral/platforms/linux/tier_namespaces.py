@@ -1,4 +1,4 @@
-"""Plan the tier with namespaces. `compose` has the steps in the order in which they are applied."""
+"""Plan the tier with namespaces. `compose` lists the steps in the order of their application."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 UNLIMITED_SPACE = 1 << 40
 STATE = "/state"
-"""The sandbox's path of the directory that is kept between runs (`state = true`), which is HOME."""
+"""HOME in the sandbox with `state = true`. This directory is kept between runs."""
 TEMPORARY = "/tmp"  # noqa: S108 - a path inside
 
 
@@ -210,8 +210,8 @@ def _state(policy: Policy, program: Program, layout: Layout) -> list[Step]:
 
 
 def _network(policy: Policy) -> list[Step]:
-    """Return the steps for the network: loopback alone, or loopback and a gateway that answers for
-    every address.
+    """Return the steps for the network: loopback with listeners for the gateway, or, without
+    `network.allow`, loopback with sockets that see denied connections.
     """
     if not policy.allow:
         return [loopback.Loopback(), outbound_listeners.DeniedNetwork()]
@@ -239,7 +239,7 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return the masks, and covers for the system's mounts below grants."""
+    """Return the masks of the layout and of covered mounts, without masks below these mounts."""
     covered = policy.covered
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)
@@ -318,7 +318,7 @@ def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
 
 
 def home(layout: Layout) -> str:
-    """Return HOME inside: the private space, or the directory that is kept between runs."""
+    """Return HOME in the sandbox: STATE if it is kept between runs, otherwise a private one."""
     return STATE if layout.state else layout.home
 
 

@@ -1,14 +1,17 @@
 """Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
-Init is the root of the tree and adopts every orphan, so all processes are below it. Memory is the
-sum of three parts: anonymous and shared memory of every process (also swapped, and with its huge
-pages and page tables), the private space, and open files in memory. If root measures, mapped files
-in memory count too. This sum is quick to read, but an upper bound, because a shared page counts
-once for each process. An exact measurement divides shared pages by their users. When a process
-ends, its CPU time is added to its parent's.
+Init is the root of the tree and adopts every orphan, so all processes are below it. When a process
+ends, its CPU time is added to its parent's. Memory is the sum of:
+
+- the anonymous and shared memory of every process, also if swapped, with huge pages and page tables
+- the private space
+- files in memory: open memfds, and, if root measures, mapped memfds and shared anonymous mappings
+
+A quick measurement is an upper bound, because a shared page counts once for each process. An exact
+measurement divides shared pages by the number of their users.
 
 A target chooses how much there is to read, so a `Budget` limits the work. Beyond the budget no more
-descriptors are read, and shared pages of files in memory count twice.
+descriptors and mappings are read, so a file in memory may be missed, or count twice.
 """
 
 from __future__ import annotations
@@ -32,12 +35,14 @@ CPU_FIELDS = slice(11, 15)
 FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors of this process, not of the tree. Counting them as zero would disable every limit."""
+"""Errors of corral itself, not of a measured process. Counting the usage as zero then would disable
+every limit.
+"""
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
 OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
-"""Rows of a status that smaps_rollup does not have. They have to count, because a target that reads
-one byte of every 2 MiB of a mapping uses memory only for page tables.
+"""Rows of /proc/PID/status that are missing from smaps_rollup. They must count: a target that reads
+one byte in every 2 MiB of a mapping uses memory only for page tables.
 """
 RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmSwap:", *OF_PROCESS)
 PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
@@ -147,12 +152,12 @@ def tree(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of all threads. A child belongs to the thread that forked it.
+    """Return a process's children. The kernel lists each child at the thread that forked it.
 
-    When that thread ends, the kernel gives its children to the process's first living thread. So
-    after all lists have been read, those up to the first living thread are read again. To read all
-    of them again would not do: a target with many threads, of which some always end, could make
-    one walk last for minutes.
+    When a thread ends, its children move to the process's first living thread. So after all lists
+    have been read, the lists up to the first living thread are read again. The others are not,
+    because a target with many threads, of which some always end, could make one walk last for
+    minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -203,7 +208,7 @@ def _stat(pid: int) -> list[int]:
 
 
 def _threads(pid: int) -> list[int]:
-    """Return the threads of a process, beginning with the first."""
+    """Return the ids of a process's threads, its first (main) thread at the front."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda thread: thread != pid)
     except OSError as error:
@@ -232,7 +237,7 @@ def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
     """Return a process's memory with each shared page divided by the number of its users. Leave out
-    mappings of files that are counted as a whole.
+    mappings of files that are counted as a whole. If smaps cannot be read, return `_resident`.
     """
     for thread in _threads(pid):
         try:
@@ -248,14 +253,16 @@ def _proportional(
 
 
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
-    """Return the sum of the named rows, in bytes."""
+    """Return the sum of the rows with these names, converted from kilobytes to bytes."""
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
 
 def counted_elsewhere(
     lines: Iterable[bytes], memfds: Container[Inode], device: int, *, segments: bool = False
 ) -> int:
-    """Return the bytes of files in memory in a process's smaps, which count as files already."""
+    """Return how many bytes in a process's smaps belong to files in memory, because these bytes are
+    already counted as files.
+    """
     found = 0
     mapped = False
     for line in lines:
@@ -272,7 +279,9 @@ def counted_elsewhere(
 
 
 def _is_segment(head: bytes) -> bool:
-    """Compare only the start of the name, because the target chooses the end of a memfd's name."""
+    """Return whether a mapping is a System V segment. Compare only the start of its name, because
+    the target chooses the end of a memfd's name.
+    """
     return head.split(None, 5)[-1].startswith(b"/SYSV")
 
 
@@ -324,7 +333,7 @@ def _memfd(path: str) -> dict[Inode, int]:
 
 
 def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the files in memory that a process has mapped, even if not used. This needs root."""
+    """Return the size of each file in memory that a process has mapped, or {} without root."""
     found: dict[Inode, int] = {}
     if os.geteuid():
         return found
@@ -340,14 +349,14 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
                         found[seen.st_dev, seen.st_ino] = seen.st_blocks * 512
         except OSError as error:
             _check_readable(error)
-            continue  # unmapped meanwhile, or this root lacks the capability
+            continue  # the mapping is gone, or this root may not read map_files
         if listed:
             break  # all threads have the same memory, but one that has exited lists none
     return found
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, bytes) of the tmpfs that contains /tmp, HOME and /dev/shm."""
+    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0) without one."""
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"
         try:

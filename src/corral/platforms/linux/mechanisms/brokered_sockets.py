@@ -39,7 +39,9 @@ class PreparedSockets:
 
 @record
 class BrokeredSockets:
-    """`unix` has (path as written, path, device, inode) of granted sockets. `uid` and `gid` are the
+    """Prepares the sockets, and has the settings of the broker.
+
+    `unix` has (path as written, path, device, inode) of granted sockets. `uid` and `gid` are the
     target's ids. With `same_file` the target's own sockets are connected; otherwise they are
     replaced.
     """

@@ -2,8 +2,8 @@
 
 The leaf `corral/<id>` is made in a subtree that this user may write to. The leaf is beside the
 processes that are already there, because a cgroup with its own processes cannot enable controllers
-for its children. Every value is read back. Init is moved while it waits for its id maps, so the
-target is in the leaf before its first instruction.
+for its children. Every value is read back. Init is moved into the leaf while it waits for its id
+maps, so the target is in the leaf before its first instruction.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ _found: list[Base | None] = []
 
 def _find() -> Base | None:
     """Return the base with the most controllers. The candidates are this process's own cgroup, the
-    one above it, and for root also the top of the hierarchy.
+    one above it, the cgroup of systemd, and for root also the top of the hierarchy.
     """
     mounted = mount()
     if mounted is None:
@@ -157,7 +157,9 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd if it has more controllers than `best`."""
+    """Return the cgroup of this user's systemd if it has more controllers than `best`, and if
+    systemd can be called.
+    """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
     offered = _words(f"{path}/cgroup.controllers")
@@ -325,7 +327,7 @@ def _check_cgroup(fd: int, path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a leaf whose processes are dead. Try again while the kernel reports it as busy."""
+    """Kill the processes of a leaf and remove it. Try again while the kernel reports it as busy."""
     head, _, name = path.rpartition("/")
     try:
         above = _open_cgroup(head)
@@ -350,7 +352,7 @@ def _remove_when_free(name: str, above: int) -> bool:
             return True
         except OSError as error:
             if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                return False  # a later sweep removes it
+                return False  # a later run removes it as a leftover
             time.sleep(0.001)
 
 

@@ -30,9 +30,9 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """`binds` has (bind, owner's uid on disk, gid) of each mount. In the mounts these files belong
-    to `uid` and `gid`, which are ids of the host.
+    """Makes a mount for each bind, in which the owner's files belong to `uid` and `gid`.
 
+    `binds` has (bind, owner's uid on disk, owner's gid). All ids are ids of the host.
     `state` is the directory that corral keeps for the target. If it cannot be idmapped, corral
     changes its owner to the target's id.
     """

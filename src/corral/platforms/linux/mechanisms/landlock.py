@@ -51,9 +51,10 @@ TCP_RIGHTS = 0b11  # ABI 4: bind and connect
 
 @record
 class Landlock:
-    """The target may read and execute everything below `read`, and also change it below `write`.
+    """Restricts files: the target may read and execute everything below `read`, and also change it
+    below `write`.
 
-    `private` is writable too. Only there sockets can be made, because a socket in `write` could
+    `private` is writable too. Sockets can be made only there, because a socket in `write` could
     deceive a program of the host. The same rule applies to devices, but seccomp denies them
     everywhere. A directory cannot be moved from `write` into `private`, because the kernel refuses
     moves that add rights.
@@ -115,8 +116,8 @@ class Landlock:
             os.close(ruleset)
 
     def verify(self, _results: Results) -> None:
-        """Check that the host's root directory can no longer be listed. A private root is in
-        `read`.
+        """Check that the host's root directory can no longer be listed. A sandbox with a private
+        root has "/" in `read`, and is not checked.
         """
         if "/" in self.read:
             return

@@ -1,4 +1,4 @@
-"""Set up the empty network: a new network namespace has only a loopback device, which is down."""
+"""Bring up loopback, which is the only device of a new network namespace."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ user grants by name is not masked.
 `package.json`, `Makefile` and sources are not protected, because they run only when the user starts
 them, and a coding server has to change them.
 
-Masks are not a wall: `replaced_files` says why. A path that does not exist cannot be covered
-without leaving something behind, so it is reported if it exists after the run. The search does not
+A mask does not always last: `replaced_files` says why. A path that does not exist cannot be covered
+without leaving a file behind, so it is reported if it exists after the run. The search does not
 find hard links to a secret, and skips `node_modules` and `site-packages`.
 """
 
@@ -61,8 +61,9 @@ paths.
 @record
 class Found:
     """The result of a search. `masks` are ordered from the outermost. `absent` are paths that would
-    be covered if they existed, and that the target can create. `named` are repositories that the
-    target may write to.
+    be covered if they existed, and that the target can create. `named` are repositories, and files
+    that they run, which are or contain a write grant. `unsearched` are paths that the search had to
+    skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -133,7 +134,9 @@ class _Search:
                     self.consider(base + name[len(below) :], kind)
 
     def look_up(self, grant: Grant) -> None:
-        """Consider the known files and directories that have a fixed path in a grant."""
+        """Consider the known files and directories that have a fixed path in a grant. Refuse a
+        write grant that this user may not list.
+        """
         if grant.access == "write" and not _is_open(grant.path):
             from corral.policy.path_grants import OTHER_USER
 
@@ -159,7 +162,9 @@ class _Search:
                     self.repository(f"{path}/{name}", path)
 
     def walk(self, top: str, *, writable: bool) -> None:
-        """Search a grant level by level, because a huge inner tree can use up the budget."""
+        """Search a grant level by level, so that the upper levels are searched even if a huge inner
+        tree uses up the budget.
+        """
         searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
         while level and (writable or depth < MAX_READ_DEPTH):
@@ -210,7 +215,7 @@ class _Search:
             self.project(directory)
 
     def _scan(self, directory: str, below: list[str]) -> set[str]:
-        """Collect the subdirectories in `below`, and cover `.env` files.
+        """Append the subdirectories to `below`, and cover `.env` files.
 
         Return the names of `.env` files and repositories, and "" if some names could not be read.
         """
@@ -308,8 +313,10 @@ class _Search:
         return False
 
     def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
-        """Cover a path. A link is bound onto itself, so that it stays a link. The file that it
-        points to is masked.
+        """Cover a path if it exists. If it does not, record it if the target can create it.
+
+        A link is bound onto itself, so that it stays a link. The file that it points to is masked.
+        With `told` False, a missing path is not recorded.
         """
         if not os.path.lexists(path):
             if told and self._layer_above(path) == "write":

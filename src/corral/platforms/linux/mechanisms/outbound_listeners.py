@@ -38,9 +38,9 @@ DNS_PORT = 53
 LOCALHOST = bytes((127, 0, 0, 1))
 ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
 RST = 4
-# Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The kernel
-# answers a refused connection with a reset with sequence number 0, unlike resets of open
-# connections. Only IPv4 raw sockets see the IP header.
+# Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The filters
+# accept resets with sequence number 0. The kernel answers a refused connection with such a reset,
+# but does not reset an open connection with one. Only IPv4 raw sockets see the IP header.
 REFUSED = {
     sockets.AF_INET: (
         (0xB1, 0, 0, 0),  # x: the length of the IP header
@@ -81,7 +81,7 @@ def families() -> list[int]:
 class NetworkSockets:
     """The sockets of a run, in the order in which init sends them.
 
-    A run without network has only those for lookups, and those that see resets.
+    A run without network has only the sockets for lookups, and those that see resets.
     """
 
     dns_udp: int
@@ -102,7 +102,9 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Answers name lookups and sees refused connections if nothing is allowed, to report both."""
+    """Makes the sockets for a run without network. With them the supervisor answers lookups, and
+    sees refused connections, to report both.
+    """
 
     name = "denied_network"
     stage: Stage = "init"
@@ -117,7 +119,7 @@ class DeniedNetwork:
 
 @record
 class OutboundListeners:
-    """Listens on these ports of every address, and for DNS on port 53 of loopback."""
+    """Listens on `ports` of every address, and for DNS on port 53 of loopback."""
 
     name = "outbound_listeners"
     ports: tuple[int, ...]

@@ -33,7 +33,7 @@ BACKLOG = 128
 
 @record
 class HostSockets:
-    """{port: a listening socket on the host's loopback}, until a service takes it over."""
+    """{port: a listening socket on the host}, until a service takes it over."""
 
     fds: dict[int, int]
 

@@ -50,10 +50,11 @@ into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
 
 @record
 class Bind:
-    """`device` and `inode` are those that the policy saw; 0 means that the path is the system's.
+    """A path of the host to mount in the sandbox.
 
-    With `covers`, masks cover the mounts below the path. So these mounts are not cloned if that is
-    impossible.
+    `device` and `inode` identify the file that the policy saw; 0 means a path of the system, which
+    is not compared. With `covers`, masks cover the mounts below the path, so an idmapped mount
+    leaves them out.
     """
 
     source: str
@@ -66,8 +67,9 @@ class Bind:
 
 @record
 class Mask:
-    """`hide` shows an empty, read-only file or directory instead; `protect` makes a path read-only.
+    """A path in a grant to hide or protect.
 
+    `hide` shows an empty, read-only file or directory instead; `protect` makes the path read-only.
     A bind below a mask is mounted after it, and so is visible. The role is `repository` for a
     version-control directory, and `named` for a file in one that the user grants by name.
     """
@@ -125,8 +127,9 @@ class Sources:
 
 @record
 class View:
-    """`private` directories share one tmpfs of `size` bytes, which is their common disk limit.
+    """Builds the private root and enters it.
 
+    `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
     `anchors` are directories in a write grant that contain a bind or a mask. They are bound onto
     themselves, so that the target cannot rename them. Otherwise the host would later find another
     directory under that name.
@@ -315,8 +318,8 @@ class _NewRoot:
         return f".space/{self.made}"
 
     def _make_empty(self, *, directory: bool) -> int:
-        """Make an empty file or directory in the private space, out of reach after `enter`. It
-        keeps its name there, because an unlinked file cannot be attached (ENOENT).
+        """Make an empty file or directory in the private space, where the target cannot reach it.
+        It keeps its name there, because an unlinked file cannot be attached (ENOENT).
         """
         name = self._next_name()
         if directory:

@@ -30,13 +30,15 @@ if TYPE_CHECKING:
 
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
-"""Errors if an outer filter has a listener, or forbids one as corral's own filter does."""
+"""Errors that mean that an outer filter has a listener (EBUSY), or forbids one (EPERM), as corral's
+own filter does.
+"""
 TIOCSTI = 0x5412
 
 
 @record
 class ExecCookie:
-    """The value that execve must have in its last three registers. The kernel ignores these."""
+    """The value that execve must have in its last three registers, which the kernel ignores."""
 
     words: Cookie
 
@@ -76,8 +78,9 @@ class Seccomp:
             abi.seccomp_set_filter(target_filter(replace(self, notices=False), cookie))
 
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
-        """Load the filter with a listener. Return False if an outer filter makes that impossible:
-        the filter then denies starts itself, and they are not reported. Raise for any other error.
+        """Load the filter with a listener. Raise OSError if that fails. But return False if only an
+        outer filter prevents it and the listener is not required: then the filter itself denies
+        starts, and they are not reported.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -162,7 +165,7 @@ def load_filters(steps: Iterable[Step]) -> None:
 
 
 def warm_up(machine: str) -> None:
-    """Load what most runs need, in the process that is forked for each of them."""
+    """Load the filters that most runs need, in the process that is forked for each run."""
     default = Seccomp(machine=machine, subprocess=False, unix_sockets=False, notices=True)
     load_filters((default, replace(default, subprocess=True, notices=False)))
 
@@ -237,7 +240,9 @@ def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
 
 
 def is_filtered() -> bool:
-    """Try TIOCSTI on an invalid descriptor. The kernel answers EBADF, the filter EPERM."""
+    """Return whether a filter denies TIOCSTI. Without a filter, the kernel answers EBADF, because
+    the descriptor is invalid.
+    """
     try:
         abi.syscall("ioctl", -1, TIOCSTI, 0)
     except OSError as error:

@@ -85,7 +85,7 @@ class Backwards:
         return label
 
     def near(self, label: int) -> int:
-        """Return a label within reach of a conditional jump: this one, or one that jumps to it.
+        """Return a label within reach of a conditional jump: `label`, or one with the same effect.
 
         The limit is below 255, because making two targets near can add instructions.
         """
@@ -164,7 +164,9 @@ def _choice(out: Backwards, choice: Choice) -> int:
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
-    """Return (first number, rule) in order from 0. Neighbours with the same rule form one range."""
+    """Divide all syscall numbers into ranges with the same rule. Return (first number, rule) of
+    each range, from 0 upwards. Numbers without a rule get `unknown`.
+    """
     ranges: list[tuple[int, Rule]] = []
     expected = 0
     last: Rule | None = None
@@ -201,7 +203,9 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Return the program. It kills foreign architectures and numbers from `number_limit` on."""
+    """Return the program. It kills a process that makes a call of another architecture, or with a
+    number from `number_limit` on.
+    """
     out = Backwards()
     ranges = _ranges(rules, unknown)
     labels = {rule: 0 for _, rule in ranges if not isinstance(rule, int)}

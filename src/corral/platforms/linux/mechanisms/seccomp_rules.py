@@ -1,10 +1,10 @@
 """List the target's syscall rules as data, from which `seccomp_compiler` makes a filter.
 
-The filter denies calls that reach past the walls, and allows the rest, because servers are whole
-programs. Numbers newer than the table fail with ENOSYS, as on an older kernel. A filter sees only
-registers, so it cannot check memory behind a pointer (clone3's flags, paths). If the kernel
-truncates an argument to 32 bits, the rule compares only these bits. Otherwise junk in the high word
-would get past the rule.
+The filter denies calls that reach out of the sandbox, and allows the rest, because servers are
+ordinary programs, which need most calls. Numbers newer than the table fail with ENOSYS, as on an
+older kernel. A filter sees only registers, so it cannot check memory behind a pointer (clone3's
+flags, paths). If the kernel truncates an argument to 32 bits, the rule compares only these bits.
+Otherwise junk in the high word would get past the rule.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.platforms.linux.mechanisms.seccomp_compiler import Alternative, Condition, Rule
 
-# Linux's numbers are written out, because the system that plans may be another one, for which
-# `errno` has other numbers.
+# Linux's numbers are written out, because a plan may be made on another system, whose `errno`
+# module has other numbers.
 DENY = errno_action(1)  # EPERM
 ABSENT = errno_action(38)  # ENOSYS
 NO_PROTOCOL = errno_action(93)  # EPROTONOSUPPORT
@@ -96,8 +96,9 @@ CLONE_THREAD = 0x10000
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
-# Docker's list: PER_LINUX, PER_LINUX32, UNAME26, both, and the query of the current one. Flags that
-# turn off address randomization or make readable pages executable are missing.
+# Docker's list: PER_LINUX and PER_LINUX32, each also with UNAME26, and the query of the current
+# personality. Flags that turn off address randomization or make readable pages executable are
+# missing.
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
@@ -164,8 +165,9 @@ SOCKET_OPTIONS = {
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
 # These options are accepted without effect. Resolvers give up without RECVERR, MTU_DISCOVER and
-# PKTINFO, and the target's datagram sockets are not internet sockets. With LINGER, the process that
-# closes a socket last waits. The target could make the supervisor wait by sending it descriptors.
+# PKTINFO, but the target's datagram sockets do not have them, because they are not internet
+# sockets. With LINGER, the process that closes a socket last waits. The target could make the
+# supervisor wait by sending it descriptors.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -213,7 +215,7 @@ def _sockets(
     return {
         "socket": (tuple(choices), NO_FAMILY),
         "socketpair": (tuple(pairs), NO_FAMILY),
-        # Upper-layer protocols: "smc" turns a TCP socket into a kind that socket() refuses.
+        # The upper-layer protocol "smc" turns a TCP socket into SMC, which socket() refuses.
         "setsockopt": ((((low(1, IPPROTO_TCP), low(2, TCP_ULP)), DENY),), ALLOW),
         **(_brokered() if broker else {}),
     }
@@ -251,8 +253,8 @@ def _processes(
 ) -> dict[str, Rule]:
     """Return the rules for processes.
 
-    clone3 does not exist here, because its flags are behind a pointer; libc then uses clone. With
-    `notices` the supervisor denies these calls instead of the filter, and so can report them.
+    clone3 fails with ENOSYS, because its flags are behind a pointer; libc then uses clone. With
+    `notices` the supervisor denies process starts instead of the filter, and so can report them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
@@ -326,7 +328,7 @@ def _set_ids() -> dict[str, Rule]:
     """Deny set-id files. In a write grant they would run as their owner outside, who may be root.
 
     Mounts are nosuid inside, but not on the host. openat2 has its mode in memory, which no filter
-    can read, so it does not exist here; programs then use another call.
+    can read, so it fails with ENOSYS; programs then use another call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -375,7 +377,7 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
 
 
 def not_init() -> dict[str, Rule]:
-    """Deny changes of PID 1, which enforces deadlines. Every other process is the target's own.
+    """Deny calls that limit or slow down PID 1. Every other process is the target's own.
 
     PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, which includes PID 1.
     """
@@ -436,10 +438,11 @@ def target_rules(
 
     Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
     the kernel ignores, and never without a cookie. `own_pid` matters only without namespaces:
-    besides 0 it is the only process that may be signalled and adjusted. With `duty_cycle`, SIGSTOP
-    and SIGCONT enforce a share of the processors. With `notices` a listener is notified of denied
-    process starts and of created files. With `limit_tasks` the listener decides every new process
-    and thread, and with `broker` it connects the target's sockets.
+    besides 0 (the caller) it is the only process that may be signalled and adjusted. With
+    `duty_cycle`, calls that lead to SIGCONT are denied, because SIGSTOP and SIGCONT enforce a share
+    of the processors. With `notices` a listener is notified of denied process starts and of created
+    files, and with `watch_paths` of all paths. With `limit_tasks` the listener decides every new
+    process and thread, and with `broker` it connects the target's sockets.
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
@@ -480,8 +483,8 @@ def target_rules(
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
-    """Return rules that pass connections and denied Unix sockets to the supervisor. The target gets
-    a Unix socket without a peer, and the name that it wants to bind is passed on.
+    """Return rules that notify the supervisor of connections and of denied Unix sockets. It gives
+    the target a Unix socket without a peer, and records the name that the target wants to bind.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -493,14 +496,16 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 
 
 def _large_mappings() -> Rule:
-    """Return the rule that passes large writable mappings to the supervisor. They count as data."""
+    """Return the rule that notifies the supervisor of large writable mappings, because these count
+    for RLIMIT_DATA.
+    """
     small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
     return (((small,), ALLOW), ((low(2, 0, PROT_WRITE),), ALLOW)), NOTIFY
 
 
 def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Return rules that pass on calls that create a file or directory. Other opens are not passed
-    on, so they stay fast.
+    """Return rules that notify the supervisor of calls that create a file or directory. Other opens
+    do not wait for the supervisor, so they stay fast.
     """
     found: dict[str, Rule] = {}
     for name in CREATES:
@@ -519,7 +524,7 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return a rule that passes on the calls that it would allow. Denied calls stay denied."""
+    """Return a rule that notifies the supervisor of calls that `rule` allows, and denies others."""
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule
     return tuple((when, _notified_action(one)) for when, one in rule[0]), _notified_action(rule[1])

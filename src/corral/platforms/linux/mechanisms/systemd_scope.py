@@ -47,7 +47,7 @@ enables controllers.
 START_SECONDS = 5.0
 END_SECONDS = 1.0
 """The longest wait for systemd at the end of a run, because a client gives corral only about this
-long. If systemd does not answer, the empty scope ends by itself.
+long to end. If systemd does not answer, the empty scope ends by itself.
 """
 STOP_USEC = 5_000_000
 """The time between SIGTERM and SIGKILL when the user stops the unit. It is as long as corral's own
@@ -102,7 +102,7 @@ def plan(leaf: cgroup.Leaf) -> Scope:
 
 
 def _slice() -> str:
-    """Return the slice that systemd would choose, so that a later sweep can find the scope."""
+    """Return the slice that systemd would choose, so that a later run can find the scope."""
     return "app.slice" if os.geteuid() else "system.slice"
 
 
@@ -146,7 +146,7 @@ def _fork_idle() -> int:
 
 
 def _idle(parent: int) -> NoReturn:
-    """Wait without any descriptor: an open pipe of the client would look like a live server."""
+    """Wait without any descriptor, because an open pipe of the client looks like a live server."""
     init.follow_supervisor()
     if os.getppid() != parent:
         os._exit(1)
@@ -192,7 +192,7 @@ def stop(unit: str) -> None:
 
 
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
-    """Return the properties of a scope around a leaf, which are never stricter than the leaf's."""
+    """Return the properties of a scope around a leaf. No limit is stricter than the leaf's."""
     from corral.platforms.linux.dbus import Variant
 
     found: list[tuple[str, str, Value]] = [
@@ -231,7 +231,7 @@ def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
 
 
 class _Manager:
-    """The manager: systemd on the first bus where it answers."""
+    """A connection to systemd, on the first bus where it answers."""
 
     def __init__(self, seconds: float) -> None:
         self._bus, self._owner = _connect(seconds)
@@ -255,8 +255,8 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Request a job and wait for its end. Subscribe to the signal first, so that it is not
-        missed.
+        """Request a job, wait for its end, and return its result. Subscribe to the signal first, so
+        that it is not missed.
         """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)
@@ -295,7 +295,9 @@ OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0
 
 
 def _until_owned(bus: Bus) -> str:
-    """Wait until systemd joins the bus. A session's first client starts the bus before that."""
+    """Wait until systemd joins the bus, and return its name there. A session's first client starts
+    the bus before systemd joins.
+    """
 
     def owned(message: Message) -> bool:
         ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")

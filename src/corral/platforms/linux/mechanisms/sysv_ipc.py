@@ -28,8 +28,8 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list that is read, with more than a thousand objects. A target decides how many
-objects exist, and each count reads all of them.
+"""The longest list that is read, with more than a thousand objects. A longer list is an error,
+because a target decides how many objects exist, and each count reads all of them.
 """
 
 
@@ -41,7 +41,9 @@ class SysvLists:
     fds: list[int]
 
     def count(self) -> int:
-        """Return the bytes of memory that all System V objects use now."""
+        """Return the bytes of memory that all System V objects use, or 0 before init has sent the
+        lists.
+        """
         if not self.fds:
             self.fds.extend(self.channel.take("sysv_lists"))
         if not self.fds:

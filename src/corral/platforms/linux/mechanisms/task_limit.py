@@ -1,9 +1,9 @@
 """Limit processes and threads where no cgroup and no user namespace counts them.
 
 The kernel passes every clone, fork and vfork to the supervisor, which counts the tree and answers
-EAGAIN at the limit. A call below the limit is continued, because the decision depends on registers
-and counts, never on the target's memory. The tree is counted only if the calls allowed since the
-last count might have reached the limit.
+EAGAIN at the limit. A call below the limit continues. That is safe, because the decision depends on
+registers and counts, never on memory, which the target could change afterwards. The tree is counted
+only if the calls allowed since the last count might have reached the limit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ MAX_CLONE_NANOSECONDS = 50_000_000
 wrong, because a busy host can stop a thread for any time in the middle of a call.
 """
 PAUSE_FACTOR = 9
-"""After a count the supervisor receives no call for this many times the duration of the count."""
+"""After a count the supervisor receives no call for this many times the duration of the count, so
+that counting takes at most a tenth of its time.
+"""
 
 
 @record
@@ -92,9 +94,10 @@ class TaskCount:
         return Decision(verdict="continue")
 
     def _count(self) -> None:
-        """Count the unfinished clones first, then the tree. A clone that finishes in between counts
-        twice, which is better than not at all. No other clone can begin, because its call waits for
-        an answer.
+        """Set how many more tasks may start. Count the unfinished clones first, then the tree.
+
+        A clone that finishes in between counts twice, which is better than not at all. No other
+        clone can begin, because its call waits for an answer.
         """
         started = time.thread_time()
         self._allowed = {
@@ -107,8 +110,8 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return a thread's processor time when it was first seen in its clone (`before`, if known).
-    Return None if the thread cannot be inside its clone.
+    """Return None if a thread cannot be inside its clone, otherwise its processor time when it was
+    first seen there: `before`, or its present processor time if `before` is None.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]

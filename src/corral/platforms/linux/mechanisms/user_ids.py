@@ -1,4 +1,4 @@
-"""Choose and set the target's ids: one mapped id, which is never root outside.
+"""Choose and set the target's ids. In a user namespace one id is mapped, never the host's root.
 
 Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So a run
 started by root gets its own outside id, from a range that no distribution uses.
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
-"""Above systemd's container range (0x6FFFFFFF), and below 2**31 for filesystems with signed ids."""
+"""The outside id of root's target. It is above systemd's container range (0x6FFFFFFF), and below
+2**31, because some filesystems have signed ids.
+"""
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
 """Bits of a file's mode that an access needs."""
@@ -33,7 +35,7 @@ target with another id, to end it and to remove its files. Docker's root has the
 
 @record
 class IdMaps:
-    """Maps from ids inside to ids outside, for user and group."""
+    """Maps one uid and one gid inside to ids outside."""
 
     name = "id_maps"
     uid: int
@@ -101,10 +103,11 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return an ordinary user's own ids. For root, return ids that own nothing, if there are any.
+    """Return the target's ids: an ordinary user's own ids, or for root ids that own nothing, if
+    there are any.
 
-    Root without the capabilities in NEEDED, as in a container that drops all, keeps its ids
-    outside.
+    The target of a root without the capabilities in NEEDED, as in a container that drops all, has
+    root's ids outside.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -120,10 +123,10 @@ def choose(uid: int, gid: int) -> IdMaps:
 
 
 def unused_id(map_name: str) -> int:
-    """Return the outside id for root's target. In a container this is the last mapped id.
+    """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    If a user namespace maps only its root, there is no other id, and root's id is returned. This
-    root is an ordinary user outside.
+    A user namespace may map only its root. Then root's id is returned, and this root is an ordinary
+    user outside.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -140,10 +143,10 @@ def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
 
 
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write the maps from outside while the child waits, because only there root may map other ids.
+    """Write the maps of a waiting child from outside, because only there root may map other ids.
 
-    Uid 0 is mapped only if the namespace's root is another user outside. A target that is the
-    host's root would own /proc/sys, and RLIMIT_NPROC would not apply to it.
+    Refuse to map the host's root, because it would own /proc/sys in the sandbox, and RLIMIT_NPROC
+    would not apply to it.
     """
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
         raise OSError(1, "root without capabilities cannot give the target another id")

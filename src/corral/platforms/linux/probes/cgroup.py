@@ -29,8 +29,8 @@ PREFIX = "cgroup_"
 Settings = tuple[tuple[str, str], ...]
 MIB = 1 << 20
 MIN_QUOTA = 1000
-"""The least that cpu.max takes, in microseconds per period. The probe of io.max uses the same
-number, as bytes per second.
+"""The smallest quota that cpu.max accepts, in microseconds per period. The probe of io.max uses the
+same number, as bytes per second.
 """
 PACE, LOOKS = 0.01, 3
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
@@ -86,8 +86,8 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe in a scope of systemd. The probe itself stays beside the leaves, so that the scope is
-    not removed.
+    """Probe in a scope that systemd makes. The probing process stays in the scope, because systemd
+    removes an empty one.
     """
     from corral.platforms.linux.mechanisms import systemd_scope
 
@@ -181,7 +181,7 @@ def _spin() -> int:
 
 
 def _is_throttled(base: cgroup.Base, quota: str) -> bool:
-    """Let a spinning process run until it is throttled, or has used far more than the quota."""
+    """Return whether a spinning process is throttled before it has used far more than MIN_QUOTA."""
     with _started(base, "cpu", (("cpu.max", f"{quota} {cgroup.PERIOD}"),), _spin) as (leaf, pid):
         seen: dict[str, int] = {}
         while not seen.get("nr_throttled") and seen.get("usage_usec", 0) < 100 * MIN_QUOTA:
@@ -210,7 +210,7 @@ def _io(base: cgroup.Base) -> str:
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether a read waits although the kernel has not counted any byte of it.
+    """Return whether a read waits while the kernel has not counted any byte of it.
 
     The duration of the read is not used, because it proves little on a busy host.
     """
@@ -233,7 +233,7 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
 
 @contextlib.contextmanager
 def _file_on_a_disk() -> Iterator[tuple[str, str]]:
-    """Yield (path, disk) of the interpreter. If it has no disk, yield those of a temporary file."""
+    """Yield (path, disk) of the interpreter if it is on a disk, otherwise of a temporary file."""
     program = os.path.realpath(sys.executable)
     if disk := block_devices.disk_of(program):
         yield program, disk

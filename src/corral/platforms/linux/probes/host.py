@@ -41,7 +41,7 @@ TIERS = (
     ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace", "seccomp"),
     ("landlock_wall", "guardian", "seccomp"),
 )
-"""The capabilities that `run` needs for its walls: with namespaces, or without."""
+"""The capabilities that `run` needs with namespaces, and those that it needs without them."""
 
 
 def probe() -> tuple[Finding, ...]:

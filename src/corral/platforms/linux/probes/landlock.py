@@ -1,4 +1,4 @@
-"""Probe which acts Landlock's rules deny on this kernel."""
+"""Probe what Landlock can deny on this kernel."""
 
 import os
 import socket
@@ -76,7 +76,7 @@ def deny_signal() -> str:
     hint="a newer kernel: Linux 7.1 or later, whose Landlock can deny connections to unix sockets",
 )
 def deny_foreign_socket() -> str:
-    """Check that streams and datagrams reach a socket of the same domain, but no other."""
+    """Check that streams and datagrams reach sockets of the same domain, but no other sockets."""
     with tempfile.TemporaryDirectory() as directory:
         theirs = [_bind(f"{directory}/{kind}", kind) for kind in SOCKET_KINDS]
 

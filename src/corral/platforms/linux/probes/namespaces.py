@@ -1,4 +1,4 @@
-"""Prove namespaces with a real sandbox: the steps and code of a run, with a trial as the target."""
+"""Probe namespaces with a real sandbox. It has the steps of a run, and a `Trial` as its target."""
 
 import os
 import sys
@@ -35,9 +35,7 @@ NEWER = "a newer kernel: Linux 5.12 or later (mount_setattr)"
 
 @record
 class Trial:
-    """Runs in place of a target. It tries the acts that the walls must deny, and writes the
-    results.
-    """
+    """Tries, in place of a target, what the sandbox must deny, and writes the errors to `fd`."""
 
     name = "trial"
     fd: int
@@ -110,7 +108,7 @@ def _fill_space() -> str:
 
 
 def _try_sandbox() -> str:
-    """Make a sandbox as `run` does and try it. As a control, the same acts succeed outside."""
+    """Make a sandbox as `run` does and try it. The control is that the same succeeds outside."""
     read, write = os.pipe()
     port, listener = network.listen()
     with tempfile.NamedTemporaryFile() as marker:
@@ -124,7 +122,7 @@ def _try_sandbox() -> str:
         steps = tier_namespaces.compose(policy, program, seen, ())
         trial = Trial(fd=write, marker=marker.name, port=port, host_pid=os.getpid())
         plan = Plan(program=program, steps=(*steps, trial), controls=(), environment=())
-        # All three streams are the pipe for the answer, because other descriptors are closed.
+        # The trial needs no streams, so all three are the pipe for its answer.
         child = spawn.spawn(plan, (write, write, write))
         os.close(write)
         with open(child.exec_pipe, "rb", closefd=False) as pipe:

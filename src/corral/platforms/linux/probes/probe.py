@@ -16,10 +16,12 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 @record
 class Probe:
-    """`attempt` runs in a disposable child, tests the denial and its control, and returns evidence.
+    """Tests whether this host has one capability.
 
-    `doctor` shows `label` and `word`, and `hint` if the capability is absent. `hints` are better
-    hints for some errors of the attempt: (the error's text, hint).
+    `attempt` runs in a disposable child. It checks that something is denied and that a control
+    succeeds, and returns the evidence. `doctor` shows `label`, with `word` if the capability is
+    proven, or with `hint` if it is absent. `hints` are pairs (error text, hint) that replace `hint`
+    for these errors.
     """
 
     attempt: Callable[[], str]

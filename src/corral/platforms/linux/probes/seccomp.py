@@ -1,4 +1,4 @@
-"""Probe whether a filter denies calls, allows exec only with the cookie, and asks the listener."""
+"""Probe whether a filter can deny calls, allow exec only with a cookie, and ask a listener."""
 
 import os
 import select
@@ -53,7 +53,7 @@ def exec_with_cookie() -> str:
     word="reported",
 )
 def report_start() -> str:
-    """Check that the process with the listener answers a fork under the filter."""
+    """Check that the process with the listener can deny a fork under the filter."""
     disposable.fork_once()
     channel = DescriptorChannel()
     pid = os.fork()
@@ -84,7 +84,7 @@ def report_start() -> str:
     word="supported",
 )
 def limit_tasks() -> str:
-    """Check a limit of two. A second child may start only after the first has ended."""
+    """Check a limit of two processes: a second child may start only after the first has ended."""
     channel = DescriptorChannel()
     deciders = notifications.Deciders(by_name={}, hit=[])
     deciders.by_name["task_count"] = task_limit.TaskCount(

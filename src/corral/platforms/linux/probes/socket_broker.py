@@ -1,4 +1,4 @@
-"""Probe whether only the supervisor can connect the sockets of another process."""
+"""Probe whether the supervisor can connect sockets for a process that may not do so itself."""
 
 import os
 import select
@@ -54,7 +54,8 @@ def connect_same() -> str:
 
 def _try_broker(*, same_file: bool) -> str:
     """Connect a socket for a process under the filter. Only the allowed port may be reached, and no
-    port if there is no listener. The control is that both ports are reached without the filter.
+    port once the seccomp listener is closed. The control is that both ports are reached without the
+    filter.
     """
     allowed, server = network.listen()
     other, second = network.listen()
@@ -77,7 +78,7 @@ def _try_broker(*, same_file: bool) -> str:
     theirs.close()
     os.close(channel.inner)
     with socket.socket(fileno=server) as listener, socket.socket(fileno=second):
-        listener.accept()[0].close()  # the control
+        listener.accept()[0].close()  # the connection of the control
         words = _serve(results, channel, ours, listener)
     if os.waitpid(pid, 0)[1]:
         raise RuntimeError("the process under the filter failed")

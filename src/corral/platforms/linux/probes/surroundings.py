@@ -35,8 +35,10 @@ SPACE = {
 
 @record
 class Surroundings:
-    """`forbids` says what prevents namespaces; it is "" if nothing known does. `hint` helps to get
-    namespaces, and `space_hint` to limit disk space.
+    """Says what prevents namespaces on this host.
+
+    `label` names it, and `forbids` describes it; both are "" if nothing is known. `hint` says how
+    to get namespaces, and `space_hint` how to limit disk space.
     """
 
     label: str
@@ -71,8 +73,8 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can be the wall here without namespaces. With every ABI, seccomp
-    controls network and signals.
+    """Describe whether Landlock can restrict files here without namespaces. Its ABI does not matter
+    for network and signals, because seccomp restricts these.
     """
     try:
         version = abi.landlock_abi()
