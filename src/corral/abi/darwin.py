@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # How a result shows a failure. "positive": the result is 0 or less. "zero": it is not 0. In
-    # both cases errno has the cause. "status": the result is not 0, and is the errno itself. "any":
-    # no result means a failure.
+    # Which results mean success. "positive": those above 0; "zero": only 0; after another result,
+    # errno has the cause. "status": only 0; another result is the errno itself. "any": all results.
     Check = Literal["positive", "zero", "status", "any"]
 
 

@@ -30,9 +30,9 @@ class proc_taskinfo(ctypes.Structure):
 
 
 class _proc_uniqidentifierinfo(ctypes.Structure):
-    """Defined in bsd/sys/proc_info_private.h of xnu. `p_puniqueid` is the unique id of the process
-    that forked this one, even if another process has become its parent since. A unique id is never
-    used twice until the next boot.
+    """The unique ids of a process, from bsd/sys/proc_info_private.h in xnu. `p_puniqueid` is the id
+    of the process that forked this one, even if another process has become its parent since. A
+    unique id is not reused before the next boot.
     """
 
     _fields_ = (

@@ -128,8 +128,8 @@ def syscall(name: str, *args: object) -> int:
 
 
 def read_file(path: str) -> bytes:
-    """Read a file such as those in /proc. This takes a quarter of the time that a file object
-    takes.
+    """Return the content of a file, such as one in /proc. This takes a quarter of the time that a
+    file object takes.
     """
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -149,7 +149,9 @@ def is_encrypted(path: str) -> bool:
 
 
 def supports_encryption(path: str) -> bool:
-    """Return whether directories of the file system at `path` can be encrypted with fscrypt."""
+    """Return whether directories of the file system at `path` can be encrypted with fscrypt. Return
+    True if that is unknown.
+    """
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:

@@ -29,8 +29,8 @@ OPEN_FLAGS: int = (
 # On Windows other processes cannot read locked bytes, so this byte is far after the file's end.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
-"""The tries take at least ten seconds, because on a busy machine a sweep may keep the lock for so
-long.
+"""The tries take at least ten seconds, because a process that removes leftovers may keep the lock
+for so long on a busy machine.
 """
 LOCKED = "another process has the lock"
 
@@ -114,8 +114,8 @@ def _is_unmapped(owner: int) -> bool:
 
 
 def read_private_file(path: str) -> bytes:
-    """Read a file that only this user can have written. Do not follow links, and do not wait for a
-    pipe.
+    """Read a file that only this user can have written. Refuse any other file, and do not follow
+    links or wait for a pipe.
     """
     _refuse_foreign_directories(path)
     fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
@@ -174,11 +174,11 @@ def checksum(content: bytes) -> int:
 
 
 def create_locked(path: str) -> int:
-    """Return the descriptor of a new, locked file. If a sweep removes the file, create it again.
+    """Return the descriptor of a new, locked file. If another process, which removes leftovers, has
+    removed the file meanwhile, create it again.
 
     An existing file is not used, because another user may have put it there. Waiting for the lock
-    is limited: a sweep keeps the lock only for a moment, but a target with a write grant could keep
-    it forever.
+    is limited, because a target with a write grant could keep it forever.
     """
     make_private_directory(os.path.dirname(path))
     while True:
@@ -195,7 +195,7 @@ def create_locked(path: str) -> int:
 
 
 def _lock_soon(fd: int, path: str) -> None:
-    """Lock a new file. Raise an error if another program keeps the lock too long."""
+    """Lock a new file. Raise BlockingIOError if another process keeps the lock too long."""
     for _ in range(MAX_LOCK_TRIES):
         try:
             return lock(fd, wait=False)
@@ -207,7 +207,7 @@ def _lock_soon(fd: int, path: str) -> None:
 
 
 def lock(fd: int, *, wait: bool) -> None:
-    """Lock a file until this process ends.
+    """Lock a file until its descriptor is closed.
 
     Without `wait`, raise BlockingIOError if another process has the lock.
     """
@@ -233,10 +233,11 @@ def lock(fd: int, *, wait: bool) -> None:
 
 
 def lock_dead(path: str) -> int:
-    """Lock the record of a dead run, and return its descriptor. If the run is alive, return -1.
+    """Lock a file that a dead process left, and return its descriptor. Return -1 if the process is
+    alive, because it keeps the lock.
 
-    Also return -1 if the file is not this user's own, because the caller removes the paths that the
-    file lists.
+    Also return -1 if the file is not this user's own, because callers remove the file, or paths
+    that it lists.
     """
     fd = open_own(path)
     try:
@@ -264,8 +265,8 @@ def open_own(path: str) -> int:
 
 
 def _is_own(seen: os.stat_result) -> bool:
-    """Return whether this user owns a regular file. On Windows every regular file counts, because
-    these files are in the user's own profile.
+    """Return whether this user owns a regular file, which has no second name. On Windows every
+    regular file counts, because these files are in the user's own profile.
     """
     if sys.platform == "win32":
         return stat.S_ISREG(seen.st_mode)

@@ -69,7 +69,7 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # This fails if the file belongs to another user. That is better than to change its
+            # This fails if the file belongs to another user. That is better than changing its
             # owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
@@ -90,7 +90,7 @@ def discard_leftovers(directory: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Wait until the names in a directory are on the disk."""
+    """Wait until the names in a directory are on the disk, if the system can sync directories."""
     if sys.platform == "win32":
         return
     try:

@@ -29,9 +29,9 @@ from corral.abi import prototypes
 from corral.abi.prototypes import Function, MissingFunctionError
 
 Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
-"""How a result shows a failure. "nonzero": the result is 0 or NULL; GetLastError has the cause.
-"valid": all bits are set (INVALID_HANDLE_VALUE, WAIT_FAILED); GetLastError has the cause. "hresult"
-and "ntstatus": the result is negative. "any": no result means a failure.
+"""Which results mean success. "nonzero": all but 0 and NULL. "valid": all but those with all bits
+set (INVALID_HANDLE_VALUE, WAIT_FAILED). In both cases GetLastError has the cause of a failure.
+"hresult" and "ntstatus": all that are not negative. "any": all results.
 """
 
 BYTE = ctypes.c_uint8

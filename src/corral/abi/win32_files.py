@@ -1,4 +1,4 @@
-"""Bind calls that open files without following links, identify them, and own named mutexes."""
+"""Bind calls that open files without following links and identify them, and calls for mutexes."""
 
 import ctypes
 from collections.abc import Iterator
@@ -121,7 +121,7 @@ def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[N
     """Own a named mutex inside `with`. If its owner dies, Windows frees the mutex. `security` is
     SDDL.
 
-    `timeout_ms` limits the wait, because any program of the user can own a mutex of this name.
+    Raise OSError after `timeout_ms`, because any program of the user can own a mutex of this name.
     """
     with security_attributes(security) as attributes:
         made = CreateMutexW(ctypes.byref(attributes), 0, name)
@@ -135,7 +135,7 @@ def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[N
 
 
 def private_list(*sids: str) -> str:
-    """Return SDDL that gives access to a directory only to Windows itself and `sids`."""
+    """Return SDDL that gives access to a directory only to the SYSTEM account and `sids`."""
     return "D:P" + "".join(f"(A;OICI;FA;;;{sid})" for sid in ("SY", *sids))
 
 

@@ -78,7 +78,7 @@ class Port:
         FilterSendMessage(self._port.value, message, len(message), None, 0, returned)
 
     def receive(self, max_size: int) -> bytes:
-        """Wait for one message and its FILTER_MESSAGE_HEADER. Raise EOFError after `stop`."""
+        """Return the next message with its FILTER_MESSAGE_HEADER. Raise EOFError after `stop`."""
         buffer = ctypes.create_string_buffer(max_size)
         overlapped = OVERLAPPED(hEvent=self._arrived.value)
         try:

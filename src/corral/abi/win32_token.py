@@ -207,7 +207,7 @@ def impersonation_token(token: int) -> Handle:
 
 @contextmanager
 def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
-    """Return attributes with a security descriptor made from SDDL. They are valid only inside
+    """Yield attributes with a security descriptor made from SDDL. They are valid only inside
     `with`.
     """
     address = LPVOID()
@@ -247,7 +247,7 @@ def open_window_station(access: int, security: str) -> UserObject:
 
 
 def create_desktop(station: int, name: str, access: int, security: str) -> UserObject:
-    """Create a desktop in `station`, which must be the process's own station during the call."""
+    """Create a desktop in `station`. The call makes `station` the process's own for a moment."""
     own = GetProcessWindowStation()
     SetProcessWindowStation(station)
     try:

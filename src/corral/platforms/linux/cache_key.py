@@ -1,6 +1,7 @@
 """Make the key of cached findings from everything on this host that can change a probe's result.
 
-The key covers boot, user, kernel, namespaces, security label, filters, sysctls and delegation.
+The key covers boot, user, kernel, namespaces, security label, filters, sysctls and the delegated
+cgroup.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return an outer filter's answers, because nothing else distinguishes two filters."""
+    """Return an outer filter's answers, because only these distinguish two filters, or "" if there
+    is none.
+    """
     if "Seccomp:\t2" not in status:
         return ""
     from corral.platforms.linux import outer_filter
@@ -63,7 +66,7 @@ def _root() -> str:
 
 
 def _delegation() -> str:
-    """Return the cgroup base with its controllers. Two sessions of a user can differ."""
+    """Return the cgroup base with its controllers, which can differ in two sessions of a user."""
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))
 

@@ -28,7 +28,7 @@ calls wait, which costs no CPU time.
 
 
 class DeniedSockets:
-    """Deny every internet socket that the filter passes on."""
+    """Denies and reports every internet socket of which the filter notifies the supervisor."""
 
     def __init__(self, denials: Denials) -> None:
         self._denials = denials

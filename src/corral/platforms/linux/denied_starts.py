@@ -1,8 +1,8 @@
 """Record the processes that a target was not allowed to start, by the name of the program.
 
-The kernel denies `fork`, before the target names the program. So corral guesses the name: the
-calling thread's stack has the arguments of the program that the library wants to start. No decision
-depends on the guess. Only the program's name is kept, because arguments can contain secrets.
+The denied `fork` comes before the target names the program. So corral guesses the name: the calling
+thread's stack has the arguments of the program that the library wants to start. No decision depends
+on the guess. Only the program's name is kept, because arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CLONE_VFORK = 0x4000
 
 
 class DeniedStarts:
-    """Deny every `fork`, `vfork`, `clone`, `execve` and `execveat`."""
+    """Denies and records every `fork`, `vfork`, `clone`, `execve` and `execveat`."""
 
     def __init__(self, denials: Denials) -> None:
         self._denials = denials
@@ -110,7 +110,7 @@ class Memory:
         return int(struct.unpack_from("=Q", page, at)[0]) if len(page) >= at + 8 else 0
 
     def string(self, address: int) -> bytes:
-        """Return a text that ends with a zero byte, or "" if there is none."""
+        """Return the text from `address` to the next zero byte, or b"" if there is none."""
         found = b""
         while len(found) < MAX_STRING and LOWEST_ADDRESS <= address < HIGHEST_ADDRESS:
             at = address % PAGE
@@ -171,7 +171,7 @@ def guess_name(memory: Memory, pid: int) -> str:
 def _read_stack_pointer(pid: int) -> int:
     """Read the stack pointer of a sleeping thread.
 
-    Raise an error if the thread is not asleep yet, or if a signal has woken it up again.
+    Raise ValueError if the thread is not asleep yet, or if a signal has woken it up again.
     """
     for _ in range(STACK_TRIES):
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
@@ -183,7 +183,9 @@ def _read_stack_pointer(pid: int) -> int:
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
-    """Return the texts that a list of pointers points to, if the list ends with a zero."""
+    """Return the texts that a list of pointers points to, up to a zero pointer. Return [] if one of
+    them is not text.
+    """
     found: list[bytes] = []
     for position in range(MAX_WORDS):
         pointer = memory.word(vector + 8 * position)

@@ -60,8 +60,9 @@ class Entry:
 
 @record
 class Layout:
-    """The surveyed host. `home` is the sandbox's, `host_home` the user's own. `owners` has (path,
-    uid, gid) of paths that only their owner may read, in a run started by root.
+    """The surveyed host. `home` is the sandbox's, `host_home` the user's own. In a run started by
+    root, `owners` has (path, uid, gid) of the grants, the state, and the program's files that not
+    every user may read.
     """
 
     uid: int

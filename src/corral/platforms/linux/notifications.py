@@ -48,7 +48,7 @@ POLLIN = 1
 def judge(
     request: Notification, names: Mapping[int, str], deciders: Mapping[str, Decider]
 ) -> Decision:
-    """Return the decision for a call. A call is continued only if the table permits it."""
+    """Return the decision for a call, or DENIED if the table does not permit this decision."""
     from corral.platforms.linux.notified_calls import CALLS, DENIED, name_call
 
     call = name_call(names.get(request.number, ""), request.arguments)
@@ -105,7 +105,8 @@ class Deciders:
 
 
 class Notifications:
-    """A service of the supervisor. `exec_pipe` shows when the target has executed.
+    """Answers notified calls, as a service of the supervisor. `exec_pipe` shows when the target has
+    executed.
 
     Calls before that are corral's own tests. They are answered but not recorded.
     """
@@ -139,7 +140,7 @@ class Notifications:
         self._make_deciders: Callable[[], dict[str, Decider]] = dict
 
     def decide_with(self, make: Callable[[], dict[str, Decider]]) -> None:
-        """Create the deciders when the target's first call comes."""
+        """Set the function that makes the deciders when the target's first call comes."""
         self._make_deciders = make
 
     def fileno(self) -> int:

@@ -126,7 +126,7 @@ WRITES = frozenset(
     )
 )  # fmt: skip
 CREATES = ("open", "openat", "creat", "mkdir", "mkdirat")
-"""Calls that create files and directories. Every run with a listener watches these."""
+"""Calls that create files and directories. A run that reports denied starts watches these."""
 CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     **dict.fromkeys((*PATHS, MEMORY), (PATH,)),
     **dict.fromkeys(STARTS, (START,)),

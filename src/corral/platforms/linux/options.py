@@ -103,7 +103,9 @@ def _io(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return sampling only for a stated limit, because sampling keeps the processor awake."""
+    """Return the sampling option for `control`, but only if the user states this limit, because
+    sampling keeps the processor awake.
+    """
     if control not in policy.stated:
         return ()
     note = "the tree is measured ten times a second, and killed above the limit"
@@ -136,7 +138,9 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option to limit each process. This limit is always set, but not for the tree."""
+    """Return the option that limits each process. It is only for a default limit, because a stated
+    limit must hold for the whole tree.
+    """
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()
     held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))

@@ -1,11 +1,11 @@
-"""Find out how an outer seccomp filter answers the calls that corral's walls need.
+"""Find out how an outer seccomp filter answers the calls that a sandbox needs.
 
 The kernel reports that there is a filter, but not what it does. The same user may start corral in
 two containers with different filters. So each call is made with arguments that the kernel refuses,
-so that nothing happens. A filter that denies the call gives another error. Only a listener has to
-be loaded to find out whether it is possible. A filter may also kill the caller, so a child makes
-the calls. The child first enters its own namespaces if it can, because the kernel refuses some
-calls of an ordinary user before it reads an argument.
+so that nothing happens. A filter that denies the call gives another error. Whether a listener is
+possible can be seen only by loading one. A filter may also kill the caller, so a child makes the
+calls. The child first enters its own namespaces if it can, because the kernel refuses some calls of
+an ordinary user before it reads an argument.
 """
 
 from __future__ import annotations

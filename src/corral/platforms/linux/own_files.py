@@ -79,7 +79,8 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 
 def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, str]:
-    """Return (flag that allows the write, reason) for a file among the server's own files.
+    """Return (flag, reason) for a file among the server's own files. The flag allows the write; it
+    is "" if no flag does.
 
     A file in a user's directory can be made writable. A package in corral's store cannot be
     changed, but its profile may let it write elsewhere.
@@ -108,5 +109,5 @@ def _find_profile(program: Program) -> str:
 
         found = profiles.fitting(program.server[0]) if program.server else None
     except (OSError, ImportError):
-        return ""  # the package was replaced in the meantime
+        return ""  # corral's own files were replaced in the meantime
     return found.name if found is not None and found.manifest.state else ""

@@ -41,7 +41,8 @@ PAUSE_SECONDS = 0.1
 
 
 class ReplacedFiles:
-    """A service of the watcher's loop. `replaced` has a sentence for each path that lost its cover.
+    """Watches the covers, as a service of the supervisor. `replaced` has a sentence for each path
+    that lost its cover.
 
     The descriptor is an epoll with the inotify instance, which is removed from it during a pause.
     """
@@ -164,7 +165,9 @@ def _events(data: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 def _directories(cover: Cover) -> Iterator[str]:
-    """Yield the directories from the grant to the covered path, and the path itself."""
+    """Yield the directories between the grant and the covered path, and the path itself if it is a
+    directory.
+    """
     path = cover.path if cover.directory else os.path.dirname(cover.path)
     while len(path) > len(cover.top):
         yield path

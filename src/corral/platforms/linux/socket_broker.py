@@ -53,8 +53,9 @@ ACCEPT_SECONDS = 1.0
 once.
 """
 BURST, RATE = 4096, 4096
-"""The number of lookups that are answered at once, and the number per second after that. Other
-calls count as several lookups. The gateway itself limits refused connections, and allows fewer.
+"""The number of calls in NAMES that are answered at once, and the number per second after that.
+Another call counts as COST of these. The gateway itself limits refused connections, and allows
+fewer.
 """
 COST = 2
 MAX_PEERS = 4096
@@ -173,10 +174,10 @@ class SocketBroker:
             own.close()
 
     def _connect_unix(self, thread: CallingThread, fd: int, raw: bytes) -> Decision:
-        """Replace the socket with a new one that is connected to a granted file.
+        """Replace the socket with a new one that is connected to a granted socket file.
 
-        Paths are compared as text, because the target could make the supervisor look up any other
-        path. The connection goes to the granted file itself, even if another file is now at its
+        Paths are compared as text, because otherwise the target could make the supervisor look up
+        any path. The connection goes to the granted file itself, even if another file is now at its
         path. The target's own socket is not used, because the target could make it block.
         """
         name = os.fsdecode(raw[2:].partition(b"\0")[0])
@@ -282,7 +283,7 @@ class SocketBroker:
         self._peers[inode] = address
 
     def _bind(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
-        """Replace the socket with one that is bound to the host's loopback.
+        """Replace the socket with one that is bound on the host, if the policy allows the port.
 
         With port 0 nothing is bound. Such a socket can be connected, but cannot listen.
         """
@@ -305,8 +306,8 @@ class SocketBroker:
         return self._replace(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
-        """Return a socket that is bound to `port`. It is one that does not listen yet, the one that
-        was bound before the start, or a new one.
+        """Return a socket that is bound to `port`: one from an earlier bind that does not listen
+        yet, the one that was bound before the start, or a new one.
         """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
@@ -450,8 +451,8 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 
 def _check_unconnected(own: _socket.socket) -> None:
-    """Refuse a second connect. It could complete a first connect that is unfinished, and the
-    supervisor would then wait for a connection that never comes.
+    """Refuse a socket that is not TCP, or is connected. A second connect could complete an
+    unfinished first one, and the supervisor would then wait for a connection that never comes.
     """
     internet = own.family in {_socket.AF_INET, _socket.AF_INET6}
     if not internet or own.proto != _socket.IPPROTO_TCP:
@@ -468,7 +469,7 @@ def _failed(code: int | None) -> Decision:
 
 
 def _accept(listener: _socket.socket) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection, usually without waiting, or None after too long a wait."""
+    """Return the next connection, or None if none comes within ACCEPT_SECONDS."""
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
