@@ -52,7 +52,7 @@ else:
                 return self._function((name, self))
 
         def create_string_buffer(init: bytes | int, size: int | None = None) -> object:
-            """Return a buffer with the bytes `init`, or of `init` zero bytes for a number."""
+            """Return a buffer with the bytes `init`, or, for a number, with so many zero bytes."""
             if isinstance(init, int):
                 return (c_char * init)()
             made = (c_char * (len(init) + 1 if size is None else size))()

@@ -265,7 +265,7 @@ def open_own(path: str) -> int:
 
 
 def _is_own(seen: os.stat_result) -> bool:
-    """Return whether this user owns a regular file, which has no second name. On Windows every
+    """Return whether a regular file belongs to this user and has no second name. On Windows every
     regular file counts, because these files are in the user's own profile.
     """
     if sys.platform == "win32":

@@ -43,8 +43,8 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return an outer filter's answers, because only these distinguish two filters, or "" if there
-    is none.
+    """Return an outer filter's answers, or "" if there is no filter. Nothing else distinguishes two
+    filters.
     """
     if "Seccomp:\t2" not in status:
         return ""
@@ -54,7 +54,7 @@ def _outer_filter(status: list[str]) -> str:
 
 
 def _root() -> str:
-    """Return the identity of the root directory, and the numbers of its mount and the one above.
+    """Return the identity of the root directory, and the ids of its mount and of the mount above.
 
     The kernel refuses user namespaces in a chroot, but allows them after pivot_root. Both can have
     the same root directory, but after pivot_root another mount is above it.

@@ -27,7 +27,7 @@ INT_BITS = 32
 
 @record
 class TargetIds:
-    """The target's ids on the host. With `taken`, this thread has these ids in a `with` block."""
+    """The target's ids on the host. If `taken`, this thread has these ids in a `with` block."""
 
     uid: int
     gid: int
@@ -70,7 +70,9 @@ class CallingThread:
         self._proc = f"/proc/{request.pid}"
 
     def read(self, address: int, size: int) -> bytes:
-        """Copy memory once, because another thread of the target can change it at any moment."""
+        """Return a copy of memory. Read it only once, because another thread of the target can
+        change it at any moment. Raise EFAULT if it cannot be read.
+        """
         memory = self._open_memory(os.O_RDONLY)
         try:
             found = os.pread(memory, size, address)
@@ -117,7 +119,7 @@ class CallingThread:
         return int(link[8:-1]) if link.startswith("socket:[") else 0
 
     def flags(self, fd: int) -> int:
-        """Return the flags of the descriptor, and those of its open file."""
+        """Return the flags of a descriptor and of its open file, as one number."""
         with self._ids:
             content = abi.read_file(self._path("fdinfo", fd))
         return int(content.partition(b"flags:")[2].split(None, 1)[0], 8)

@@ -1,9 +1,9 @@
 """Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
 PID 1 is a fork of corral, and the target can see its pid. So PID 1 gives the target nothing to use:
-it is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has only its pipes as
-descriptors, no capabilities, and a filter that allows little more than waiting. The target starts
-only after all of this.
+it is not dumpable, and hidepid hides its environ, maps and mem in /proc. Its only descriptors are
+its pipes, /dev/null, a signalfd and the private space. It has no capabilities, and a filter that
+allows little more than waiting. The target starts only after all of this.
 """
 
 from __future__ import annotations

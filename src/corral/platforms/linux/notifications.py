@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     class Decider(Protocol):
         """Decides a notified call while the calling thread waits.
 
-        The listener asks for `pause_seconds` after each call. During a pause no call is received,
+        The listener asks for `pause_seconds` after each call. During a pause no call is decided,
         and the callers wait.
         """
 

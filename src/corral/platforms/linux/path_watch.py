@@ -157,7 +157,7 @@ def _read_unix_address(request: Notification) -> str | None:
 
 
 def read_accesses(call: str, request: Notification) -> list[Access]:
-    """Return the paths of a waiting call, and whether the call changes files."""
+    """Return each path of a waiting call, and whether the call changes the file there."""
     found = []
     with denied_starts.Memory(request.pid) as memory:
         for number, (position, directory) in enumerate(PATHS[call]):

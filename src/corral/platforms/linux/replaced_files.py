@@ -1,9 +1,9 @@
-"""Watch the paths that corral hides or protects with a mount, because the host can remove a cover.
+"""Watch the covers: mounts that hide or protect a path, but that a host program can remove.
 
 The kernel detaches a mount when a process outside the namespace removes the mount point, or renames
 another file over it. Mounting again would come too late. So the watcher only reports, and ends the
-run if the plan says so. inotify reports that a covered file is removed. For a directory that a
-process has open it does not report this, so the directory above is watched too.
+run if the plan says so. inotify reports that a covered file is removed. It does not report this for
+a directory that a process has open, so the directory above is watched too.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def read_user_settings(home: str) -> list[Setting]:
 
 
 def _links_in(directory: str) -> list[str]:
-    """Return hooks that are links, for example to the project's scripts."""
+    """Return the links in a directory of hooks, for example to the project's scripts."""
     paths = [f"{directory}/{name}" for name in _names(directory)[:MAX_DIRECTORIES]]
     return [path for path in paths if os.path.islink(path)]
 

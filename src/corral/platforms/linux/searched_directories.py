@@ -73,12 +73,12 @@ class SearchedDirectories:
         return known[1].split("/") if known[1] else []
 
     def is_open(self) -> bool:
-        """Return whether this user owns the directory that `find` got last, and may list it."""
+        """Return whether this user owns and may list the directory that `find` looked up last."""
         seen = self._seen
         return seen is not None and seen.st_uid == self._user and seen.st_mode & 0o500 == 0o500
 
     def add(self, directory: str, names: list[str]) -> None:
-        """Cache the directory that `find` got last, with the subdirectories that were listed since.
+        """Cache the directory that `find` looked up last. `names` are its subdirectories.
 
         Do nothing if the directory changed in the last seconds or may be encrypted.
         """

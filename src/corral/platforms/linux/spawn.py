@@ -62,8 +62,8 @@ class Child:
         notices: bool = False,
         killable: bool = False,
     ) -> None:
-        """Set up the control. `home` is the name of HOME's directory in the private space. With
-        `notices`, denied process starts are reported.
+        """Take over a cloned init. `home` is the name of HOME's directory in the private space.
+        With `notices`, denied process starts are reported.
         """
         self.pid = pid
         self.pidfd = pidfd
@@ -115,7 +115,7 @@ class Child:
             pass
 
     def target(self) -> int:
-        """Return the target's pid on the host, or 0 if init has no child.
+        """Return the target's pid on the host, or 0 if it cannot be read.
 
         Call this before the target runs, because the target is then init's only child.
         """
@@ -136,8 +136,8 @@ class Child:
             os.close(fd)
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """List the files in the private home, and return whether the list is complete. At this time
-        no process can change them any more.
+        """List the files in the private home, which no process can change any more. Also return
+        whether the list is complete.
         """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
@@ -159,7 +159,7 @@ class Child:
         return f"{directory.path}/home" if directory else ""
 
     def preload(self) -> None:
-        """Import modules that a run may need later, because the package on disk can be replaced."""
+        """Import modules that a run may need later, because an update can replace their files."""
         from corral.network.gateway import denied_network  # noqa: F401
         from corral.platforms.linux import (
             denied_sockets,  # noqa: F401

@@ -4,12 +4,12 @@ Reports call the subreaper "guardian".
 
 Every orphan of the target becomes a child of the subreaper, so the whole tree is below it. When the
 target ends or the supervisor dies, the subreaper kills the tree until it has no child left, dead or
-alive. Where Landlock scopes signals, only the subreaper and the tree are in the same Landlock
-domain, so one call signals the whole tree and no other process, whatever the tree starts meanwhile.
-Elsewhere the subreaper walks the tree and signals each process. The target cannot signal or trace
-the subreaper
-(seccomp, Landlock). If another process kills the subreaper, the target dies too (PDEATHSIG, which
-the target may not clear). Other processes of the target then survive, unless they are in a cgroup.
+alive. Where Landlock scopes signals, only the subreaper and the tree are in the Landlock domain. So
+one call signals the whole tree and no other process, whatever the tree starts meanwhile. Elsewhere
+the subreaper walks the tree and signals each process. The target cannot signal or trace the
+subreaper (seccomp, Landlock). If another process kills the subreaper, the target dies too
+(PDEATHSIG, which the target may not clear). Other processes of the target then survive, unless they
+are in a cgroup.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ WALL = 0x40000000  # __WALL: children of any kind, also those made without SIGCH
 
 @record
 class Subreaper:
-    """Makes this process the reaper of all descendants, before the target exists. With `scoped` its
-    signals reach only these descendants.
+    """Makes this process the reaper of all descendants, before the target exists. With `scoped`,
+    signals of this process reach only these descendants.
     """
 
     name = "subreaper"

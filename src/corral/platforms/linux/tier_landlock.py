@@ -142,7 +142,8 @@ def _landlock(policy: Policy, program: Program, layout: Layout) -> landlock.Land
 
 
 def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
-    # For a repository that the user named, the plan already warns that git may run programs.
+    # A repository that the user granted by name is not refused: the plan warns that git may run
+    # programs.
     masks = [mask for mask in layout.masks if mask.role != "named"]
     inner = [f"{mask.path} is in a grant, and cannot be hidden or read-only here" for mask in masks]
     inner += [

@@ -298,7 +298,7 @@ def _links(program: Program, layout: Layout) -> tuple[tuple[str, str], ...]:
 
 
 def _home_links(policy: Policy, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """Return links, so that a grant below the user's home also appears below the sandbox's home."""
+    """Return links that make grants below the user's home appear below the sandbox's home, too."""
     return tuple(
         (f"{layout.home}/{name}", path)
         for name, path in host_files.home_links(policy, layout)

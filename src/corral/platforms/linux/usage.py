@@ -219,7 +219,7 @@ def _threads(pid: int) -> list[int]:
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
     """Return the sum of `rows` in the status of the first thread that has memory, in bytes.
 
-    The first thread of a process has no memory after its exit, while others still run.
+    The first thread of a process has no memory after its exit, even if others still run.
     """
     for thread in _threads(pid):
         try:

@@ -132,7 +132,7 @@ class Enter:
 
 
 def find() -> Base | None:
-    """Return the best base. Search only once, because this process stays in its cgroup."""
+    """Return the best base, if any. Search only once, because this process stays in its cgroup."""
     if not _found:
         _found.append(_find())
     return _found[0]
@@ -290,7 +290,7 @@ def kill(path: str) -> None:
 
 
 def is_leaf(path: str) -> bool:
-    """Return whether this is a cgroup that corral made for a run."""
+    """Return whether `path` is a cgroup that corral made for a run."""
     head, _, run = path.rpartition("/")
     if not (head.endswith("/corral") and run_records.is_run_name(run)):
         return False

@@ -32,9 +32,9 @@ EINVAL = 22
 class IdmappedMounts:
     """Makes a mount for each bind, in which the owner's files belong to `uid` and `gid`.
 
-    `binds` has (bind, owner's uid on disk, owner's gid). All ids are ids of the host.
-    `state` is the directory that corral keeps for the target. If it cannot be idmapped, corral
-    changes its owner to the target's id.
+    `binds` has (bind, owner's uid on disk, owner's gid). All ids are ids of the host. `state` is
+    the directory that corral keeps for the target. If it cannot be idmapped, corral changes its
+    owner to the target's id.
     """
 
     name = "idmapped_mounts"

@@ -2,7 +2,7 @@
 
 Usage in a user namespace also counts for the user outside, so without a lower maximum a target
 could use up the user's inotify instances. The maxima of System V objects and message queues belong
-to the IPC namespace. They are lowered because the supervisor reads the lists of these objects.
+to the IPC namespace. They are lowered because the supervisor reads the list of all these objects.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ REFUSED = {
         (0x06, 0, 0, 128),
     ),
 }
-# Datagrams to 127.0.0.0/8, such as lookups, are dropped, because they are not recorded.
+# The raw sockets skip datagrams to 127.0.0.0/8, such as lookups, because these are not recorded.
 DATAGRAMS = {
     sockets.AF_INET: (
         (0x30, 0, 0, 16),
@@ -73,7 +73,7 @@ DATAGRAMS = {
 
 
 def families() -> list[int]:
-    """Return the families that this kernel has: not every kernel has IPv6."""
+    """Return the address families that this kernel has: not every kernel has IPv6."""
     return [family for family in SCOPES if _exists(family)]
 
 

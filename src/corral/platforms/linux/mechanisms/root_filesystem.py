@@ -389,7 +389,7 @@ class _NewRoot:
             os.close(tree)
 
     def _point(self, path: str, *, directory: bool) -> tuple[int, str]:
-        """Make a mount point if it is missing. Return its parent and its name."""
+        """Make a missing mount point on the sandbox's own tmpfs. Return its parent and its name."""
         parent, name = self._parent(path)
         if parent in self.own:
             self._make(parent, name, directory=directory)

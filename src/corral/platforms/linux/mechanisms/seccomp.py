@@ -104,7 +104,7 @@ class Seccomp:
         return True
 
     def verify(self, _results: Results) -> None:
-        """Check that the filter denies a call that is never allowed, and those that this policy
+        """Check that the filter denies a call that no policy allows, and calls that this policy
         denies.
         """
         if not is_filtered():
@@ -151,7 +151,7 @@ def init_filter(machine: str) -> bytes:
 
 
 def load_filters(steps: Iterable[Step]) -> None:
-    """Get the filters of a run before the clone, because no file can be read inside."""
+    """Load the filters of a run before the clone, because no file can be read in the sandbox."""
     for step in steps:
         if not isinstance(step, Seccomp) or step in _templates:
             continue

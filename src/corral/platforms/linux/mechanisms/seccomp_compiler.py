@@ -1,10 +1,11 @@
 """Compile rules about syscalls into a classic BPF program for seccomp(2).
 
 A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and an
-action if none of them is met. An alternative is met if all its conditions on arguments are. "Not
-equal" is written as an earlier alternative. The program refuses foreign architectures, then finds
-the syscall's number by binary search over ranges that share a rule. For numbers that are always
-allowed, no argument is loaded, so kernels since 5.11 answer from a bitmap without the program.
+action if none of them is met. An alternative is met if all its conditions on arguments are. There
+is no "not equal": an earlier alternative with another action takes its place. The program kills
+callers of a foreign architecture, then finds the syscall's number by binary search over ranges that
+share a rule. For numbers that are always allowed, no argument is loaded, so kernels since 5.11
+answer from a bitmap without the program.
 
 Instructions are emitted from the last to the first. BPF jumps only forwards, so every jump target
 exists before the jump, and its distance is known. A conditional jump has 8 bits for the distance.

@@ -34,8 +34,8 @@ NO_OPTION = errno_action(92)  # ENOPROTOOPT
 NOT_SUPPORTED = errno_action(95)  # EOPNOTSUPP
 DONE = errno_action(0)
 
-# Reason -> names. mbind, set_mempolicy and seccomp are allowed. They affect only the caller, and
-# programs should be able to sandbox themselves.
+# Reason -> names of denied calls. mbind, set_mempolicy and seccomp are not denied, because they
+# affect only the caller, and programs should be able to sandbox themselves.
 _DENIED = {
     "does file and socket work that no filter sees": """
         io_uring_setup io_uring_enter io_uring_register""",
@@ -115,9 +115,10 @@ S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 IOC_TYPE = 0xFF00
-# A snapshot puts a whole subvolume, ~/.ssh included, under a granted path. Old btrfs accepts any
-# descriptor in the subvolume for that. Landlock does not control making and removing subvolumes.
-# cp's three calls for shared blocks have the same type and are allowed.
+# All ioctls of these two types are denied. A snapshot could put a whole subvolume, ~/.ssh included,
+# under a granted path, and old btrfs accepts any descriptor in the subvolume for that. Landlock
+# does not control making and removing subvolumes. The three calls below, with which cp shares
+# blocks, have the same type and are allowed.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 # These change a file through a descriptor opened for reading, such as a standard stream. Verity
@@ -178,7 +179,8 @@ PRIO_USER, IOPRIO_WHO_USER = 2, 3
 def _sockets(
     *, unix_sockets: bool, namespaces: bool, broker: bool, notices: bool
 ) -> dict[str, Rule]:
-    """Allow TCP and UDP, by number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
+    """Return the rules for sockets. With namespaces or the broker, TCP and UDP are allowed, by
+    number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
     An unknown family fails as on a kernel without it, so clients continue without it. AF_INET with
     SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because its type is not listed.
@@ -222,11 +224,11 @@ def _sockets(
 
 
 def _brokered() -> dict[str, Rule]:
-    """Return the rules for sockets that the supervisor connects, binds and lets listen.
+    """Return the rules for sockets that the supervisor connects and binds for the target.
 
     An unconnected socket reaches nothing. Calls that send could connect a socket with MSG_FASTOPEN,
-    but the filter sees this flag and denies it. The supervisor answers questions about the peers of
-    the datagram sockets that it makes.
+    but the filter sees this flag and denies it. The supervisor also answers calls that return the
+    addresses of a socket.
     """
     fast_open = (3, 2, 3)
     options: list[Alternative] = [
@@ -524,7 +526,9 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return a rule that notifies the supervisor of calls that `rule` allows, and denies others."""
+    """Return a rule that notifies the supervisor of calls that `rule` allows, and is otherwise the
+    same.
+    """
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule
     return tuple((when, _notified_action(one)) for when, one in rule[0]), _notified_action(rule[1])

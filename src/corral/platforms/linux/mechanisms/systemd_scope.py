@@ -183,12 +183,12 @@ def end(path: str) -> None:
 
 
 def stop(unit: str) -> None:
-    """Stop a unit, if it still exists and the manager answers."""
+    """Stop a unit, if it still exists and systemd answers."""
     try:
         with _Manager(END_SECONDS) as manager:
             manager.stop(unit)
     except OSError:
-        pass  # systemd removes an empty scope
+        pass  # systemd removes the scope anyway when it is empty
 
 
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:

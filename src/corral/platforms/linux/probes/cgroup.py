@@ -1,5 +1,5 @@
 """Probe whether a cgroup enforces its limits: exceed each limit, and then compare with a process
-that has no such limit.
+that has a higher limit or none.
 """
 
 import contextlib
