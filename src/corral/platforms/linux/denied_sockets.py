@@ -1,6 +1,6 @@
 """Report that a target wanted the network, in a run without a network namespace or allowed hosts.
 
-In such a run the filter denies `socket` itself, so corral never sees an address or a name. To see
+In such a run `socket` itself is denied, so corral never sees an address or a name. To see
 them, corral would have to give the target a socket of the host's network, as in a run with allowed
 hosts. A run without network should not get one, so the report only recommends `corral learn`, which
 shows the names.

@@ -144,10 +144,10 @@ def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
 
 
 def guess_name(memory: Memory, pid: int) -> str:
-    """Return the name in the first list of arguments that the thread's stack points to.
+    """Return the program's name from a list of arguments that the thread's stack points to, or "".
 
-    A library's lists of words look like arguments. So a list with a path or an option is preferred.
-    Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
+    A library's lists of words look like arguments. So the first list with a path or an option is
+    preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:

@@ -69,7 +69,7 @@ DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# On a socket that is not corral's these calls may continue, because they connect and send nothing.
+# On a socket that is not corral's, these calls may continue, because they neither connect nor send.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
 # In `corral learn` the target gets Unix sockets that cannot be connected, and the paths of connect
 # and bind are recorded.

@@ -118,7 +118,7 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # A file system that gets the device number of an earlier one has another id.
+        # The id distinguishes a file system from an earlier one with the same device number.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

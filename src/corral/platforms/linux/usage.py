@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     Inode = tuple[int, int]
 
 CPU_FIELDS = slice(11, 15)
-"""utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the name."""
+"""Positions of utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the
+name.
+"""
 FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))

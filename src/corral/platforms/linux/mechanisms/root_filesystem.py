@@ -67,7 +67,7 @@ class Bind:
 
 @record
 class Mask:
-    """A path in a grant to hide or protect.
+    """A path in the sandbox to hide or protect.
 
     `hide` shows an empty, read-only file or directory instead; `protect` makes the path read-only.
     A bind below a mask is mounted after it, and so is visible. The role is `repository` for a

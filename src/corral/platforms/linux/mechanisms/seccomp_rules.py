@@ -132,8 +132,8 @@ FS_IOC_CHANGES = (
     0x40087602,  # FS_IOC_SETVERSION
     0x40047211,  # FAT_IOCTL_SET_ATTRIBUTES
 )
-# Any descriptor of a file system is enough to take away the user's key of encrypted directories, or
-# to add one.
+# With a descriptor of any file, these add a key for encrypted directories to its file system, or
+# remove the user's key.
 FS_IOC_KEYS = (
     0xC0506617,  # FS_IOC_ADD_ENCRYPTION_KEY
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EAGAIN = 11
 IN_CALL = (b"R", b"D")
-"""States of a thread that may still be inside its clone. A thread that waits elsewhere sleeps."""
+"""States in which a thread may still be inside its clone. A thread that sleeps has left it."""
 MAX_CLONE_NANOSECONDS = 50_000_000
 """Processor time of the calling thread after which its clone must be over. Clock time would be
 wrong, because a busy host can stop a thread for any time in the middle of a call.
