@@ -1,6 +1,6 @@
 """Provide the entry point of the console script and of `python -m corral`.
 
-Python's and corral's modules must not come from a directory that a project or a target can write.
+Before `remove_foreign_paths` runs, an import could load a file that a project or a target wrote.
 So this module and the package's `__init__` import only modules that Python has already loaded.
 """
 
@@ -26,7 +26,7 @@ def remove_foreign_paths() -> None:
     `sys.path`.
 
     A directory stays if corral itself or the standard library is in it. Python loads `encodings`,
-    `sitecustomize` and `.pth` files before this line, so no write grant may contain those files.
+    `sitecustomize` and `.pth` files before this function runs, so no write grant may contain them.
     """
     standard = os.path.dirname(os.__file__)
     own = {os.path.dirname(os.path.dirname(__file__)), standard, f"{standard}{os.sep}lib-dynload"}
@@ -39,7 +39,7 @@ def remove_foreign_paths() -> None:
     except OSError:
         pass  # the working directory was removed, so there are no modules in it
     foreign = {os.path.normpath(path) for path in foreign}
-    # Relative paths are dropped, because they mean the working directory.
+    # Relative paths are dropped, because they start at the working directory.
     sys.path[:] = [
         path
         for path in sys.path

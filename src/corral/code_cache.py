@@ -1,4 +1,4 @@
-"""Import corral's modules from one file with the compiled code of all of them.
+"""Import corral's modules from one cache file with the compiled code of all of them.
 
 Without this file Python needs ten system calls and a tenth of a millisecond to find each module,
 and a run imports eighty modules. The file is in the directory of the `.pyc` files from which it is
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec, SourceFileLoader
     from types import CodeType
 
-    # A source file's time of last write, time of last change, inode and size.
+    # A source file's mtime and ctime in nanoseconds, inode and size.
     Identity = tuple[int, int, int, int]
-    # Whether the module is a package, its source file, and the start and length of its code.
+    # Whether the module is a package, the identity of its source file, and the start and length of
+    # its code in the cache file.
     Entry = tuple[bool, Identity, int, int]
 else:
     # These classes are already loaded; `importlib.machinery` would be a further import.
@@ -35,7 +36,7 @@ PYC_HEADER_BYTES, PYC_BITS = 16, 0xFFFFFFFF
 
 
 class Loader(SourceFileLoader):
-    """Loads a module as Python does, but takes its code from the file."""
+    """Loads a module as Python does, but takes its code from the cache file."""
 
     def __init__(self, name: str, path: str, finder: Finder, code: tuple[int, int]) -> None:
         super().__init__(name, path)
@@ -43,10 +44,11 @@ class Loader(SourceFileLoader):
         self._code = code
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code from the file, or from Python's own loader if the descriptor is stale.
+        """Return the code from the cache file, or from Python's own loader if the cache file's
+        descriptor was closed.
 
-        Processes of corral close descriptors that they do not need, so another file may have the
-        number by now.
+        corral's processes close descriptors that they do not need. Another file may then get the
+        same number.
         """
         found = self._finder.read(*self._code)
         if found is None:
@@ -56,7 +58,7 @@ class Loader(SourceFileLoader):
 
 
 class Finder:
-    """Finds modules in the file; an entry of `sys.meta_path`."""
+    """Finds modules in the cache file. `use` adds a Finder to `sys.meta_path`."""
 
     def __init__(self, fd: int, start: int, entries: dict[str, Entry]) -> None:
         self._fd = fd
@@ -65,7 +67,7 @@ class Finder:
         self.entries = entries
 
     def read(self, start: int, length: int) -> bytes | None:
-        """Return a part of the file; None if the descriptor is closed or is another file's."""
+        """Return a part of the cache file, or None if its descriptor was closed or reused."""
         try:
             if sys.platform == "win32" or _number(self._fd) != self._file:
                 return None
@@ -93,7 +95,10 @@ class Finder:
 
 
 def use() -> None:
-    """Import corral's modules from the file from now on, if this Python version wrote it."""
+    """Import corral's modules from the cache file from now on, if this Python version wrote it.
+
+    Without such a file, add an empty Finder, so that `keep` writes one. Do nothing on Windows.
+    """
     if sys.platform != "win32":
         sys.meta_path.insert(0, _open_file() or Finder(-1, 0, {}))
 
@@ -125,10 +130,10 @@ def _read_index(fd: int) -> tuple[int, dict[str, Entry]] | None:
 
 
 def keep() -> None:
-    """Write the file again if this process imported modules that are not in it.
+    """Write the cache file again if this process imported modules that are not in it.
 
     A failed write is ignored, as Python ignores it for `.pyc` files. A process that did not call
-    `use` writes nothing, because it does not know which modules the file contains.
+    `use` writes nothing, because it does not know which modules the cache file contains.
     """
     known = [one.entries for one in sys.meta_path if isinstance(one, Finder)]
     loaded = {name for name in sys.modules if name.partition(".")[0] == PACKAGE} - STARTED_WITH
@@ -152,7 +157,9 @@ def _is_missing(name: str) -> bool:
 
 
 def _pack(names: list[str]) -> bytes:
-    """Return the length of the index, the index, and then the code of every module."""
+    """Return the content of the cache file: the length of the index, the index, and the code of
+    every module whose `.pyc` file is up to date.
+    """
     entries: dict[str, Entry] = {}
     code = b""
     for name in names:
@@ -167,7 +174,7 @@ def _pack(names: list[str]) -> bytes:
 
 
 def _read_pyc(source: str) -> tuple[Identity, bytes] | None:
-    """Return the source's identity and its code; None if the `.pyc` file is out of date."""
+    """Return the source's identity and code; None if the `.pyc` file is missing or out of date."""
     directory, name = os.path.split(source)
     try:
         seen = os.stat(source)

@@ -20,7 +20,7 @@ CONFIG_FILE = "config.toml"
 STAGING = "-staging"
 """This suffix, added to the cache's path, names the directory in which packages are assembled."""
 NO_HOME = "/nonexistent"
-"""The home that user databases have for accounts without a home."""
+"""The home directory that user databases list for accounts without one."""
 
 
 @record
@@ -31,7 +31,10 @@ class Directories:
 
 
 def home_directory(environ: Mapping[str, str] | None = None) -> str:
-    """Return HOME if it is absolute, otherwise the home in the user database."""
+    """Return HOME (on Windows USERPROFILE) if it is absolute, otherwise `recorded_home`.
+
+    Raise SandboxError if both are relative.
+    """
     environ = os.environ if environ is None else environ
     name = "USERPROFILE" if sys.platform == "win32" else "HOME"
     home = environ.get(name, "")
@@ -45,8 +48,10 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
 
 
 def recorded_home() -> str:
-    """Return the home from the user database. `expanduser` would return HOME, even if it is
-    invalid.
+    """Return the home from the user database, or NO_HOME if the user is not in it. On Windows,
+    return HOMEDRIVE and HOMEPATH.
+
+    `expanduser` would return HOME, even if it is invalid.
     """
     if sys.platform == "win32":
         return os.environ.get("HOMEDRIVE", "") + os.environ.get("HOMEPATH", "")
@@ -59,12 +64,16 @@ def recorded_home() -> str:
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
-    """Return absolute paths, and create nothing. Relative values of XDG variables are ignored."""
+    """Return the absolute paths of corral's directories, and create nothing.
+
+    Relative values of XDG variables and of APPDATA are ignored.
+    """
     environ = os.environ if environ is None else environ
     home = home_directory(environ) if home is None else home
     if sys.platform == "win32":
         roaming = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
-        # AppData is not used: Windows gives a packaged client and its children another AppData.
+        # State and cache are not in AppData, because Windows redirects what a packaged client and
+        # its children write there.
         own = os.path.join(home, ".corral")
         return Directories(
             config=os.path.join(roaming, "corral"),
@@ -97,9 +106,9 @@ def config_file() -> str:
 
 
 def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
-    """Return whether a file is this user's, and gives no other user the forbidden permissions.
+    """Return whether this user owns a file and its mode has none of the `forbidden` bits.
 
-    Windows has no such permissions; there the access list of the user's profile protects the file.
+    On Windows, return True: the access list of the user's profile protects the file.
     """
     if sys.platform == "win32":
         return True
@@ -107,7 +116,7 @@ def is_private(found: os.stat_result, forbidden: int = 0o022) -> bool:
 
 
 def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> None:
-    """Refuse a path that is not a directory, or a directory that other users can write to."""
+    """Raise PolicyError unless the path is a directory for which `is_private` returns True."""
     if not stat.S_ISDIR(found.st_mode) or not is_private(found, forbidden):
         from corral.safe_text import printable, shell_word
 

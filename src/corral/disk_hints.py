@@ -7,7 +7,7 @@ import os
 
 from corral.safe_text import printable
 
-EDQUOT = getattr(errno, "EDQUOT", -1)  # Windows has none
+EDQUOT = getattr(errno, "EDQUOT", -1)  # Windows has no EDQUOT
 HINTS = {
     errno.ENOSPC: "make room on that disk (`df -h {0}; df -i {0}` shows it)",
     EDQUOT: "remove files there, because your quota is used up (`du -xsh {0}`)",
@@ -17,8 +17,8 @@ HINTS = {
 
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
-    """Return a hint for an error of a file system. `otherwise` is a remedy that works for any
-    error.
+    """Return a hint for a file system error at `place`. `otherwise` is a remedy for any error: it
+    is added to the hint, or returned alone.
     """
     hint = HINTS.get(error.errno or 0, "").format(_quote_existing(place))
     return f"{hint}, or {otherwise}" if hint and otherwise else hint or otherwise

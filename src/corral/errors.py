@@ -10,8 +10,8 @@
       UnchosenReadsError         the server's own files refer to files that the user did not name
       SupervisionError           a running sandbox could not be watched or stopped
 
-Mechanisms raise `OSError`, which is translated into one of these once, with `from`. A limit that
-the target reaches is an outcome in the report, never an exception.
+Mechanisms raise `OSError`, which is translated into one of these once, with `raise ... from`. A
+limit that the target reaches is an outcome in the report, never an exception.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXIT_NOT_FOUND = 127
 
 
 class SandboxError(Exception):
-    """The base of all errors.
+    """The base class of corral's errors.
 
     `exit_code` is the exit code of `corral run`. `hint` tells the user what to type. `details` are
     further lines. Line ends inside `message` or a detail are escaped when printed.
@@ -70,7 +70,10 @@ class PolicyError(SandboxError):
 
 
 class ChangedPathsError(PolicyError):
-    """Granted paths that resolve to other files than before: {path as written: (before, now)}."""
+    """Granted paths resolve to other files than before.
+
+    `paths` is {path as written: (before, now)}.
+    """
 
     def __init__(self, paths: dict[str, tuple[str, str]], message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -78,7 +81,10 @@ class ChangedPathsError(PolicyError):
 
 
 class UnenforceableError(SandboxError):
-    """The host cannot enforce the policy. `missing` lists (control, reason, hint) of each one."""
+    """The host cannot enforce the policy.
+
+    `missing` has (control, reason, hint) for each control that the host cannot enforce.
+    """
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
         reasons: dict[str, list[str]] = {}

@@ -10,7 +10,7 @@ MASK = "***"
 """Replaces a secret in a text."""
 MAX_INTEGER = 2**63 - 1
 PLAIN = frozenset("@%+=:,./-_~")
-"""Characters that a shell takes literally, beside letters and digits."""
+"""Characters that a shell takes literally, besides letters and digits."""
 HEX_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -20,7 +20,9 @@ def is_digest(text: object) -> bool:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Return a value as text for a message. `repr` escapes control characters."""
+    """Describe a value in a message. Text is cut after `limit` characters, and `repr` escapes its
+    control characters.
+    """
     if isinstance(value, str):
         return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INTEGER:
@@ -45,7 +47,9 @@ def printable(text: str) -> str:
 
 
 def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Return a text with each (start, end) masked. Spans that overlap or touch become one mask."""
+    """Replace each span (start, end) of a text with MASK. Spans that overlap or touch become one
+    mask.
+    """
     found: list[str] = []
     done = 0
     for start, end in sorted(spans):

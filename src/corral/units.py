@@ -66,7 +66,9 @@ def check_range(value: int, maximum: int, minimum: str) -> int:
 
 
 def parse_size(value: object) -> int | None:
-    """Read `64M`, `1.5G`, `1GiB` or a number of bytes; K, M, G and T are powers of 1024."""
+    """Convert `64M`, `1.5G`, `1GiB` or a number of bytes to bytes. K, M, G and T are powers of
+    1024. Refuse KB, MB, GB and TB, because they can also mean powers of 1000.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return check_range(value, MAX_AMOUNT, "one byte")
     if value == "none":
@@ -82,7 +84,9 @@ def parse_size(value: object) -> int | None:
 
 
 def parse_duration(value: object) -> int | None:
-    """Read `500ms`, `60s`, `5m` or `1h` in milliseconds. A bare number is refused."""
+    """Convert a duration such as `500ms`, `60s`, `5m` or `1h` to milliseconds. Refuse a number
+    without a unit.
+    """
     if isinstance(value, str):
         if value == "none":
             return None
@@ -97,7 +101,7 @@ def parse_duration(value: object) -> int | None:
 
 
 def parse_cpu(value: object) -> int | None:
-    """Read `"500m"`, `0.5` or `"0.5"` (cores) in millicores."""
+    """Convert `"500m"` (millicores), or `0.5` or `"0.5"` (cores) to millicores."""
     if isinstance(value, float):
         return cpu_from_float(value)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -123,7 +127,7 @@ def cpu_from_float(value: float) -> int:
 
 
 def parse_cpu_flag(text: str) -> int | None:
-    """Read like `parse_cpu`, but a bare integer is millicores: `100` is a tenth of a core."""
+    """Convert text as `parse_cpu` does, but take a bare integer as millicores."""
     return parse_cpu(f"{text}m" if is_digits(text) else text)
 
 

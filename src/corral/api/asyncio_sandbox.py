@@ -100,7 +100,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
             self._ended.set_result(None)
 
     async def open_streams(self, ends: Mapping[str, BinaryIO]) -> None:
-        """Open the streams; a stream in `ends` replaces the sandbox's own."""
+        """Connect the streams to the event loop. A stream in `ends` replaces the sandbox's own."""
         if stdin := ends.get("stdin", self._sandbox.stdin):
             self.stdin = cast("Stdin", await self._writer(stdin))
         if stdout := ends.get("stdout", self._sandbox.stdout):
@@ -234,7 +234,9 @@ def launch_async(
 def _with_pipes(
     start: functools.partial[Sandbox], streams: Mapping[str, Stream], ends: dict[str, BinaryIO]
 ) -> Sandbox:
-    """Start a sandbox. If the event loop needs special pipes, put the caller's ends into `ends`."""
+    """Start a sandbox. On Windows the event loop needs overlapped pipes: create them, and put the
+    caller's ends into `ends`.
+    """
     if sys.platform != "win32":
         return start(**streams)
     from corral.api import windows_client
@@ -262,7 +264,7 @@ async def run_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    """Run a target until it ends, as `run` does, and return its output."""
+    """Run a target until it ends, as `run` does, and return the same Result."""
     check_input(input)
     async with launch_async(
         argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE

@@ -54,7 +54,10 @@ class Result:
 
 
 def probe(*, fresh: bool = False) -> Host:
-    """Return what this machine can enforce. The probes run in a separate process, once per boot."""
+    """Return what this machine can enforce.
+
+    The probes run in a separate process, once per boot. With `fresh` they run again.
+    """
     if fresh or not _known_hosts:
         stored = None if fresh else findings.load()
         system, machine = current.system(), current.machine()
@@ -78,7 +81,7 @@ def plan(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Plan:
-    """Return the plan of a launch, without starting the target. The probes run once per boot."""
+    """Return the plan of a launch, without starting the target."""
     sources = [Source(manifest=load_manifest(policy), trust="user", approved=True)]
     environment = os.environ if env is None else env
     directory = os.getcwd() if cwd is None else os.path.abspath(cwd)
@@ -153,9 +156,10 @@ def launch(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Sandbox:
-    """Start a target in a sandbox. `policy` is a file, a mapping with a file's keys, or a Manifest.
+    """Start a target in a sandbox.
 
-    The variables and secrets that the policy passes are taken from `env`.
+    `policy` is a policy file, a mapping with the keys of such a file, or a Manifest. The variables
+    and secrets that the policy passes are taken from `env`, or else from `os.environ`.
     """
     made = plan(argv, policy, env=env, cwd=cwd)
     return Sandbox(made, stdin=stdin, stdout=stdout, stderr=stderr)
@@ -169,7 +173,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    """Run a target until it ends, and return its output."""
+    """Run a target until it ends, and return its exit code, output and report."""
     check_input(input)
     with launch(argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE) as sandbox:
         errors: list[bytes] = []

@@ -43,10 +43,11 @@ class _Spare:
 
 
 class Pool:
-    """A context manager. Leaving it ends the spares, but not the sandboxes that it launched.
+    """Launches sandboxes, and keeps spares ready for the next launches.
 
     Each launch is followed by new spares, up to the given number. They are for the program that was
-    launched last, so the first launch of a program is an ordinary one.
+    launched last, so the first launch of a program is an ordinary one. A pool is a context manager:
+    leaving it ends the spares, but not the sandboxes that it launched.
     """
 
     def __init__(self, policy: PolicyLike = None, *, spares: int = 1) -> None:

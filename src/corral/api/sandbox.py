@@ -80,11 +80,11 @@ def end_zygote() -> None:
 
 
 class Sandbox(Generic[Stdin, Stdout, Stderr]):
-    """A context manager. Leaving it stops the target with all its processes.
+    """Controls a running target. As a context manager, it stops all the target's processes at exit.
 
-    `stdin`, `stdout` and `stderr` are files where PIPE was asked for. `pid` is the target's process
-    id on the host. `report` lists what was asked, enforced and used. It is None until `wait` has
-    seen the end of the target.
+    `stdin`, `stdout` and `stderr` are files if PIPE was given for them, otherwise None. `pid` is
+    the target's process id on the host. `report` lists what was requested, enforced and used. It is
+    None until `wait` has seen the end of the target.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """`connect` returns the channel to a supervisor. If `connect` is None, the zygote makes the
-        channel.
+        """Start the target. `connect` returns the channel to the target's supervisor; by default a
+        new supervisor is started.
         """
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]

@@ -51,8 +51,9 @@ class Supervisors:
 
 
 class Channel:
-    """Messages to and from a supervisor. On Windows a program cannot wait for data in a pipe, so a
-    thread reads it.
+    """Sends messages to a supervisor, and receives its messages.
+
+    A thread reads the supervisor's pipe, because Windows cannot wait for its data with a timeout.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], writing: int, reading: int) -> None:
@@ -64,7 +65,7 @@ class Channel:
         threading.Thread(target=self._receive, args=(reading,), daemon=True).start()
 
     def fileno(self) -> int:
-        """Return a negative number after `close`, as a socket does."""
+        """Return the descriptor of the pipe to the supervisor, or -1 after `close`."""
         return self._writing
 
     def send(self, data: bytes, /) -> int:
@@ -112,7 +113,7 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
-    # The interpreter of a virtual environment would start a second process.
+    # In a virtual environment, sys.executable is a launcher that would start a second process.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
         [program, *child_python.build_arguments(SERVE, *map(str, handles))],
@@ -125,7 +126,9 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
 
 
 def pipe(number: int) -> tuple[BinaryIO, int]:
-    """Return the ends of stream `number`: the caller's for the event loop, and the target's."""
+    """Create a pipe for stream `number`. Return the caller's end, which its event loop can use, and
+    the target's end.
+    """
     if sys.platform == "win32":
         import msvcrt
         from asyncio import windows_utils

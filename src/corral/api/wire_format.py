@@ -93,7 +93,9 @@ def encode_error(error: SandboxError | OSError) -> bytes:
 
 
 def decode_error(raw: bytes) -> SandboxError | OSError:
-    """Return the error of the other process, in its original class."""
+    """Return the error of the other process. LaunchError, CommandError and OSError keep their
+    class; any other error becomes a SandboxError.
+    """
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)

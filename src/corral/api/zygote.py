@@ -50,7 +50,9 @@ def serve(fd: int) -> None:
 
 
 def _supervise(channel: int, *streams: int) -> NoReturn:
-    """Supervise one run in the fork, and exit. Without streams the run waits for its command."""
+    """Supervise one run in the fork, and exit. Without streams, the run is a spare, which waits for
+    its command.
+    """
 
     def receive() -> supervisor_process.Request | None:
         if not streams:

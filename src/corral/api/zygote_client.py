@@ -49,7 +49,7 @@ class Zygote:
     def launch(self, plan: Plan, stdio: Streams) -> socket.socket:
         """Let the zygote fork a supervisor for `plan`; return the channel to the supervisor.
 
-        Without `stdio` the sandbox waits for its command.
+        Without `stdio` the sandbox is a spare, which waits for its command.
         """
         ours, theirs = socket.socketpair()
         self._channels.add(ours)
@@ -143,7 +143,10 @@ def _choose_environment() -> dict[str, str]:
 
 
 def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
-    """Return whether a spare accepted a command. If not, the spare will never start it."""
+    """Send a command to a spare, and return whether the spare accepted it.
+
+    If not, the spare will never start the command.
+    """
     assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
     try:
         handover.send(channel, wire_format.encode_plan(replace(plan, steps=())), stdio)

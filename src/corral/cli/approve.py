@@ -1,4 +1,5 @@
-"""`corral approve`: approve exactly what a server asks for, and pin its tools if that is asked.
+"""`corral approve`: approve exactly what a server asks for. Pin its tools if the user or the
+server's manifest asks for pins.
 
 On a terminal the command asks the user. Elsewhere it needs `--yes`, because only the user can
 approve.
@@ -85,7 +86,7 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
     from corral.supervisor.prepare import prepare
 
     sources, command = what_to_run.sources_and_command(options, rest)
-    # The server may demand pins that do not exist yet.
+    # The server's manifest may demand pins, which do not exist yet.
     own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
     plan = prepare(
         command,
@@ -149,7 +150,7 @@ def format_request(request: Request) -> list[str]:
 
 
 def _approve_path(written: str, *, yes: bool) -> int:
-    """Approve the current destination of a path. A run refused it because it changed."""
+    """Approve the current destination of a granted path, which runs refuse because it changed."""
     path = make_absolute(written, what_to_run.current_directory(), home_directory())
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
     try:
@@ -170,7 +171,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
 
 
 def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
-    """Ask whether granted paths may resolve to their current destinations; record the answer."""
+    """Ask whether granted paths may resolve to their current destinations; if so, record them."""
     for path, (before, now) in changed.items():
         output.note(granted_paths.describe_change(path, before, now))
     if not confirm(["--path", next(iter(changed))], "grant its current destination?"):
@@ -188,8 +189,9 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask on the terminal itself, because in `run` standard input belongs to the server. `words`
-    name the request to `corral approve`.
+    """Ask on the terminal itself, because in `run` standard input belongs to the server.
+
+    If there is no terminal, raise an error whose hint is `corral approve` with `words`.
     """
     if not is_on_terminal():
         raise SandboxError(

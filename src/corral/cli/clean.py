@@ -32,8 +32,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _remove_permissions() -> tuple[list[str], list[str]]:
-    """Remove permissions on Windows, the only system on which corral changes those of host
-    files.
+    """Remove the permissions that corral added to host files. Return the paths, and the problems.
+
+    corral changes such permissions only on Windows.
     """
     if sys.platform != "win32":
         return [], []

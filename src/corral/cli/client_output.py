@@ -26,8 +26,8 @@ OTHER_PERMISSIONS = {
 
 @record
 class Selection:
-    """The client or file that the user named, its files, and the named servers. If no server is
-    named, all are meant.
+    """The client or file that the user named, its files, and the named servers. Without `names`,
+    all servers are selected.
     """
 
     word: str
@@ -79,8 +79,8 @@ def select(words: list[str], usage: str) -> Selection:
 
 
 def find_files(word: str) -> list[str]:
-    """Return the existing files of the client that `word` names. If `word` is a path, return that
-    path alone.
+    """Return the existing files of the client that `word` names, or `word` itself if it is a path.
+    Raise an error if there is no such client or file.
     """
     client = catalogue.find_client(word)
     if client is None:
@@ -107,9 +107,8 @@ def _name_clients() -> str:
 
 
 def list_existing(client: Client) -> list[str]:
-    """Return a client's own files. If there are several, leave out empty ones.
-
-    An editor may have empty settings beside the file with the servers.
+    """Return the client's own files that exist. If there are several, leave out empty ones, because
+    an editor may have empty settings beside the file with the servers.
     """
     found = [path for path in catalogue.own_files(client) if os.path.lexists(path)]
     if len(found) > 1:
@@ -118,7 +117,9 @@ def list_existing(client: Client) -> list[str]:
 
 
 def find_all_files() -> list[tuple[str, str]]:
-    """Return every client's own files, and those of the project in the current directory."""
+    """Return (client, file) for every client's own files, and for its files in the project in the
+    current directory.
+    """
     here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
@@ -145,7 +146,9 @@ def list_wrapped() -> list[tuple[str, str, ConfiguredServer]]:
 
 
 def find_wrapped(word: str) -> list[tuple[str, str, ConfiguredServer]]:
-    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it."""
+    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it. Raise an
+    error if no client has it.
+    """
     wrapped = list_wrapped()
     found = [one for one in wrapped if word in {one[2].name, f"{one[0]}:{one[2].name}"}]
     if found:
@@ -211,7 +214,8 @@ def edit_files(
 ) -> int:
     """Edit each file separately, print the results, and return the exit code.
 
-    If a file cannot be changed, the other files are still edited.
+    If a file cannot be changed, the other files are still edited. The first error is raised at the
+    end.
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None

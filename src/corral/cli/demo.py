@@ -61,7 +61,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _to_json(results: list[ActResult], parts: dict[str, list[str]], *, ok: bool) -> object:
-    """Return a result without personal names, for users to send in; see schemas/demo.json."""
+    """Return the results without personal names, so that users can send them in. schemas/demo.json
+    describes the data.
+    """
     from dataclasses import asdict
 
     from corral.cli.doctor import describe_host
@@ -97,7 +99,9 @@ def _print_table(results: list[ActResult]) -> None:
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:
-    """Return the cells of a row. The server's text in them has no line ends and no escapes."""
+    """Return the cells of a row. In the server's text, line ends become spaces, and control
+    characters are escaped.
+    """
     inside, outside = (
         printable(" ".join(attempt.text.split())) for attempt in (result.inside, result.outside)
     )
@@ -113,7 +117,9 @@ def _format_wall(wall: Wall | None) -> str:
 
 
 def fit_columns(rows: list[list[str]], width: int) -> list[int]:
-    """Return column widths as wide as the text. The widest are narrowed until all columns fit."""
+    """Return column widths that fit the text. If the rows are wider than `width`, narrow the widest
+    columns, but not below MIN_WIDTH.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1

@@ -29,7 +29,7 @@ OWN = (
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
 MAX_NAMED = 3
-"""The number of denials that a hint names as flags. Users would not read a longer hint."""
+"""The maximum number of denials that a hint names as flags. Users would not read a longer hint."""
 TEXTS = {"changed": "changed", "already": "unchanged", "refused": "refused"}
 OPPOSITES = {"--state": "--no-state", "--no-state": "--state"}
 BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
@@ -102,7 +102,9 @@ def change_servers(
 def merge_flags(
     name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
 ) -> tuple[str, ...]:
-    """Return the changed flags. Other flags are kept, and no flag is written twice."""
+    """Return `current` with the flags of `change` added, or removed with `remove`. Raise an error
+    if a flag to remove is not there.
+    """
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
@@ -123,7 +125,9 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Return the flags of `run` among words. The value of a switch is empty."""
+    """Split words into flags of `run`. The value of a switch is empty. Raise an error for a word
+    that is not such a flag.
+    """
     found: list[FlagWords] = []
     rest = list(words)
     while rest:
@@ -152,7 +156,7 @@ def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
 
 
 def _parse_allow(allow: str) -> list[FlagWords]:
-    """Return the flags that a denial names; none if they are not flags of `run`."""
+    """Return the flags that would allow a denial; [] if `allow` does not consist of `run` flags."""
     try:
         return split_flags(shlex.split(allow))
     except (SandboxError, ValueError):
@@ -160,7 +164,9 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
-    """Ask about each of the last denials, and return the flags to which the user agrees."""
+    """Ask about each recent denial that is not granted yet, and return the flags to which the user
+    agrees. Raise an error if there is no such denial, or no terminal.
+    """
     rows: dict[str, Denial] = {}
     for server in servers:
         rows |= {one.allow: one for one in list_open_denials(server) if _parse_allow(one.allow)}

@@ -61,7 +61,9 @@ def plan_inspection(options: Options, rest: list[str]) -> Plan:
 
 
 def as_data(found: Inspection) -> dict[str, object]:
-    """Return lists with the fields of MCP, which scanners can read."""
+    """Return an inspection as JSON data. Its lists keep MCP's field names, so that scanners can
+    read them.
+    """
     return {
         "version": JSON_VERSION,
         "server": list(found.server),

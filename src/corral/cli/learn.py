@@ -40,7 +40,7 @@ FLAGS = (
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
-"""Kinds of denials that are also found among the watched calls."""
+"""Kinds of denials that are also found among the watched calls, and so are not printed again."""
 NOWHERE = "learn.invalid"
 """A name that never exists. Allowing it starts the gateway, which sees all other addresses."""
 
@@ -62,7 +62,8 @@ def main(options: Options, rest: list[str]) -> int:
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
     ending = watch.until_end()
     restore_terminal()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())  # for the questions
+    # Ctrl-C shall work at the questions.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
     learned = watched_run.find_learned(plan, watch, ending.denials)
     outcome = find_outcome(plan, ending)
     output.note(f"the target ended: {outcome.kind}, exit code {outcome.exit_code}")
@@ -84,7 +85,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run. If this host supports a gateway, use one, because it sees every address."""
+    """Prepare the run. If this host supports a gateway, use one, because it sees every address that
+    the target asks for.
+    """
     sources, command = what_to_run.sources_and_command(options, rest)
     cwd = what_to_run.start_directory(rest)
     server = what_to_run.name_server(rest)
@@ -115,7 +118,7 @@ def _accept(options: Options, learned: Learned) -> list[Proposal]:
 
 
 def _name_next_command(word: str, accepted: list[Proposal]) -> None:
-    """Name the command that writes the accepted flags into the file of a client, if the word is
+    """Print the command that writes the accepted flags into the client's file, if the word is
     CLIENT:SERVER.
     """
     reference = parse_reference(word)
@@ -160,7 +163,7 @@ def _write(path: str, text: str) -> None:
         with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        if error.filename is None:  # opened, but the disk is full
+        if error.filename is None:  # the file was created, but not written completely
             os.unlink(path)
         raise SandboxError(
             f"cannot write the policy to {path}: {error.strerror}",

@@ -1,4 +1,4 @@
-"""Define flags as data. One table per command serves for parsing, help and completion.
+"""Parse options. Each command has a table of flags, which parsing, help and completion use.
 
 `argparse` is not used, because its import alone takes as long as starting a bare interpreter.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Flag:
     """One flag. Without `value` it is a switch; with `many` it may be given several times.
 
-    It sets the key `key` in the policy of a run.
+    `key` is the key that the flag sets in the policy of a run, if any.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Print for the user. No other module prints. `run` uses stderr, because stdout is the target's.
+"""Print all of corral's output. `run` uses stderr, because stdout is the target's.
 
 Names of files, packages, servers and variables are untrusted, so all printed text is escaped here:
 control characters, line ends, and characters that change the direction of text. Callers therefore
@@ -40,7 +40,7 @@ class ReaderGoneError(Exception):
 
 
 def from_os_error(problem: OSError) -> SandboxError:
-    """Make a message for an error of the system that no other code has described."""
+    """Make a message with a hint for an OSError that no other code has translated."""
     why = problem.strerror or str(problem)
     if problem.filename is not None:
         why = f"{os.fsdecode(problem.filename)!r}: {why}"
@@ -64,8 +64,8 @@ NO_MEMORY = (
 
 
 def from_fault(problem: Exception) -> SandboxError:
-    """Make a message for an error that can occur at any line. The error ends the supervisor, and so
-    the target.
+    """Make a message for an unexpected exception: a bug, or corral's files were replaced while it
+    ran. The exception ends the supervisor, and so the target.
     """
     if isinstance(problem, ImportError) or _is_replaced():
         why = f"corral's own files were removed or replaced while it ran: {problem}"
@@ -77,7 +77,7 @@ def from_fault(problem: Exception) -> SandboxError:
 
 
 def _is_replaced() -> bool:
-    """Return whether another version of corral is installed by now in place of this one."""
+    """Return whether corral was removed, or replaced by another version, since it was started."""
     import corral
 
     try:
@@ -213,9 +213,7 @@ if sys.platform != "win32":
 
 
 def finish(code: int) -> int:
-    """Flush the streams, and return the exit code. If a stream cannot be written, success becomes
-    an error.
-    """
+    """Flush the streams. Return `code`, or 1 if `code` is 0 and a stream cannot be written."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

@@ -66,8 +66,8 @@ def _find_servers() -> dict[tuple[str, ...], str]:
 
 
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
-    """Return the package whose files a run executes, or else the client's server with its command.
-    Return "" for any other command.
+    """Return the name of the package that a run installs or executes, or else of the wrapped server
+    with the run's command, or else "".
     """
     if entry.is_installer():
         return entry.command[-1]

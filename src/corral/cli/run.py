@@ -68,8 +68,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
-    """Return a plan whose paths are watched, unless the time is over. If they cannot be watched,
-    the run continues unwatched, because its client waits for it.
+    """Return the plan of a run whose paths are watched, or the same plan if the time is over.
+
+    If paths cannot be watched, warn and return the same plan, because a client waits for the run.
     """
     from corral.cli.learn_time import is_over
 
@@ -236,8 +237,8 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Stores the denials for `corral why`. A run without denials is stored only after earlier runs
-    of the same command.
+    """Stores the denials for `corral why`. A run without denials is stored only if earlier runs of
+    the same command are stored.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -309,7 +310,9 @@ def _fill_streams() -> None:
 
 
 def _release_stdio() -> None:
-    """Close corral's copies of the streams, so that a client sees when the target closes them."""
+    """Close corral's copies of stdin and stdout, so that a client sees when the target closes
+    them.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -324,7 +327,9 @@ def _place_hint(error: Exception, path: str, otherwise: str) -> str:
 
 
 def _open_report(path: str | None) -> WriteReport | None:
-    """Open the report before the target runs, and never through a link."""
+    """Open the report file before the target runs, and never through a link. Return a function that
+    writes the report.
+    """
     if path is None:
         return None
     from corral.abi.output_file import open_output
@@ -357,7 +362,7 @@ def _write(write: Callable[[Report, int], None], result: Report, fd: int, path: 
         try:
             os.ftruncate(fd, 0)  # half a report could be mistaken for a whole one
         except OSError:
-            pass  # not a file
+            pass  # only a regular file can be truncated
     finally:
         os.close(fd)
 

@@ -1,6 +1,6 @@
 """Define the flags of `run` that set what a target may do, and make a manifest from them.
 
-The policy's schema has the key of each flag and the kind of its value.
+Most flags set a key of the policy. Their names and kinds of values come from the policy's schema.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ OUTPUTS = (
     ),
     Flag(name="--audit", value="FILE", help="append every denial, hash-chained (JSON lines)"),
 )
-"""Files that a run writes, and that no grant may contain."""
+"""Flags that name files that a run writes. No grant may contain these files."""
 VERBOSE = Flag(name="--verbose", short="-v", help="print every warning, not only new ones")
 ALL = (*FLAGS, *OUTPUTS, VERBOSE)
 

@@ -25,7 +25,9 @@ class Refusal:
 
 
 def find_refusal(client: str, server: ConfiguredServer) -> Refusal | None:
-    """Prepare a server's run as far as possible without installing anything."""
+    """Return why a server would not start, or None if no reason is found. Nothing is installed for
+    this check.
+    """
     try:
         _check(server, server.run_flags)
     except SandboxError as error:
@@ -34,8 +36,8 @@ def find_refusal(client: str, server: ConfiguredServer) -> Refusal | None:
 
 
 def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command to type. If `client` is a file, it is never `corral grant`, which knows
-    only clients.
+    """Return the command that mends the server. If `client` is a file, never return `corral grant`,
+    which accepts only clients.
     """
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]

@@ -28,27 +28,20 @@ NOT_UNDERSTOOD = "not understood"
 
 @record
 class ServerStatus:
-    """The state of one server. `corral` is the program that starts it. `own` means that it is this
-    corral.
-
-    `walled` means that this corral starts the server; None if it does not run on this machine.
-    `denials` counts the denials of its last runs that its flags do not allow. `state_bytes` is the
-    size of its home directory, None if none is kept. `refused` is the reason why it would not start
-    now, and `mend` is the command that mends it.
-    """
+    """The state of one server in a client's file."""
 
     name: str
     state: str
     scope: str = ""
     why: str = ""
     off: bool = False
-    corral: str = ""
-    own: bool = True
-    walled: bool | None = False
-    denials: int = 0
-    state_bytes: int | None = None
-    refused: str = ""
-    mend: str = ""
+    corral: str = ""  # the program that starts the server, if it is wrapped
+    own: bool = True  # whether `corral` is this corral
+    walled: bool | None = False  # whether this corral starts the server; None if it is remote
+    denials: int = 0  # denials of the last runs that the server's flags do not allow
+    state_bytes: int | None = None  # the size of the server's home; None if it is not kept
+    refused: str = ""  # the reason why the server would not start now
+    mend: str = ""  # the command that makes it start again
     may: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
@@ -80,7 +73,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
-    """Return 1 if a server of a file, or of this project, does not start through corral.
+    """Return 1 if a server in the named files, or else in this project's files, does not start
+    through corral, or if a file cannot be read.
 
     Servers that `wrap` does not change, such as remote ones, are printed and do not count.
     """
@@ -213,7 +207,7 @@ WALLED = {True: "walled", False: "NOT walled", None: "remote"}
 
 
 def _print_inventory(files: list[FileStatus]) -> None:
-    """Print one line for each server of each client, and how many of them are wrapped."""
+    """Print one line for each server of each client, and how many of the local ones are walled."""
     servers = [(file, one) for file in files for one in file.servers]
     if not servers:
         return

@@ -75,7 +75,7 @@ def _select(words: list[str]) -> list[Entry]:
 
 
 def _find_wrapped(word: str) -> list[str]:
-    """Return the references of a wrapped server in the clients' files."""
+    """Return the references with which clients start the wrapped server that `word` names."""
     wrapped = client_output.list_wrapped()
     found = [
         server.inner_argv[0]
@@ -97,8 +97,8 @@ class ToolChanges:
 
 
 def _compare_tools(found: Candidate) -> tuple[ToolChanges, ...]:
-    """Compare the tools of the new version with the pins of each command. For this the new version
-    is started with the default policy.
+    """Compare the tools of the new version with the pins of each command that starts this server.
+    For this the new version is started with the default policy.
     """
     name = _name(found.current)
     pinned = [one for one in list_pinned() if one.server and name_server(one.server)[0] == name]
@@ -166,7 +166,7 @@ def _describe(found: Candidate, name: str) -> list[str]:
 
 
 def _name_each(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return {key: the words that name the entry}. The words are the key itself if the server is
+    """Return {key: name to print} of the entries. The name is the whole key if the server is
     installed for several runtimes.
     """
     names = [_name(entry) for entry in entries]

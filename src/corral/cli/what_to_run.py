@@ -121,8 +121,8 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
 
 
 def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
-    """Return sources and command for an inspection, with the typed flags alone: without the
-    server's own request and the grants in a client's file.
+    """Return the sources and the command for an inspection. Only typed flags count, and neither the
+    server's own request nor the grants in a client's file.
     """
     command = rest
     if rest and ":" in rest[0]:
@@ -203,9 +203,10 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """Return flags, command and source of a server by its name in a client's configuration.
+    """If the first word names a server in a client's configuration, return its flags with the
+    typed ones, its command, and a source with its variables.
 
-    The client's file counts as the user's decision.
+    The source is approved, because the client's file is the user's own.
     """
     from corral.servers.reference import parse_reference
 
@@ -241,8 +242,8 @@ def _load_policy(text: str) -> Manifest:
 def _is_directory(word: str) -> bool:
     """Return whether a word is written as a path and is a directory.
 
-    Clients start servers in the open project, which may have a folder with the name of a command or
-    of a reference such as `npm:name`.
+    A bare name does not count: clients start servers in the open project, which may have a folder
+    with the name of a command or of a reference such as `npm:name`.
     """
     written = word in {os.curdir, os.pardir} or os.path.dirname(word)
     return bool(written) and os.path.isdir(word)
@@ -284,7 +285,7 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
 
 
 def _mention_profile(reference: Reference) -> None:
-    """Name the profile for a package that is run without one."""
+    """Tell the user about the profile for a package that is run without one."""
     from corral.policy import profiles
 
     found = profiles.fitting(f"{reference.kind}:{reference.name}")
@@ -299,7 +300,7 @@ def granted_paths(options: Options) -> tuple[str, ...]:
 
 
 def install_options(options: Options) -> InstallOptions:
-    """Return how a package is installed. A profile may add packages."""
+    """Return how a package is installed. The profile may add further packages to install."""
     from corral.servers.packages.sources import InstallOptions
 
     beside: tuple[str, ...] = ()
@@ -320,7 +321,9 @@ def install_options(options: Options) -> InstallOptions:
 
 
 def _ask_for_approval(request: Request, users: list[Source]) -> Source:
-    """Return a server's request. If there is a terminal, the user may approve it now."""
+    """Return the source of a server's request. If it asks for more than was approved, ask the user
+    on the terminal, or raise PolicyError if there is none.
+    """
     source = request.source
     if source.approved:
         return source

@@ -25,7 +25,7 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 @record
 class ServerDenials:
     """The denials of one server. `names` are CLIENT:SERVER of clients that start it through
-    corral.
+    corral. `granted` says for each denial whether their flags allow it by now.
     """
 
     command: tuple[str, ...]
@@ -79,8 +79,8 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
 
 
 def _find_unwrapped(word: str) -> list[tuple[str, ...]]:
-    """Return the commands under which earlier runs of a server that is no longer wrapped are
-    stored. If there are none, raise an error that names the command to wrap the server.
+    """Return the commands of stored runs of a server that is not wrapped now. If no runs are
+    stored, raise an error that names the command to wrap the server.
     """
     found: list[tuple[str, ...]] = []
     for client, server in client_output.list_unwrapped(word):
@@ -105,7 +105,11 @@ def identify(server: ConfiguredServer) -> tuple[str, ...]:
 def _describe(
     command: tuple[str, ...], configured: Configured, named: Configured = ()
 ) -> ServerDenials:
-    """Describe the kept runs of a command. If the user named servers, their grants count."""
+    """Describe the stored runs of a command.
+
+    A denial counts as granted if the flags of all servers in `named` that start this command allow
+    it. If there are none, the flags of all configured servers count that start it.
+    """
     runs: list[KeptRun] = kept.load_server(command)
     starters = [one for one in configured if kept.is_run_of(command, identify(one[2]))]
     denials = kept.merge(runs)
@@ -149,8 +153,8 @@ def _print(found: ServerDenials, word: str) -> None:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Name the command that also shows files that the server did not find. They do not exist inside
-    the sandbox, so looking for them is not recorded as a denial.
+    """Print the command that also shows files that the server did not find. These files do not
+    exist inside the sandbox, so looking for them is not recorded as a denial.
     """
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)

@@ -122,7 +122,9 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 
 
 def check(proposal: Proposal, *, install: bool, pin: bool, dry_run: bool = False) -> Proposal:
-    """Refuse a server that would not start on this host; install its package, and pin it."""
+    """Refuse a server that would not start on this host. With `install`, install its package; with
+    `pin`, pin the package to the installed version.
+    """
     if proposal.outcome is not None:
         return proposal
     try:
@@ -142,7 +144,9 @@ def check(proposal: Proposal, *, install: bool, pin: bool, dry_run: bool = False
 
 
 def _check_state(proposal: Proposal) -> Proposal:
-    """Check a run. If this host cannot keep a home directory between runs, propose none."""
+    """Check that the proposed flags work on this host. If they work only without `--state`, leave
+    it out and tell the user.
+    """
     try:
         check_run(proposal.flags, proposal.arguments)
     except SandboxError as error:
@@ -156,7 +160,9 @@ def _check_state(proposal: Proposal) -> Proposal:
 
 
 def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Add a `--read` for each other file that the server's files refer to, if the user agrees."""
+    """Add a `--read` for each other file that the server's files refer to, if the user agrees. A
+    dry run does not ask. Raise UnchosenReadsError if the user does not agree.
+    """
     server = proposal.server
     try:
         _prepare_server(proposal, server.argv)
@@ -169,12 +175,14 @@ def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
     except SandboxError:
-        pass  # `check_run` has checked the flags, and the client may have another PATH
+        pass  # `check_run` has checked the flags; the program may be on the client's PATH only
     return proposal
 
 
 def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Start a server as the client would, in its sandbox, and pin its definitions."""
+    """Start a server as the client would, in its sandbox, and pin the definitions of its tools. A
+    dry run starts nothing.
+    """
     if proposal.outcome is not None:
         return proposal
     flags, server = proposal.flags, proposal.server
@@ -205,7 +213,7 @@ def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
     try:
         plan = _prepare_server(proposal, command)
     except SandboxError:
-        return  # the client may have another PATH
+        return  # the program may be on the client's PATH only
     current.load().rehearse(plan)
 
 
@@ -217,7 +225,9 @@ def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
 
 
 def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Prepare `corral run` with these flags as far as possible without the program itself."""
+    """Check that `corral run` accepts these flags and arguments here. Python replaces the server's
+    program, which may not be installed yet.
+    """
     prepare_run(flags, [sys.executable, "-c", "pass", *arguments])
 
 
@@ -234,14 +244,16 @@ def prepare_run(
         values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
     sources, _ = what_to_run.sources_and_command(options, [sys.executable, *command[1:]])
-    # The client will set these variables.
+    # The client will set these variables, so they must not be missing here.
     environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}, **variables}
     here = cwd if os.path.isdir(cwd) else what_to_run.current_directory()
     return prepare(command, sources, environment=environment, cwd=here, notify=output.note)
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
-    """Install a package and its additions from the flags; return its exact version and command."""
+    """Install a package, with the packages that the flags add. Return it with its exact version,
+    and its command.
+    """
     reference = parse_reference(package.reference)
     if reference is None:
         raise SandboxError(f"{package.reference} is not a package")

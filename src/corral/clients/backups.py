@@ -59,7 +59,7 @@ def lock(path: str) -> AbstractContextManager[None]:
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """Return the originals by key path; none if the record cannot be read."""
+    """Return the originals by key path; {} if the record cannot be read, or is not private."""
     try:
         content = safe_write.read(_stored_path(path, "json"))
         data: object = json.loads(content.data)
@@ -99,7 +99,7 @@ def save(path: str, originals: Sequence[Original]) -> None:
 
 
 def back_up(path: str, data: bytes) -> str:
-    """Save a whole file, remove its oldest backups, and return the path of the new backup."""
+    """Save a whole file, and return the path of the backup. Keep only the newest MAX_BACKUPS."""
     stamp = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.urandom(3).hex()}"
     name = _stored_path(path, f"{stamp}.backup")
     _write(name, data)

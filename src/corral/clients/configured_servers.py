@@ -1,4 +1,4 @@
-"""Read the servers in a client's file, with the positions of their keys.
+"""Read the servers in a client's file, with the positions of their values.
 
 Most clients have a table of servers under one key. Continue has a list of servers, Claude Code has
 tables inside projects, older versions of Zed put program and arguments into a nested table, and
@@ -43,22 +43,17 @@ IS_REMOTE = "it is remote: it does not run on this machine"
 
 @record
 class ConfiguredServer:
-    """One server of a file. `key_path` is its place; `table` has its `command` and `args`.
-
-    `why` is the reason why the server cannot be wrapped; empty if it can. `understood` is false if
-    corral does not know how the client uses the entry. The client does not start a `disabled`
-    server now. If `joined`, `args` is one list that begins with the program.
-    """
+    """One server in a client's file."""
 
     name: str
-    key_path: tuple[str, ...]
-    table: Value
+    key_path: tuple[str, ...]  # the keys from the top of the file to the server
+    table: Value  # the table that has `command` and `args`
     command: Value | None = None
     args: Value | None = None
-    joined: bool = False
-    why: str = ""
-    understood: bool = True
-    disabled: bool = False
+    joined: bool = False  # whether `args` is one list that begins with the program
+    why: str = ""  # the reason why the server cannot be wrapped; empty if it can
+    understood: bool = True  # whether corral knows how the client uses the entry
+    disabled: bool = False  # whether the client does not start the server now
     env: Mapping[str, object] = {}
     forwarded: tuple[str, ...] = ()
     env_file: str = ""
@@ -137,8 +132,8 @@ def may_contain_server(keys: tuple[str, ...]) -> bool:
 
 
 def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
-    """Return start and end of the text of one part of a server. The part `both`, which is used if
-    corral added the arguments, goes from the command to their end.
+    """Return the start and end of the text of one part of a server; (0, 0) if it has no such part.
+    The part `both` goes from the command to the end of the arguments.
     """
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):
@@ -164,9 +159,10 @@ def _find_servers(
 
 
 def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Read a table of servers by name, or a list of servers with a name each.
+    """Read a table of servers by name, or a list of servers that each have a name.
 
-    The table `mcp` may contain settings beside the servers, or a table of servers.
+    Skip entries of the table `mcp` that do not look like servers: it may also contain settings, or
+    the table `servers`.
     """
     for name, entry in (value.members or {}).items():
         if keys == ("mcp",) and not MARKS & (entry.members or {}).keys():
@@ -181,7 +177,9 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Yield entries at other places that look like servers, below a key that contains "mcp"."""
+    """Yield entries that look like servers, at places that SHAPES does not list. Search only below
+    keys that contain "mcp" or "modelcontext".
+    """
     if isinstance(data, list):
         data = {str(at): item for at, item in enumerate(data)}
     if not isinstance(data, dict) or len(keys) > MAX_DEPTH:
@@ -281,7 +279,7 @@ def _is_set_to(entry: Value, key: str, value: object) -> bool:
 
 
 def _read_names(found: Value | None) -> tuple[str, ...]:
-    """Read a list of names. Codex also lists tables with a name in them."""
+    """Read a list of names. In Codex, items may also be tables with a name."""
     if found is None or not isinstance(found.data, list):
         return ()
     named = [item.get("name") if isinstance(item, dict) else item for item in found.data]

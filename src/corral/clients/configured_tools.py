@@ -27,10 +27,11 @@ class ConfiguredTools:
 
 
 def find_tools(server: Sequence[str]) -> ConfiguredTools:
-    """Return the tools of all other configured servers without pins, as their last inspection
-    listed them. No server is started.
+    """Return the tools of other configured servers, as their last inspection listed them. No server
+    is started.
 
-    `server` are the words of the server that is inspected now.
+    Left out are the server with the words `server`, which is inspected now, and servers with pins,
+    whose tools are known from the pins.
     """
     known: dict[str, tuple[str, ...]] = {}
     unknown = []
@@ -45,7 +46,9 @@ def find_tools(server: Sequence[str]) -> ConfiguredTools:
 
 
 def _list_configured() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name and the words of each server that a client on this machine starts here."""
+    """Yield the name and the words of each server that a client would start in this directory. For
+    a file that cannot be read, yield its path without words.
+    """
     here = os.path.realpath(os.curdir)
     for client in catalogue.CLIENTS:
         for path in filter(_has_text, catalogue.own_files(client)):
@@ -65,7 +68,7 @@ def _has_text(path: str) -> bool:
 
 
 def _name_words(path: str, server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the words under which the pins of a configured server are stored."""
+    """Return the words under which a server's pins are stored; () if the server is remote."""
     if server.is_remote:
         return ()
     try:

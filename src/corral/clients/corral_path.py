@@ -1,4 +1,4 @@
-"""Find a path of corral for a client's configuration: one that will continue to exist."""
+"""Find the path of corral to write into a client's configuration. Refuse temporary paths."""
 
 import os
 import sys

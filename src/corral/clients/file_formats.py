@@ -13,7 +13,7 @@ class Format(Protocol):
     """A format of configuration files: `jsonc`, `toml` or `yaml`."""
 
     def read(self, text: str, wanted: Callable[[tuple[str, ...]], bool] = ...) -> Value:
-        """Return every value with its position; raise BrokenFileError.
+        """Return every value with its position. Raise BrokenFileError if the text is invalid.
 
         A format may return values that are not `wanted` without positions inside them.
         """
@@ -24,13 +24,15 @@ class Format(Protocol):
     def quote(self, text: str) -> str: ...
 
     def member(self, text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-        """Return the text to insert after the value `after` to add a list to `table`."""
+        """Return the text that adds the list `name` of `words` to `table`. The caller inserts it
+        after the value `after`.
+        """
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-        """Replace the first `drop` items with `words`."""
+        """Return the splice that replaces the first `drop` items with `words`."""
 
     def without(self, text: str, items: Value, drop: int) -> Splice:
-        """Remove the first `drop` items."""
+        """Return the splice that removes the first `drop` items."""
 
 
 def _installation(prefix: str) -> str:

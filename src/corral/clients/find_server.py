@@ -17,11 +17,12 @@ VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]
 
 @record
 class FoundServer:
-    """A server to run. `argv` starts with a program or a package, not with corral or a runner.
+    """A configured server that is ready to run.
 
-    The client would set the variables `env`, and pass on the variables `forwarded` from its own
-    environment. `flags` are the flags of `corral run` that a wrapped server has in the file,
-    without those for variables in `env`, which this process's environment does not have.
+    `argv` starts with a program or a package, not with corral or a runner. The client would set the
+    variables `env`, and pass on the variables `forwarded` from its own environment. `flags` are
+    flags of `corral run`. They do not name variables in `env`, because this process's environment
+    does not have them.
     """
 
     argv: tuple[str, ...]

@@ -19,8 +19,8 @@ State = Literal["wrapped", "already", "left", "refused", "changed", "restored", 
 class ServerOutcome:
     """The result for one server of a file, with the reason.
 
-    `command` starts corral. `suggested` are paths in the server's configuration to which the server
-    has no access.
+    `command` is the server's command after corral's own path: `run FLAGS -- PROGRAM ARGUMENTS`.
+    `suggested` are paths in the server's configuration to which the server has no access.
     """
 
     name: str
@@ -43,7 +43,7 @@ class RewrittenText:
 
 @record
 class Rewrite:
-    """The new lines of one server, and its command afterwards.
+    """The changes to one server's text, and the command that the server must have afterwards.
 
     If `argv` is None, the command may be anything except corral.
     """

@@ -24,7 +24,7 @@ from corral.programs.package_runners import (
 # The sandbox sets these itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows these paths. It also fills them in where corral is started.
+# Only the client knows these paths. It also fills them in in corral's own arguments.
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
@@ -51,13 +51,16 @@ HARMLESS = frozenset((
     "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
     "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE",
 ))  # fmt: skip
-"""PYTHONWARNINGS is not among them: it names a module to import, and `antigravity` runs BROWSER."""
+"""Variables that match UNSAFE_PREFIXES, but cannot make Python load other code. PYTHONWARNINGS can:
+it may name the module `antigravity`, whose import runs the program in BROWSER.
+"""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 """Variables that do not make a runtime load other code. PATH is checked separately."""
 
 
 class UnfitError(SandboxError):
-    """A server that must not be changed, because it would not work in the sandbox.
+    """A server must not be wrapped: it would not work in the sandbox, or its variables would change
+    corral itself.
 
     `leave_alone` means that this is not a failure: the server already has another sandbox, or
     corral does not support it yet.
@@ -122,7 +125,8 @@ def _find_foreign_directory(search: str) -> str:
     search = search.replace("${userHome}", home)
     mine = {os.path.realpath(path) for path in own.split(os.pathsep) if os.path.isabs(path)}
     for path in search.split(os.pathsep):
-        # Relative directories are never searched, and only the client knows other variables.
+        # Relative directories are never searched. Directories with other variables count as
+        # foreign, because only the client knows the values.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         if counts and not is_system(real) and real not in mine:
             return path
@@ -146,7 +150,9 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets, unless `flags` already has one."""
+    """Yield a flag for each variable that the client sets, unless `flags` already has one. Refuse a
+    server with a file of variables if `flags` name none, because corral does not read the file.
+    """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
     }
@@ -168,7 +174,9 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
 
 
 def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return the existing paths in `cwd` and in the arguments after the `dropped` first ones."""
+    """Return the paths in `cwd` and in the arguments after the first `dropped` ones. The paths
+    exist, or begin with one of PATH_VARIABLES.
+    """
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]
     if not dropped and _is_runtime(command):

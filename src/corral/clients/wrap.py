@@ -222,7 +222,8 @@ def _find_profile(
 ) -> profiles.Profile | None:
     """Return the profile for the package, unless the user names another profile or wants none.
 
-    Some profiles grant the paths in the server's arguments. They need `--grant-arguments`.
+    Some profiles grant the paths in the server's arguments. Without `--grant-arguments`, refuse
+    the server instead of using such a profile.
     """
     if package is None or not request.use_profiles or "--profile" in request.flags:
         return None

@@ -16,10 +16,10 @@ LINUX: tuple[str, ...] = ("linux",)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One call of a tool. `control` is empty for an act that has to succeed.
+    """One call of a tool. `control` should stop it; empty for an act that has to succeed.
 
-    `proof` is a text that only the host knows. `witness` returns whether the host saw the act
-    succeed; its argument is whether the server claims success.
+    `proof` is a text that the answer contains only if the act succeeded. `witness` returns whether
+    the host saw the act succeed; its argument is whether the server claims success.
     """
 
     name: str

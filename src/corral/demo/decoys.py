@@ -54,7 +54,8 @@ class Decoys:
 
     def _open_to_target(self, root: str) -> None:
         """Give root's target access if it runs under another user id. Other users get no access,
-        because the acts also run outside, as root, and would follow links that those users plant.
+        because the acts also run outside the sandbox, as root, and would follow links that those
+        users plant.
         """
         if sys.platform == "linux" and os.geteuid() == 0:
             from corral.platforms.linux.mechanisms import user_ids

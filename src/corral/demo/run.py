@@ -78,15 +78,18 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 
 def has_passed(results: Sequence[ActResult]) -> bool:
-    """Return whether at least one act was stopped and none escaped. An act that fails outside too
-    counts as not tried, for example in a container whose engine forbids it.
+    """Return whether at least one act was stopped, and all acts that could be tried have a good
+    verdict. An act could not be tried if it fails outside too, for example in a container whose
+    engine forbids it.
     """
     verdicts = {result.verdict for result in results}
     return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
 
 
 def sort_results(results: Sequence[ActResult], untried: Sequence[Untried]) -> dict[str, list[str]]:
-    """Return the acts that were stopped, those that were not, and those not tried, with reasons."""
+    """Return the acts with a good verdict, those with a bad one, and those not tried, with the
+    reasons.
+    """
     skipped = [f"{item.what} ({item.why})" for item in untried]
     skipped += [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {
@@ -185,7 +188,7 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 
 
 def run_acts() -> tuple[list[ActResult], list[Untried]]:
-    """Run every act on both sides, and remove everything afterwards, even after an interrupt."""
+    """Run every act inside and outside. Remove the decoys afterwards, even after an interrupt."""
     current.load()  # raises an error on systems without a backend
     heeded = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
     for number in heeded:

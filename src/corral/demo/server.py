@@ -37,13 +37,13 @@ class RequestError(Exception):
 
 
 class Server:
-    """One conversation. Before `initialize`, only `ping` is answered."""
+    """Answers one client. Before `initialize`, requests to list or call tools get an error."""
 
     def __init__(self) -> None:
         self.version = ""
 
     def answer_line(self, line: bytes) -> object:
-        """Return the answer to a line; None for a notification."""
+        """Return the answer to a line; None if it needs none, such as a notification."""
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:

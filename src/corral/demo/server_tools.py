@@ -1,8 +1,8 @@
 """Implement the tools of the demo server. Each does one thing and returns evidence, or fails.
 
 The tools do no harm even if nothing stops them. Memory is reserved but not touched, files are
-removed, threads end, and the daemon of `outlive` ends with its reader. The first line of a tool's
-docstring is its description, and its annotations are its input schema.
+removed, threads end, and the daemon of `outlive` ends with its reader. A tool's docstring is its
+description, and its annotations are its input schema.
 """
 
 import array
@@ -185,7 +185,7 @@ def start_threads(count: int) -> str:
 
 def grow_file(mebibytes: int) -> str:
     """Make a large temporary file."""
-    # A hole uses no disk space, but counts against the limit of a file's size.
+    # A hole uses no disk space, but counts against the limit on file sizes.
     with tempfile.TemporaryFile() as file:
         file.truncate(mebibytes * MIB)
     return f"a file of {mebibytes} MiB"
@@ -226,7 +226,7 @@ def _become_daemon(fifo: int) -> None:
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
             poll = select.poll()
-            poll.register(fifo, 0)  # always reports POLLERR, the end of the reader
+            poll.register(fifo, 0)  # poll still reports POLLERR, when the reader has ended
             poll.poll(DAEMON_MILLISECONDS)
     finally:
         os._exit(0)

@@ -93,7 +93,9 @@ def digest(line: bytes) -> str:
 
 
 def _last_hash(fd: int) -> str:
-    """Return the hash of the last line. Raise ValueError if it is not a whole line of an audit."""
+    """Return the hash of the last line, or FIRST if the file is empty. Raise ValueError if the last
+    line is not a whole line of an audit.
+    """
     size = os.fstat(fd).st_size
     if size == 0:
         return FIRST
@@ -118,7 +120,7 @@ def _previous(line: bytes) -> str | None:
 
 @record
 class Verdict:
-    """The result of a check. `broken` is the number of the first line that breaks the chain.
+    """The result of `verify`. `broken` is the number of the first line that breaks the chain.
 
     `ended` means that the last run wrote its last line.
     """

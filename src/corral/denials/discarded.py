@@ -16,16 +16,18 @@ def describe_discarded(
     whole: bool,
     is_sensitive: Callable[[str, str], bool] = lambda *_: False,
 ) -> str:
-    """Return the line. `home` is the user's home, where the files would be without a sandbox. No
-    flag is suggested for a path that is sensitive.
+    """Return one line that names the discarded files, and the flags that would keep them.
+
+    The suggested flags name paths in `home`, the user's home on the host. No flag is suggested for
+    a sensitive path. `whole` is False if `rows` is incomplete.
     """
     first = rows[0].path[:MAX_TEXT_LENGTH]
     more = "" if len(rows) == 1 else f" and {len(rows) - 1} more"
     more += "" if whole else " (and others)"
     size = sum(row.bytes for row in rows)
     text = f"discarded after the run: {first}{more} ({size} bytes)"
-    # The target chose the names. A grant for a very long name is not suggested.
-    # A path with a masked secret names no file.
+    # No flag is suggested for a very long path, because the target chose it, and none for a path
+    # with a masked secret, because there is no such file.
     short = [
         row
         for row in rows
@@ -37,7 +39,9 @@ def describe_discarded(
 
 
 def _keep(rows: Sequence[Discarded], home: str) -> str:
-    """Return the flags, and the commands that create the missing paths for them."""
+    """Return the flags that would keep the files, and the commands that first create their paths
+    if they are missing.
+    """
     granted = list(dict.fromkeys(map(_granted, rows)))[:MAX_FLAGS]
     flags = " ".join(f"--write {word}" for word, _ in granted)
     missing = [f"{make} {word}" for word, make in granted if not _exists(word, home)]

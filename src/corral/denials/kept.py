@@ -1,7 +1,8 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
-Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
-so that a killed run loses none. At its end the run replaces the file with one that has all counts.
+Each run has its own file, so that concurrent runs do not conflict. Each denial is written
+immediately, so that a killed run loses none. At its end the run replaces the file with one that has
+all counts.
 The files of a server are in one directory, named after a checksum of its command. The first line of
 each file is the command itself. Readers compare the command, not the checksum. Callers mask secrets
 beforehand.
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_LINES = 200
-"""The number of lines for one server, over all of its runs."""
+"""The maximum number of lines for one server, over all of its runs."""
 MAX_SERVERS = 200
 MAX_BYTES = 1 << 20
 ENDING = ".jsonl"
@@ -39,8 +40,8 @@ class KeptRun:
 
 
 def keep(command: Sequence[str], denials: Sequence[Denial], now: float) -> None:
-    """Write a run's denials. A run without denials is stored only after earlier runs of the same
-    command.
+    """Write a run's denials. A run without denials is stored only if earlier runs of the same
+    command are stored.
 
     If the files cannot be written, the run continues, and `corral why` lacks these denials.
     """
@@ -57,7 +58,7 @@ def keep(command: Sequence[str], denials: Sequence[Denial], now: float) -> None:
 
 
 class LiveRun:
-    """Stores the denials of a run from the first one on."""
+    """Stores the denials of a run while it runs."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command

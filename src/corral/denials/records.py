@@ -132,13 +132,15 @@ class Denials:
         self._hide: Hide | None = None
 
     def hide_secrets(self, load: Callable[[], Hide]) -> None:
-        """Mask secrets with the function that `load` returns. It is called at the first denial, so
-        that a run without denials does not search its variables for secrets.
+        """Mask secrets with the function that `load` returns. `load` is called at the first denial,
+        so that a run without denials does not search its variables for secrets.
         """
         self._load_hide = load
 
     def load_hide(self) -> Hide:
-        """Load the function that masks secrets. Mask everything if its module was removed."""
+        """Return the function that masks secrets, or one that masks every text if loading it fails,
+        for example because corral was removed.
+        """
         if self._hide is None:
             try:
                 self._hide = self._load_hide()
@@ -158,8 +160,8 @@ class Denials:
         cut = slice(MAX_TEXT_LENGTH)
         destination, secret = self._hidden(destination)
         why, _ = self._hidden(why)
-        # A shortened or masked flag would allow something else. A flag with a value names the
-        # destination, so it is left out with it.
+        # A shortened or masked flag would allow something else. If the destination is secret, a
+        # flag with a value is left out too, because the value is the destination.
         if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1] or (secret and " " in allow):
             allow = ""
         if secret:
