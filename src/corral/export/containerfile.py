@@ -1,9 +1,10 @@
 """Write the Containerfile of an exported server, which checks packages against the lock file's
 hashes.
 
-Only packages that corral installed from npm or PyPI get one. A bundle may contain files with the
-names of lock files, and a package that ran code may have written its own. corral is installed
-before the server, which another user than root installs, so that no package can change corral.
+Lock files are taken only from packages that corral installed from npm or PyPI. A bundle may contain
+files with the names of lock files, and a package that ran code may have written its own. corral is
+installed first, by root. The server is installed by another user, so that no package can change
+corral.
 
 The base image is a build argument, so that a user can pin it by digest or replace it. A pod's
 ConfigMap replaces the policy in the image.
@@ -30,8 +31,8 @@ INSTALLER = "1001:1001"
 """The user and group that install the server. The server runs as another user, which therefore
 cannot change its own files.
 """
-# Lock files have hashes of packages for one platform. The tag of a base can be moved to another
-# image, its digest cannot.
+# The platform is fixed, because lock files have hashes of packages for one platform. The tag of a
+# base can be moved to another image, its digest cannot.
 HEAD = """\
 # Pin the base by its digest:
 #   podman pull {base}
@@ -115,7 +116,7 @@ def build_package(tree: str) -> Build:
 
 
 def _find_package(tree: str) -> Entry:
-    """Return the store's entry of a tree with a lock file that can be trusted."""
+    """Return the store's entry of a tree. Refuse a tree whose lock file cannot be trusted."""
     found = [one for one in store.entries() if one.path() == tree and one.kind in COPIED]
     if not found:
         raise SandboxError(

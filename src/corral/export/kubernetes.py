@@ -34,7 +34,7 @@ signal.sigwait([signal.SIGTERM])
 OWN_MEMORY = 64 << 20
 """The memory for corral itself and the waiting process, in addition to the target's."""
 OWN_CPU = 10
-"""The thousandths of a processor that a pod asks for, unless its limit is lower."""
+"""The millicores that a pod requests, unless its limit is lower."""
 Object = dict[str, object]
 
 
@@ -169,8 +169,8 @@ def _service(workload: Workload) -> Object:
 
 
 def _pod_spec(workload: Workload) -> Object:
-    # With the default of 5, a name is first tried in the cluster's own domains. Cilium refuses
-    # these questions.
+    # With the default of 5, a name is first looked up in the cluster's own domains. Cilium refuses
+    # these queries.
     dns: Object = {"options": [{"name": "ndots", "value": "1"}]}
     return {
         **({"dnsConfig": dns} if has_names(workload.pod.policy) else {}),

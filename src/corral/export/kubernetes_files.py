@@ -64,7 +64,7 @@ def _refuse_other_server(directory: str, header: str) -> None:
 def next_steps(
     workload: Workload, objects: Sequence[Object], directory: str, *, build: bool
 ) -> list[str]:
-    """Return the commands that the user has to type next. They name only `objects`."""
+    """Return the commands that the user has to type next to use these objects."""
     where, image = shlex.quote(directory), workload.image
     secrets = workload.pod.policy.secret_names
     lines = []
@@ -74,8 +74,8 @@ def next_steps(
     if secrets:
         words = " ".join(f'--from-literal={one}="${one}"' for one in secrets)
         lines.append(f"kubectl create secret generic {workload.secrets} {words}")
-    # The manager's name is the server's own, so that an API server refuses another server of the
-    # same name as a conflict.
+    # Each server has its own field manager, so that the API server reports a conflict if another
+    # server is applied under the same name.
     apply = f"kubectl apply --server-side --field-manager={workload.manager}"
     lines.append(f"{apply} -f {where}/{OBJECTS_FILE}")
     lines += _reach(workload, {str(one["kind"]) for one in objects})

@@ -1,7 +1,7 @@
 """Write the network rules of a policy as NetworkPolicy and CiliumNetworkPolicy.
 
-A NetworkPolicy cannot contain host names. It allows their ports, and corral in the pod allows the
-names.
+A NetworkPolicy cannot contain host names. It allows their ports at all public addresses, and corral
+in the pod checks the names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from corral.policy.model import Policy
 
 Rule = dict[str, object]
 
-# A public name must not resolve to addresses of the cluster or to its machines' metadata.
+# Host names do not allow these addresses, because a public name must not resolve to the cluster or
+# to its machines' metadata service.
 PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
 PRIVATE_V6 = ("fc00::/7", "fe80::/10")
 DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
@@ -34,8 +35,8 @@ def has_names(policy: Policy) -> bool:
 
 
 def make_network_rules(policy: Policy, *, names_by_cilium: bool) -> Rule:
-    """Allow only the policy's listening ports and destinations. With `names_by_cilium` allow no
-    destination, because Cilium's own policy allows them.
+    """Return rules that allow only the policy's listening ports and destinations. With
+    `names_by_cilium` they allow no destination, because Cilium's own policy allows them.
     """
     ports = [{"protocol": "TCP", "port": port} for port in policy.listen]
     return {
@@ -72,8 +73,8 @@ def _ports(entries: Sequence[AllowEntry]) -> list[Rule]:
 
 
 def make_cilium_rules(policy: Policy, selector: Mapping[str, object]) -> Rule:
-    """Allow hosts by name. Cilium learns their addresses from DNS answers, so the rules allow
-    questions about the same names.
+    """Return rules that allow the policy's host names and networks. Cilium learns the addresses of
+    a name from DNS answers, so the rules also allow queries for these names.
     """
     rules = parse_rules(policy.allow)
     # `**.` means any depth, as `*.` does in corral. Before Cilium 1.19 it means one label only.

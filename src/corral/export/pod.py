@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# Findings of `corral doctor` in a hardened pod, on a kernel with all Landlock features of corral.
+# The findings of `corral doctor` in a hardened pod whose kernel has all Landlock features that
+# corral uses.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
@@ -75,7 +76,7 @@ def make_pod_policy(
 
 
 def _refuse_unexported(policy: Policy) -> None:
-    """Refuse controls that corral could enforce in the pod, but that are not exported."""
+    """Refuse a policy with rules for messages or with own unix sockets, which are not exported."""
     if policy.mcp is not None:
         raise PolicyError(
             "mcp: the message guard is not exported",

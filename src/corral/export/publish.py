@@ -14,8 +14,8 @@ from corral.errors import SandboxError
 def publish(
     directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
 ) -> None:
-    """Create `directory` and let `fill` write into it. With `force`, replace a directory that
-    contains only `names`, which are patterns.
+    """Create `directory` and let `fill` write into it. Refuse a directory that exists. With
+    `force`, replace it if it contains only files that match the patterns `names`.
     """
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:

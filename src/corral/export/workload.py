@@ -1,4 +1,4 @@
-"""Name an exported server, its image and its volumes. Refuse names that Kubernetes refuses."""
+"""Name an exported server, and check its image and volumes as strictly as Kubernetes does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Workload:
     argv: tuple[str, ...]
     pod: PodPolicy
     server: str = ""
-    """The reference or the command, by which two servers of one name are told apart."""
+    """The server's reference or command, which distinguishes servers of the same name."""
 
     @property
     def listens(self) -> bool:

@@ -10,7 +10,7 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""The deepest nesting in clients' files. Other modules of corral visit their values recursively."""
+"""The maximum nesting of clients' files, because other modules visit their values recursively."""
 # Possessive quantifiers prevent backtracking, so a text of megabytes needs no more memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
@@ -19,7 +19,8 @@ TOKEN = re.compile(
     |(?P<mark>[][{},:])""",
     re.VERBOSE,
 )
-# Used by `load`, which does not use the reader below.
+# `load` removes comments and trailing commas with these expressions. It does not use Reader, so
+# that the results of the two can be compared.
 STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\]++)*+")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 STRING_OR_COMMA = re.compile(r'("(?:\\.|[^"\\]++)*+")|,(?=\s*[\]}])')
 
@@ -124,8 +125,8 @@ class Reader:
         return found
 
     def unwanted(self, key: int) -> Value | None:
-        """Read a list or table at once if its inner positions are not needed, because files may be
-        large.
+        """Read a whole list or table with `json`, which is faster for large files, if its inner
+        positions are not needed. Otherwise return None.
         """
         if self.wanted is None or not self.strict:
             return None

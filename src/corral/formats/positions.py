@@ -38,8 +38,9 @@ class BrokenFileError(SandboxError):
 class Value:
     """A value of a text. `start` and `end` are its span; `key` is the start of its key, or -1.
 
-    A table that TOML spreads over several headers has no span: -1. A `shared` value (a YAML alias)
-    cannot be edited, because other lines of the file refer to it.
+    A table that TOML spreads over several headers has no span: -1. `flow` is False for a list or
+    table without brackets. A `shared` value (a YAML alias) cannot be edited, because other lines of
+    the file refer to it.
     """
 
     data: object
@@ -117,13 +118,15 @@ def newline(text: str) -> str:
 
 
 def indent(text: str, at: int) -> str | None:
-    """Return the white space before `at` if nothing else is before `at` on its line."""
+    """Return the white space before `at` on its line, or None if other text is there."""
     before = text[text.rfind("\n", 0, at) + 1 : at]
     return None if before.strip(" \t\ufeff") else before.lstrip("\ufeff")
 
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    """Replace the first items of a list in brackets, and keep its layout of lines."""
+    """Return the splice that replaces the first `drop` items of a list in brackets. If the first
+    item begins a line, each new one does too.
+    """
     found = items.items or ()
     if not found:
         return Splice(start=items.start + 1, end=items.start + 1, text=", ".join(words))
@@ -136,7 +139,7 @@ def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
 
 
 def without(_text: str, items: Value, drop: int) -> Splice:
-    """Remove the first items of a list in brackets."""
+    """Return the splice that removes the first `drop` items of a list in brackets."""
     found = items.items or ()
     if drop >= len(found):
         return Splice(start=items.start + 1, end=items.end - 1, text="")

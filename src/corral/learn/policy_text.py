@@ -57,7 +57,9 @@ def _quote(text: str) -> str:
 
 
 def _from_profiles(table: str, manifests: Sequence[Manifest]) -> list[str]:
-    """Return the lines of profiles that let a server write to its persistent home."""
+    """Return the lines that profiles add to a table: they keep the server's home, and set variables
+    with which the server writes there.
+    """
     lines = []
     for one in manifests:
         if table == "filesystem" and one.state:

@@ -1,9 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
-This code is pure except that it looks up paths. A path counts as denied if it exists on the host
-but not in the sandbox. So an access to a file that exists nowhere is not reported. The target may
-ask for any number of paths. So no step compares each path with every other one, and only a few
-paths become questions.
+A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
+exists nowhere is not reported. The target may ask for any number of paths, so no step compares each
+path with every other one, and only a few paths become questions.
 """
 
 from __future__ import annotations
@@ -51,16 +50,16 @@ KINDS: dict[str, Kind] = {
 
 @record
 class Seen:
-    """The paths that the target sees. `reads` and `writes` are granted, `private` directories start
-    empty, `own` are the server's own files. `same_files` means that the target sees the host's own
-    directories, so that links resolve to the same files as on the host.
+    """The paths that the target sees. `reads` and `writes` are granted.
+
+    With `same_files` the target sees the host's own directories, so links resolve as on the host.
     """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
-    private: tuple[str, ...]
-    own: tuple[str, ...]
-    home: str
+    private: tuple[str, ...]  # directories that are empty when the target starts
+    own: tuple[str, ...]  # the server's own files
+    home: str  # the target's home inside the sandbox
     host_home: str
     same_files: bool = False
 

@@ -85,8 +85,8 @@ def find_seen(plan: Plan) -> Seen:
 
 
 def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Learned:
-    """Return the proposals of a run that has ended. Refuse if the target's memory was
-    unreadable.
+    """Return the proposals of a run that has ended. Raise an error if no path could be read from
+    the target's memory.
     """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
@@ -138,8 +138,8 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 
 def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
-    """Propose a profile with which the server writes elsewhere than to its own files. List files
-    without such a profile with another remedy.
+    """For own files that the server tried to change, propose a profile with which it writes
+    elsewhere. Keep files without such a profile in the list, with another remedy.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -203,7 +203,9 @@ def _is_metadata_service(row: Denial) -> bool:
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
-    """Return proposals as denials, for `corral why` and `corral grant`."""
+    """Return the proposals and the paths that are never proposed as denials, for `corral why` and
+    `corral grant`. Leave out proposals that were made from denials.
+    """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:
         if one.flag not in {"--allow-net", "--allow-subprocess"}:

@@ -7,9 +7,9 @@ from corral.messages.frames import Message, as_table, has_lookalikes, id_key
 from corral.messages.rules import Refusal, Rules
 
 REFUSED = -32010
-"""The error code of refusals, from the range for implementations. No SDK gives it a meaning."""
+"""The error code of refusals. It is in JSON-RPC's range for implementations, and no SDK uses it."""
 URL_ELICITATION_REQUIRED = -32042
-"""An error of 2025-11-25 that asks the client to open URLs."""
+"""An error code of protocol 2025-11-25, with which a server asks the client to open URLs."""
 ELICITATION = "elicitation/create"
 NAMES = frozenset(("name", "uri", "uriTemplate"))
 DEFINITION = NAMES | {
@@ -32,7 +32,7 @@ class Answers:
         self._reporter = reporter
 
     def judge(self, method: str, message: Message) -> Message:
-        """Return the answer to pass on, which is an error in place of a refused answer."""
+        """Return the answer to pass on: the same one, one without refused parts, or an error."""
         if "error" in message:
             error = as_table(message["error"])
             asks = error.get("code") == URL_ELICITATION_REQUIRED or has_lookalikes(error, CODE)
@@ -50,7 +50,9 @@ class Answers:
         return message
 
     def _find_request(self, result: Message) -> str | None:
-        """Return a request inside an answer (2026-07-28) that the server may not make."""
+        """Return the method of a request inside an answer that the server may not make, or None.
+        Protocol 2026-07-28 has such requests.
+        """
         if has_lookalikes(result, frozenset((INPUT_REQUESTS,))):
             return INPUT_REQUESTS
         if (wanted := result.get(INPUT_REQUESTS)) is None:
@@ -64,7 +66,9 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove entries from a list that may not be called or that differ from their pin."""
+        """Remove entries from a list that may not be called or that differ from their pin. Replace
+        the answer with an error if it has no clear list.
+        """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, frozenset((listed.field,))):
             return self._replace(message, "message", listed.field, "mcp: the list is not a list")

@@ -82,7 +82,9 @@ class Client:
         return result
 
     def list_all(self, method: str) -> list[Message]:
-        """Return all pages of a list; nothing if the server does not support the method."""
+        """Return the items on all pages of a list. Stop at an error, which a server returns if it
+        does not support the method.
+        """
         found: list[Message] = []
         params: Message = {}
         for _ in range(MAX_PAGES):

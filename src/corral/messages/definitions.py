@@ -47,7 +47,9 @@ def canonical(definition: object) -> str:
 
 
 def compare_pins(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
-    """Return a line for each definition that was added, removed or changed, and for each change."""
+    """Return a line for each definition that was added or removed, and for each difference in a
+    definition that was changed.
+    """
     before = {(kind, name): text for kind, name, text in old}
     after = {(kind, name): text for kind, name, text in new}
     lines: list[str] = []
@@ -71,8 +73,9 @@ def describe_changes(old: str, new: str) -> list[str]:
 
 
 def _differences(path: str, old: object, new: object) -> Iterable[str]:
-    """Yield a line for every two values whose canonical texts differ. `==` is not used, because in
-    Python 1 equals True. A key whose value is null counts too, because a model reads its name.
+    """Yield a line for each value that differs. Canonical texts are compared, because in Python
+    1 equals True. A key with the value null differs from a missing key, because a model reads the
+    key's name.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):

@@ -33,7 +33,7 @@ ID_AT_END = re.compile(rb",\s*%b\s*(?:,\s*%b\s*)?\}\s*$" % (ID, VERSION))
 
 @record
 class TooLong:
-    """A line of `size` bytes. Only its start and its end were kept."""
+    """An overlong line of `size` bytes. Only its start and its end were kept."""
 
     size: int
     start: bytes

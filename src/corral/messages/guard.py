@@ -43,8 +43,8 @@ NAMED_BY: Mapping[str, tuple[str, str]] = {
 """Methods of the client that name one item: {method: (kind, parameter with the name)}."""
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""A judge returns the message to pass on, or None. It adds its answers to the sender to the list of
-frames.
+"""A judge returns the message to pass on, or None to drop it. It adds answers to the sender to the
+list of frames.
 """
 
 
@@ -85,7 +85,7 @@ class Reporter(answers.Reporter, Protocol):
 
 
 class Guard:
-    """The state of one conversation. Its memory is bounded by `max_pending` and the pins."""
+    """Judges the messages of one conversation. `max_pending` and the pins bound its memory."""
 
     def __init__(
         self,
@@ -239,8 +239,8 @@ class Guard:
             self._cancelled.popitem(last=False)
 
     def _without_capabilities(self, message: Message, method: str, params: Message) -> Message:
-        """Remove capabilities that the server may not use. Each era of the protocol has another
-        field for them.
+        """Remove capabilities that the server may not use. Older protocols have them in
+        `initialize`, newer ones in every request.
         """
         if method == "initialize":
             return _replaced(message, ("params", "capabilities"), self._offered)
@@ -309,8 +309,8 @@ class Guard:
         return refusal
 
     def _drop_long_answer(self, frame: TooLong) -> Routed:
-        """Answer in place of the server, if the dropped message shows to which request it
-        belongs.
+        """Drop an overlong message. If it shows which request it answers, send an error in its
+        place.
         """
         refusal = self._refuse_size(frame, "the server")
         identity = frame.find_id()

@@ -16,7 +16,7 @@ SHOWN_LENGTH = 80
 MAX_ADDRESSED = 3
 MIN_MENTIONED_LENGTH = 6
 INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Characters whose category is letter or symbol, but which are invisible."""
+"""Characters whose category is letter, mark or symbol, but which are invisible."""
 BIDIRECTIONAL = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )

@@ -18,7 +18,9 @@ CONTROLS = re.compile("[\\x00-\\x1f]")
 
 @record
 class Refusal:
-    """The policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows it."""
+    """The policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows it; empty
+    if no flag does.
+    """
 
     kind: str
     what: str
@@ -30,8 +32,8 @@ class Refusal:
 
 
 class Rules:
-    """The rules of a conversation. `allow` and `deny` are by table (tools, prompts, resources). If
-    `allow` has None for a table, everything in it is allowed.
+    """The rules of a conversation. `allow` and `deny` have patterns for each table (tools, prompts,
+    resources). If `allow` has None for a table, everything in it is allowed.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Rules:
         return any(pattern == family or fnmatchcase(method, pattern) for pattern in self._requests)
 
     def compare(self, kind: str, name: str, definition: object) -> list[str]:
-        """Return the differences between a definition and its pin."""
+        """Return the differences between a definition and its pin; [] if nothing is pinned."""
         if self._pins is None or kind == "resource":
             return []
         pin, text = self._pins.get((kind, name)), canonical(definition)
@@ -141,8 +143,8 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
-    """Return other names of the same resource, which a refusal must cover as well: with fewer
-    slashes, without the host of a file, without a query.
+    """Return other names of the same resource, which a `deny` pattern must cover as well: with
+    fewer slashes, without the host of a file, without a query.
     """
     short = re.sub(r"^file:(?://localhost(?=/))?/+", "file:///", re.sub("(?<=[^:/])/+", "/", uri))
     return short, re.split("[?#]", short, maxsplit=1)[0]
