@@ -1,9 +1,8 @@
 """Import corral's modules from one cache file with the compiled code of all of them.
 
 Without this file Python needs ten system calls and a tenth of a millisecond to find each module,
-and a run imports eighty modules. The file is in the directory of the `.pyc` files from which it is
-made, and is trusted like them. A module is loaded from it only while the module's source is
-unchanged.
+and a run imports eighty modules. The file is in `__pycache__`, is made from `.pyc` files, and is
+trusted as they are. A module is loaded from it only while the module's source is unchanged.
 """
 
 from __future__ import annotations

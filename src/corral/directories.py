@@ -49,7 +49,7 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
 
 def recorded_home() -> str:
     """Return the home from the user database, or NO_HOME if the user is not in it. On Windows,
-    return HOMEDRIVE and HOMEPATH.
+    return HOMEDRIVE followed by HOMEPATH.
 
     `expanduser` would return HOME, even if it is invalid.
     """

@@ -60,7 +60,7 @@ def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Return a text quoted as one word for a shell. `shlex` would import `re`."""
+    """Quote a text as one word for a shell. `shlex` is not used, because it imports `re`."""
     if text and all(c.isascii() and (c.isalnum() or c in PLAIN) for c in text):
         return text
     return "'" + text.replace("'", "'\"'\"'") + "'"

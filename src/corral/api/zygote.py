@@ -1,9 +1,9 @@
 """Run as the zygote, a warm process that forks one supervisor per run for the Python API.
 
-A fork would break the threads of a caller, so this process with a single thread is forked instead.
-For each run it gets a channel, on which the supervisor reads its plan, and the three streams. A
-spare gets its streams later on that channel. When the caller ends, the zygote and all its
-supervisors end too, and so do their targets.
+A caller with threads cannot be forked safely, so this process with a single thread is forked
+instead. For each run it gets a channel, on which the supervisor reads its plan, and the three
+streams. A spare gets its streams later on that channel. When the caller ends, the zygote and all
+its supervisors end too, and so do their targets.
 
 Each fork copies this process's page tables, so imports are kept small. `_socket` and `_signal` are
 used because `socket` and `signal` would import `enum`, `collections` and `selectors`.

@@ -86,7 +86,7 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
     from corral.supervisor.prepare import prepare
 
     sources, command = what_to_run.sources_and_command(options, rest)
-    # The server's manifest may demand pins, which do not exist yet.
+    # The server's manifest may demand pins. They do not exist yet, so they are off in this run.
     own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
     plan = prepare(
         command,
@@ -203,7 +203,7 @@ def confirm(
 
 def ask(question: str) -> bool:
     try:
-        # Closed before the server starts, so that the server does not inherit it.
+        # The terminal is closed before the server starts, so that the server does not inherit it.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
             _drop_input(terminal.fileno())
             output.prompt(f"{question} [y/N]")

@@ -1,4 +1,4 @@
-"""`corral cache`: list, check and remove installed packages and unpacked bundles."""
+"""`corral cache`: list, check and remove packages, bundles and servers' home directories."""
 
 import shlex
 import sys

@@ -57,7 +57,8 @@ def describe_host(host: Host) -> dict[str, object]:
 
 def judge(host: Host) -> tuple[bool, str]:
     """Return whether `corral run` works here with the default policy, and what is enforced."""
-    policy = replace(Policy(), best_effort=True)  # lists everything that is missing
+    # With `best_effort`, `decide` returns what is missing instead of raising an error.
+    policy = replace(Policy(), best_effort=True)
     controls = decide(policy, host, current.load().chains(policy))
     missing = [held for held in controls if held.status == "degraded"]
     walls = [held.control for held in missing if held.control in WALLS]

@@ -126,8 +126,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step. Escape line ends, except in a step that has several lines and escapes their
-    texts itself.
+    """Describe a step. Escape line ends, unless the step has several lines and escapes their texts
+    itself.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

@@ -81,7 +81,7 @@ def parse(
         if flag is None:
             raise UsageError(f"unknown option {name}", hint=_nearest(name, known))
         if flag.value and not equals:
-            # A separate word must not be an option. After `=` any value is accepted.
+            # A value in a separate word must not be an option. After `=` any value is accepted.
             if not rest or rest[0] == "--" or rest[0] in known:
                 raise UsageError(f"{name} needs a value: {flag.value}", hint=flag.help)
             value = rest.pop(0)

@@ -181,7 +181,9 @@ def prompt(text: str) -> None:
 
 
 def _write_stderr(text: str) -> None:
-    """Write as much of a message as stderr accepts. A run continues without its warnings."""
+    """Write as much of a message as stderr accepts at once, and ignore errors. A run continues
+    without its warnings.
+    """
     stream = sys.stderr
     if stream is None:
         return

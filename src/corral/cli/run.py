@@ -99,8 +99,8 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
         output.note("it was watched; `corral why` and `corral grant` list what it did not find")
-        # These come first, because only a limited number of denials is kept, and a target can cause
-        # any number.
+        # Learned paths come first, because only a limited number of denials is kept, and a target
+        # can cause any number.
         return replace(ending, denials=(*to_denials(learned), *ending.denials))
     return ending
 
@@ -179,7 +179,7 @@ def _watch(
 
 
 def _open_audit(path: str | None) -> Audit | None:
-    """Open the audit file before the target starts, because a run without it is refused."""
+    """Open the audit file before the target starts. Refuse the run if the file cannot be opened."""
     if path is None:
         return None
     from corral.denials.audit import Audit, open_audit
@@ -195,7 +195,9 @@ def _open_audit(path: str | None) -> Audit | None:
 
 
 def keep_terminal() -> Callable[[], None]:
-    """Return a function that restores the settings of the terminal, if there is one."""
+    """Return a function that restores the terminal's current settings. Without a terminal, it does
+    nothing.
+    """
     if sys.platform != "win32":
         for fd in range(3):
             if os.isatty(fd):
@@ -217,7 +219,7 @@ def forwarded_signals() -> list[int]:
 def _finish(
     plan: Plan, watch: Watcher, write_report: WriteReport | None, kept: _KeptDenials
 ) -> int:
-    from corral.supervisor import report  # imported while the target is already running
+    from corral.supervisor import report  # here, so that the import does not delay the start
 
     ending = _learn(plan, watch, watch.until_end(_preload))
     result = report.build_report(plan, ending)
@@ -266,8 +268,8 @@ class _KeptDenials:
 
 
 def _signed(code: int) -> int:
-    """Return the code as a signed number, as `exit` accepts it. On Windows a crash sets the highest
-    of 32 bits.
+    """Return the exit code as a signed 32-bit number, which `os._exit` accepts. On Windows the code
+    of a crash has the highest bit set.
     """
     return code - (1 << 32) if code >> 31 else code
 

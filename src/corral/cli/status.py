@@ -119,7 +119,7 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     for one in file.servers:
         original = records.get(one.key_path)
         shown = _read_server(one, text, original)
-        # Only servers that corral itself wrapped are checked: a project's file may name any
+        # Only servers that corral itself wrapped are checked, because a project's file may name any
         # program.
         if find_refusals and original is not None and is_untouched(text, one, original):
             shown = _with_refusal(client, shown, one)

@@ -62,7 +62,7 @@ def replace_runner(options: Options, rest: list[str]) -> list[str]:
 
 
 def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
-    """Warn of flags for packages or bundles that have no effect, because a command is run."""
+    """Warn about flags for packages or bundles if a plain command is run, which ignores them."""
     unused = [name for name in NOT_FOR_COMMANDS if options.has(name)]
     if unused and rest and not _may_be_reference(rest[0]):
         from corral.cli import output
@@ -192,7 +192,7 @@ def _typed_flags(options: Options) -> list[Source]:
 
 
 def warn_of_unset_variables(options: Options) -> None:
-    """Warn of each `--env NAME` that has no effect, because the variable is not set here."""
+    """Warn about each `--env NAME` that has no effect, because the variable is not set here."""
     for name in options.all("--env"):
         if "=" not in name and name not in os.environ:
             from corral.cli import output
@@ -204,7 +204,7 @@ def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
     """If the first word names a server in a client's configuration, return its flags with the
-    typed ones, its command, and a source with its variables.
+    typed ones, its command, and a source with its variables. Otherwise return `options` and `rest`.
 
     The source is approved, because the client's file is the user's own.
     """

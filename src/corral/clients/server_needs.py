@@ -24,7 +24,7 @@ from corral.programs.package_runners import (
 # The sandbox sets these itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows these paths. It also fills them in in corral's own arguments.
+# Only the client knows these paths. It also replaces these variables in corral's own arguments.
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
@@ -90,7 +90,8 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
             f"{', '.join(names)} in its env would choose the package or its installer",
             hint="remove it there: your own settings apply (.npmrc, pip.conf, uv.toml)",
         )
-    # A program from this PATH would fill the cache, which other servers with the same package use.
+    # An installer from this PATH would fill the cache, which other servers with the same package
+    # use.
     search = [str(value) for name, value in given.items() if name.upper() == "PATH"]
     if foreign := next(filter(None, map(_find_foreign_directory, search)), ""):
         raise UnfitError(
@@ -180,7 +181,7 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]
     if not dropped and _is_runtime(command):
-        # corral itself finds the script and makes it readable.
+        # The script is skipped, because corral itself finds it and makes it readable.
         script = next((at for at, word in enumerate(words) if not word.startswith("-")), -1)
         words = words[script + 1 :]
     found = [path for word in (*words, server.cwd) for path in _find_paths_in_word(word)]

@@ -16,7 +16,8 @@ LINUX: tuple[str, ...] = ("linux",)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One call of a tool. `control` should stop it; empty for an act that has to succeed.
+    """One call of a tool. `control` names the control that should stop the call; it is empty if the
+    call has to succeed.
 
     `proof` is a text that the answer contains only if the act succeeded. `witness` returns whether
     the host saw the act succeed; its argument is whether the server claims success.

@@ -33,7 +33,7 @@ OUTPUT_SCHEMA = {
 
 
 class RequestError(Exception):
-    """A request that is answered with a JSON-RPC error object, with this code and message."""
+    """A request gets a JSON-RPC error as its answer. The arguments are the code and the message."""
 
 
 class Server:

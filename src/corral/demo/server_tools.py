@@ -226,7 +226,7 @@ def _become_daemon(fifo: int) -> None:
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
             poll = select.poll()
-            poll.register(fifo, 0)  # poll still reports POLLERR, when the reader has ended
+            poll.register(fifo, 0)  # poll still reports POLLERR when the reader has ended
             poll.poll(DAEMON_MILLISECONDS)
     finally:
         os._exit(0)

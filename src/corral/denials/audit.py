@@ -43,7 +43,7 @@ def _lock(fd: int) -> None:
         import msvcrt
 
         # On Windows a lock also keeps other processes from reading the locked bytes, so the lock is
-        # on a byte beyond the end of the file. The C runtime has 32 bits for the offset.
+        # on a byte beyond the end of the file. The C runtime's offset has only 32 bits.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
@@ -56,7 +56,9 @@ def _lock(fd: int) -> None:
 
 
 class Audit:
-    """Continues the chain of a file. `incomplete` means that a line could not be written."""
+    """Appends lines to an audit file, and so continues its hash chain. `incomplete` means that a
+    line could not be written.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd

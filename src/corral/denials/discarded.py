@@ -53,8 +53,8 @@ def _keep(rows: Sequence[Discarded], home: str) -> str:
 def _granted(row: Discarded) -> tuple[str, str]:
     """Return the narrowest grant that keeps a file, and the command that creates its path.
 
-    The grant is the file itself if its directory is the home, or one that programs share, such as
-    ~/.config.
+    The grant is the file's directory. It is the file itself if the directory is the home, or one
+    that programs share, such as ~/.config.
     """
     parent = row.path.rpartition("/")[0]
     shared = parent == "~" or (parent.count("/") == 1 and parent.startswith("~/."))

@@ -3,6 +3,7 @@
 Each run has its own file, so that concurrent runs do not conflict. Each denial is written
 immediately, so that a killed run loses none. At its end the run replaces the file with one that has
 all counts.
+
 The files of a server are in one directory, named after a checksum of its command. The first line of
 each file is the command itself. Readers compare the command, not the checksum. Callers mask secrets
 beforehand.

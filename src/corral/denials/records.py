@@ -34,8 +34,8 @@ MAX_DENIALS = 256
 MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
 MAX_SEARCHED_LENGTH = 2000
-"""The number of characters of a text that are searched for secrets. The rest is cut. A denial keeps
-at most MAX_TEXT_LENGTH of them.
+"""Texts are cut to this length before they are searched for secrets. A denial keeps at most
+MAX_TEXT_LENGTH characters.
 """
 WORDS: dict[Kind, str] = {
     "name": "name",

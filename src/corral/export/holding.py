@@ -23,7 +23,7 @@ INSIDE = "corral inside: "
 
 @record
 class Engine:
-    """The controls that an engine enforces for one policy: {control: (mechanism, note)}.
+    """An engine, and what it enforces for one policy: {control: (mechanism, note)}.
 
     For the other controls, `lacks` has the reasons and `hints` the remedies.
     """

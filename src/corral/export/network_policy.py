@@ -13,8 +13,8 @@ from corral.policy.model import Policy
 
 Rule = dict[str, object]
 
-# Host names do not allow these addresses, because a public name must not resolve to the cluster or
-# to its machines' metadata service.
+# Rules for host names exclude these addresses, because a public name must not resolve to the
+# cluster or to its machines' metadata service.
 PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
 PRIVATE_V6 = ("fc00::/7", "fe80::/10")
 DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]

@@ -48,7 +48,7 @@ NO_NAMES = "a bundle has no list of hosts: its network is empty"
 
 @record
 class Bundle:
-    """The configuration to write, and the view whose mount points the root directory needs."""
+    """A bundle to write: its configuration, and the view with the mount points of its root."""
 
     config: Mapping[str, object]
     view: View

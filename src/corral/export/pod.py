@@ -1,7 +1,7 @@
 """Divide the controls of a policy between a pod and corral inside it.
 
 corral cannot create namespaces in a pod, so it uses Landlock, seccomp and the socket broker there.
-The pod enforces amounts; corral enforces host names, paths and programs.
+The pod enforces the limits on memory, CPU and disk; corral enforces all other controls.
 """
 
 from __future__ import annotations

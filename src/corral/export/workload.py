@@ -1,4 +1,4 @@
-"""Name an exported server, and check its image and volumes as strictly as Kubernetes does."""
+"""Name an exported server. Refuse names, images and volumes that Kubernetes would refuse."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
 """The maximum nesting of clients' files, because other modules visit their values recursively."""
-# Possessive quantifiers prevent backtracking, so a text of megabytes needs no more memory.
+# Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
     |(?P<string>"(?:[^"\\\x00-\x1f]++|\\.)*+")

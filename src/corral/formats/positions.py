@@ -1,9 +1,9 @@
 """Represent values with their positions in a text, which the standard library does not return.
 
 Messages about policies need positions for line numbers, and clients' files need them for editing.
-Every format reads its text into `Value`s without recursion, because an attacker may choose the
-nesting. A change is a list of `Splice`s of the text, so that comments, order, indentation and line
-endings stay as they are.
+JSON and TOML are read into `Value`s without recursion, because an attacker may choose the nesting
+of a policy. A change is a list of `Splice`s of the text, so that comments, order, indentation and
+line endings stay as they are.
 """
 
 from __future__ import annotations

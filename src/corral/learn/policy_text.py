@@ -52,7 +52,7 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a TOML string. Unlike in JSON, there are no surrogate pairs, and DEL is escaped."""
+    """Return a TOML string. Unlike JSON, TOML has no surrogate pairs, and DEL must be escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

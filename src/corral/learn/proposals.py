@@ -157,8 +157,8 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
     """Return whether a path in a private directory was not created by the target itself.
 
-    Outside the home, a directory that the host has counts as the host's, even if the target created
-    it.
+    For a write, the path's directory decides. Outside the home, a directory that the host has
+    counts as not created, even if the target created it in the sandbox.
     """
     if access == "read":
         return path not in made

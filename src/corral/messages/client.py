@@ -62,8 +62,8 @@ class Client:
         self.strays = 0
 
     def connect(self) -> Message:
-        """Start the conversation with the handshake that the server supports; return its
-        description.
+        """Start the conversation with the handshake that the server supports; return the server's
+        description of itself.
         """
         try:
             return self.initialize()

@@ -7,7 +7,9 @@ from corral.record import record
 from corral.safe_text import shown
 
 PIN_KINDS = ("tool", "prompt", "template", "instructions")
-"""Resources are not pinned: most servers list files or rows, which change all the time."""
+"""The kinds of definitions that are pinned. Resources are not, because most servers list files or
+rows, which change all the time.
+"""
 MAX_DIFFERENCES = 8
 MAX_SHOWN_LENGTH = 160
 ABSENT = object()
@@ -18,7 +20,9 @@ Pin = tuple[str, str, str]
 
 @record
 class ListMethod:
-    """A method that lists definitions: the field of the list, and the field of each name."""
+    """A method that lists definitions. `field` is the field of the result that has the list, `name`
+    the field of each item that has its name.
+    """
 
     kind: str
     field: str
