@@ -67,7 +67,7 @@ def check_range(value: int, maximum: int, minimum: str) -> int:
 
 def parse_size(value: object) -> int | None:
     """Convert `64M`, `1.5G`, `1GiB` or a number of bytes to bytes. K, M, G and T are powers of
-    1024. Refuse KB, MB, GB and TB, because they can also mean powers of 1000.
+    1024. Refuse KB, MB, GB and TB, which are ambiguous.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return check_range(value, MAX_AMOUNT, "one byte")

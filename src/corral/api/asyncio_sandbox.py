@@ -284,7 +284,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes) -> None:
         await stdin.drain()
         stdin.close()
     except ConnectionError:
-        pass  # the target need not read its input
+        pass  # not an error: the target need not read its input
 
 
 def _discard(starting: asyncio.Future[Sandbox]) -> None:

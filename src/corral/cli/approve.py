@@ -79,7 +79,7 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 
 def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
-    """Start an approved server once in its sandbox, and pin its definitions."""
+    """Start an approved server once in its sandbox, and pin the definitions of its tools."""
     from corral.cli import inspect
     from corral.policy.manifest import COMMAND_LINE, Manifest
     from corral.servers.inspection import inspect_server

@@ -74,7 +74,6 @@ def _remove(words: list[str], *, as_json: bool) -> int:
 
 
 def _list_homes(*, as_json: bool) -> int:
-    """List the home directories that servers keep between runs."""
     found = [(one, states.measure(one.path)) for one in states.list_states()]
     if as_json:
         rows = [{"server": one.server, "bytes": size, "path": one.path} for one, size in found]

@@ -125,8 +125,7 @@ def find_all_files() -> list[tuple[str, str]]:
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
             if os.path.lexists(path):
-                # If the current directory is the home, a project's file may be the client's own
-                # file.
+                # In the home directory, a project's file may be the client's own file.
                 found.setdefault(os.path.realpath(path), (client.name, path))
     return list(found.values())
 
@@ -250,7 +249,6 @@ def _edit_to_json(edit: FileEdit, fields: Sequence[str]) -> dict[str, object]:
 
 
 def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: bool) -> None:
-    """Print one block: the file, and each server with its result and the reason."""
     linked = f" (really {edit.real})" if edit.real != os.path.abspath(edit.path) else ""
     output.write_line(output.Painted(edit.path, "bold"), linked)
     for outcome in edit.outcomes:

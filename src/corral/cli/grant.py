@@ -165,7 +165,7 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
     """Ask about each recent denial that is not granted yet, and return the flags to which the user
-    agrees. Raise an error if there is no such denial, or no terminal.
+    agrees. Refuse if there is no such denial, or no terminal.
     """
     rows: dict[str, Denial] = {}
     for server in servers:

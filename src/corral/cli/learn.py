@@ -62,7 +62,7 @@ def main(options: Options, rest: list[str]) -> int:
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
     ending = watch.until_end()
     restore_terminal()
-    # Ctrl-C shall work at the questions.
+    # Let Ctrl-C work at the questions.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
     learned = watched_run.find_learned(plan, watch, ending.denials)
     outcome = find_outcome(plan, ending)

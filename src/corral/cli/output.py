@@ -103,7 +103,6 @@ def write_line(*parts: str | Painted) -> None:
 
 
 def clear_screen() -> None:
-    """Clear the terminal, if stdout is one."""
     if sys.stdout is not None and sys.stdout.isatty():
         _write_stdout("\033[H\033[2J")
 
@@ -261,7 +260,6 @@ def _escape_json(line: str) -> str:
 
 
 def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
-    """Print a value as JSON, or as lines for people."""
     if as_json:
         write_json(value)
     else:

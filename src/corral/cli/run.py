@@ -89,7 +89,7 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
 
 
 def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
-    """Add the paths that a watched run looked for and did not find to its denials."""
+    """Add to a run's denials the paths that it looked for and did not find, if it was watched."""
     if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
         from corral.learn.watched_run import find_learned, to_denials
 

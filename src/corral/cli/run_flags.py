@@ -22,7 +22,6 @@ PLACEHOLDERS = {
 
 
 def _flag(path: str, text: str, value: str = "") -> Flag:
-    """Return the flag that sets a key of the policy."""
     key = BY_PATH[path]
     value = value or PLACEHOLDERS.get(key.kind, "")
     return Flag(name=key.flag, value=value, many=key.kind in LISTS, help=text, key=path)

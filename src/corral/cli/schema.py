@@ -23,7 +23,6 @@ def main(_options: Options, rest: list[str]) -> int:
 
 
 def read_schema(name: str) -> object:
-    """Return a schema from its file in the package."""
     path = os.path.join(os.path.dirname(corral.__file__), "schemas", f"{name}.json")
     with open(path, encoding="utf-8") as file:
         schema: object = json.load(file)

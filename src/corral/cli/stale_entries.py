@@ -25,9 +25,7 @@ class Refusal:
 
 
 def find_refusal(client: str, server: ConfiguredServer) -> Refusal | None:
-    """Return why a server would not start, or None if no reason is found. Nothing is installed for
-    this check.
-    """
+    """Return why a server would not start; None if no reason is found. Install nothing for this."""
     try:
         _check(server, server.run_flags)
     except SandboxError as error:

@@ -99,7 +99,6 @@ def check_files(words: list[str], *, as_json: bool) -> int:
 
 
 def _find_project_files() -> list[tuple[str, str]]:
-    """Return the clients' files of the project in the current directory."""
     found = [
         (client.name, path)
         for client in catalogue.CLIENTS

@@ -107,8 +107,8 @@ def _describe(
 ) -> ServerDenials:
     """Describe the stored runs of a command.
 
-    A denial counts as granted if the flags of all configured servers with this command allow it. If
-    the user named some of these servers, only their flags count.
+    A denial counts as granted if all configured servers with this command allow it, or all of those
+    that the user named.
     """
     runs: list[KeptRun] = kept.load_server(command)
     starters = [one for one in configured if kept.is_run_of(command, identify(one[2]))]

@@ -70,7 +70,6 @@ class ConfiguredServer:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """Return program and arguments as configured."""
         program = [self.command.data if self.command else ""]
         arguments = self.args.data if self.args and isinstance(self.args.data, list) else []
         return tuple(map(str, arguments if self.joined else program + arguments))
@@ -92,7 +91,6 @@ class ConfiguredServer:
 
     @property
     def unwrapped_argv(self) -> tuple[str, ...]:
-        """Return program and arguments without corral in front."""
         return self.inner_argv if self.is_wrapped else self.argv
 
 

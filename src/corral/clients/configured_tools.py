@@ -27,10 +27,9 @@ class ConfiguredTools:
 
 
 def find_tools(server: Sequence[str]) -> ConfiguredTools:
-    """Return the tools of other configured servers, as their last inspection listed them. No server
-    is started.
+    """Return the tools of other configured servers, as their last inspection listed them.
 
-    Left out are the server with the words `server`, which is inspected now, and servers with pins,
+    Leave out the server with the words `server`, which is inspected now, and servers with pins,
     whose tools are known from the pins.
     """
     known: dict[str, tuple[str, ...]] = {}

@@ -19,7 +19,7 @@ class Format(Protocol):
         """
 
     def load(self, text: str) -> object:
-        """Return the same values from an independent parser, to compare the two."""
+        """Return the values from another parser, to check them against those of `read`."""
 
     def quote(self, text: str) -> str: ...
 

@@ -80,7 +80,6 @@ class Proposal:
 
 
 def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[Proposal]:
-    """Return a proposal for each server that the request names."""
     chosen = [one for one in servers if not request.names or one.name in request.names]
     return [_propose(server, request) for server in chosen]
 

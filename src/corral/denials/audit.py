@@ -78,8 +78,8 @@ class Audit:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = json.dumps({"time": now, **values, "previous": self._previous})
         line = text.encode("ascii")
-        # A single write leaves only whole lines if the run is killed. A full disk does not end the
-        # run.
+        # Each line is a single write, so a killed run leaves only whole lines. A full disk does not
+        # end the run.
         try:
             whole = os.write(self.fd, line + b"\n") > len(line)
         except OSError:

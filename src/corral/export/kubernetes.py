@@ -240,7 +240,6 @@ def _amount(value: int | None) -> str:
 
 
 def _volumes(workload: Workload) -> list[tuple[Object, Object]]:
-    """Return each volume of the pod with its mount."""
     policy = workload.pod.policy
     sized: Object = {} if policy.limits.disk is None else {"sizeLimit": _amount(policy.limits.disk)}
     found = [

@@ -1,7 +1,8 @@
 """Divide the controls of a policy between a pod and corral inside it.
 
 corral cannot create namespaces in a pod, so it uses Landlock, seccomp and the socket broker there.
-The pod enforces the limits on memory, CPU and disk; corral enforces all other controls.
+The pod enforces the limits on memory, CPU and disk, nothing limits I/O, and corral enforces the
+other controls.
 """
 
 from __future__ import annotations

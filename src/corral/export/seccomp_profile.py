@@ -29,7 +29,7 @@ ENOSYS = 38
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 Cube = Mapping[int, tuple[int, int]]
-"""{register: (mask, value)}: all values whose bits under each mask are as given."""
+"""{register: (mask, value)}: all register values whose bits under the mask equal the value."""
 
 
 def build_profile(
@@ -39,8 +39,8 @@ def build_profile(
     rules = seccomp_rules.target_rules(
         subprocess=subprocess, unix_sockets=unix_sockets, namespaces=True, cookie=None
     )
-    # These rules do not fit a container: the target itself is PID 1, and the runtime loads the
-    # filter before it executes the target.
+    # In a container the target itself is PID 1, and the runtime loads the filter before it executes
+    # the target.
     for name in (*seccomp_rules.not_init(), "execve"):
         rules.pop(name, None)
     allowed = [name for name in TABLES[machine] if rules.get(name, ALLOW) == ALLOW]

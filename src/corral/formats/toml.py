@@ -133,7 +133,6 @@ def _decoded(source: str) -> object:
 
 
 def _table(key: int, *, flow: bool) -> Value:
-    """Return an empty table, which the scan fills."""
     return Value(data={}, key=key, members={}, flow=flow)
 
 

@@ -21,7 +21,6 @@ SWITCHES = {
 
 
 def policy_text(accepted: Sequence[Proposal]) -> str:
-    """Return TOML, with the reason for each line as a comment."""
     lines = ["version = 1"]
     manifests = [load(one.path).manifest for one in accepted if one.flag == "--profile"]
     for table in dict.fromkeys(table for table, _ in (*KEYS.values(), *SWITCHES.values())):

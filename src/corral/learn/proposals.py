@@ -123,7 +123,6 @@ class Tree:
 
 
 def _find_parents(path: str) -> Iterator[str]:
-    """Yield every directory above a path."""
     while (parent := os.path.dirname(path)) != path:
         yield parent
         path = parent

@@ -164,7 +164,7 @@ def _socket_proposal(path: str) -> Proposal:
 
 
 def _judge_memory(wanted: int) -> Learned:
-    """Propose the memory that was asked for, up to the memory of the machine."""
+    """Propose a limit for the memory that the target asked for, unless this machine has less."""
     if not wanted:
         return Learned()
     mebibytes = f"{wanted >> 20} MiB of memory"

@@ -39,8 +39,6 @@ class AnswerError(ConversationError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a tool."""
-
     text: str
     error: bool
 

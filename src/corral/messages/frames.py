@@ -131,7 +131,7 @@ def kind_of(message: object) -> Kind | None:
 
 
 def as_table(value: object) -> Message:
-    """Return a JSON object; an empty one for other values."""
+    """Return the value if it is a JSON object, otherwise an empty object."""
     return value if isinstance(value, dict) else {}
 
 
