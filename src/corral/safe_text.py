@@ -20,7 +20,7 @@ def is_digest(text: object) -> bool:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Describe a value in a message. Text is cut after `limit` characters, and `repr` escapes its
+    """Describe a value for a message. Text is cut after `limit` characters, and `repr` escapes its
     control characters.
     """
     if isinstance(value, str):
