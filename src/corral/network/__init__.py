@@ -1,6 +1,6 @@
 """Enforce the network allowlist, outside the sandbox.
 
-rules, addresses, guard     entries of `network.allow`; IP addresses; addresses never to dial
+rules, addresses, guard     entries of `network.allow`; IP addresses; addresses refused by default
 destinations                the check of each destination, for both engines
 gateway/                    the engine for Linux: one event loop, also for DNS and published ports
 http_proxy/                 the engine for macOS and Windows: an HTTP proxy with threads

@@ -23,7 +23,7 @@ MAX_ADDRESSES = 16
 
 @record
 class Network:
-    """The addresses that start with the first `bits` bits of `address`; its other bits are zero."""
+    """All addresses that share the first `bits` bits of `address`. Its other bits are zero."""
 
     address: bytes
     bits: int
@@ -51,9 +51,7 @@ def address_or_none(text: str) -> bytes | None:
 
 
 def parse_network(text: str) -> Network:
-    """Parse an address or `address/bits`. Refuse an address with bits set after its first `bits`
-    bits.
-    """
+    """Parse `address` or `address/bits`. Raise ValueError if bits after the prefix are set."""
     host, slash, length = text.partition("/")
     address = parse_address(host)
     most = len(address) * 8
@@ -93,7 +91,10 @@ def _parse_v6(text: str) -> bytes | None:
 
 
 def _groups(text: str, *, last: bool) -> list[int] | None:
-    """Parse groups of hexadecimal digits. The last two groups may be a dotted IPv4 address."""
+    """Parse groups of hexadecimal digits, or return None if there is a mistake in them.
+
+    With `last`, the final two groups may be a dotted IPv4 address.
+    """
     if not text:
         return []
     found: list[int] = []
@@ -137,7 +138,9 @@ def _longest_zeros(groups: list[int]) -> tuple[int, int]:
 
 
 def unmap(address: bytes) -> bytes:
-    """Return a mapped IPv4 address as the IPv4 address that the kernel would dial for it."""
+    """Return the IPv4 address inside a mapped address, because the kernel dials the IPv4 address.
+    Return any other address unchanged.
+    """
     return address[12:] if len(address) == 16 and address.startswith(MAPPED) else address
 
 

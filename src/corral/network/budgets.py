@@ -1,8 +1,8 @@
-"""Limit how much a target can use of the supervisor: dials, descriptors, time.
+"""Limit the supervisor's dials, descriptors and time that a target can use up.
 
 The target decides how many connections there are, and the owner of a DNS zone decides how many
-addresses are dialled for each connection. Without limits the two could use up the supervisor's
-descriptors, so that it could no longer measure the target's usage.
+addresses are dialled for each connection. Without limits they could use up the supervisor's
+descriptors, and the supervisor could no longer measure the target's usage.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ ACCEPT_RETRY_SECONDS = 0.1
 needed because the client is still waiting, so an immediate retry would fail again.
 """
 RESUME_FRACTION = 1 / 4
-"""A pause lasts until this fraction of the burst is available, to avoid a wake-up for each request.
+"""A pause of `RateLimit` lasts until this fraction of the burst is available again, to avoid a
+wake-up for each request.
 """
 
 
@@ -42,7 +43,7 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits the number of dials of all connections. The first dial of each connection does not
+    """Limits how many dials of all connections run at once. One dial of each connection does not
     count.
     """
 
@@ -62,9 +63,10 @@ class DialBudget:
 
 
 def reserve_descriptors(max_connections: int, *, others: int) -> int:
-    """Raise the descriptor limit for connections of two descriptors each, plus `others`.
+    """Raise the descriptor limit to two descriptors for each connection, plus `others`.
 
-    Return the number of connections that the new limit allows.
+    Return the number of connections that the new limit allows. It may be less than
+    `max_connections`, because of the hard limit.
     """
     if sys.platform == "win32":
         raise OSError("descriptors are not limited on Windows")
@@ -96,7 +98,7 @@ class RateLimit:
         self._left -= count
 
     def pause_seconds(self) -> float:
-        """Return how long to accept no requests. While the budget is not used up, return 0."""
+        """Return for how long no requests must be accepted, or 0 if the budget is not used up."""
         self._refill()
         if self._left >= 1:
             return 0.0

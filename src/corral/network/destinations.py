@@ -1,14 +1,14 @@
 """Check whether a target may connect to a destination, for both network engines.
 
-The gateway (Linux) and the HTTP proxies (macOS, Windows) call the same `DestinationCheck` at the
-same points. They dial only the addresses that the check returned, and the host's own proxy:
+The gateway (Linux) and the HTTP proxies (macOS, Windows) dial only the addresses that
+`DestinationCheck` returned, and the host's own proxy. Both call its methods at the same points:
 
     allows              before any lookup: the name, or the address, and the port
     allows_hello        when a TLS client names a server
     proxy_for           whether to use the host's own proxy instead of looking up the name
     filter_addresses    when the addresses are known: the address guard
 
-Each denial is recorded with the entry of `network.allow` that would allow it.
+Each denial is recorded with the entry of `network.allow` that would allow it, if there is one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ NO_PROXY = "no connection to the host's own proxy"
 
 @record
 class Destination:
-    """A host and a port. If the host is an address and not a name, `host` is the text of the
-    address.
-    """
+    """A host and a port. `host` is a name, or the text of `address` if that is not None."""
 
     host: str
     port: int
@@ -47,16 +45,19 @@ class Destination:
 
 
 def address_destination(address: bytes, port: int) -> Destination:
-    """Return the destination of an address. It is the same for all spellings of the address."""
+    """Return the destination for an address. A mapped IPv4 address and the IPv4 address itself are
+    the same destination.
+    """
     plain = unmap(address)
     return Destination(host=format_address(plain), port=port, address=plain)
 
 
 class DestinationCheck:
-    """`admitted` are networks of the user's config. Allowed names may resolve to addresses in them.
+    """Decides which destinations a target may reach, and records denials.
 
-    The host's own addresses, `host_addresses`, are admitted only one by one. `synthetic` is the
-    network from which the gateway gives each name an address.
+    `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
+    For each of the host's own addresses, `host_addresses`, an entry has to name that very address.
+    `synthetic` is the network from which the gateway gives each name an address.
     """
 
     def __init__(
@@ -112,8 +113,9 @@ class DestinationCheck:
         """Return whether a client with this hello is allowed, or None while the hello is
         incomplete.
 
-        A denial is recorded. A client that does not use TLS, or whose hello names no server, is
-        allowed, because it reaches only the allowed host.
+        Record a denial if the hello is malformed or names a server that is not allowed. A client
+        that does not use TLS, or whose hello names no server, is allowed, because it reaches only
+        the allowed host.
         """
         port = destination.port
         if hello.state == "incomplete":
@@ -130,7 +132,7 @@ class DestinationCheck:
         return False
 
     def proxy_for(self, destination: Destination) -> Proxy | None:
-        """Return the host's own proxy, if the host would use it for this destination."""
+        """Return the host's own proxy if the host would use it for this destination, or None."""
         proxy = self._proxy
         return proxy if proxy is not None and proxy.is_used_for(destination.host) else None
 
@@ -138,7 +140,7 @@ class DestinationCheck:
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
         """Return the addresses of a destination that may be dialled, and record the others as
-        denials.
+        denials. If no address was found, record that the destination is unreachable.
         """
         if not found:
             self.report_unreachable(destination, NO_ADDRESS)

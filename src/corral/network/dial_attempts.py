@@ -1,6 +1,6 @@
 """Choose the order and number of attempts to dial a host with several addresses (RFC 8305).
 
-Both engines use this: `gateway/dial.py` in its event loop, `http_proxy/dial.py` in a thread. They
+`gateway/dial.py` uses this module in its event loop, and `http_proxy/dial.py` in a thread. They
 dial the addresses that were checked, and do not look up the name again.
 """
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 MAX_DIALLED = 8
 STAGGER_SECONDS = 0.25
-"""How long one address is tried before the next address is tried at the same time."""
+"""How long one address is tried alone before the next address is tried as well."""
 
 
 class Attempts:
-    """The addresses to try (`waiting`), and the number of attempts taken from the budget."""
+    """Chooses the next address of a host to dial, within the dial budget of all connections.
+    `waiting` are the addresses that have not been tried.
+    """
 
     def __init__(self, addresses: Sequence[bytes], budget: DialBudget) -> None:
         self.waiting = interleave(addresses)
@@ -46,7 +48,7 @@ class Attempts:
 
 
 def interleave(addresses: Sequence[bytes]) -> list[bytes]:
-    """Return the addresses in the host's order, but alternating between IPv4 and IPv6."""
+    """Return the first MAX_DIALLED addresses, alternating between IPv4 and IPv6."""
     first = [item for item in addresses if len(item) == len(addresses[0])]
     others = [item for item in addresses if len(item) != len(addresses[0])]
     mixed: list[bytes] = []

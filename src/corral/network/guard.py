@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 @record
 class GuardedNetwork:
-    """A row of the table. The smallest network that contains an address decides. If the `why` of
-    this network is empty, the IPv4 address inside the address decides.
+    """A network from TABLE, with the reason why its addresses are refused.
+
+    The smallest network that contains an address decides. If its `why` is empty, the IPv4 address
+    inside the IPv6 address decides.
     """
 
     network: Network
@@ -90,7 +92,9 @@ TABLE = (
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""A policy cannot admit these addresses, because they cannot be reached or are the host itself."""
+"""A policy cannot admit addresses that are refused for these reasons, because they cannot be
+reached or are the host itself.
+"""
 
 
 _guarded_networks: list[GuardedNetwork] = []
@@ -110,8 +114,8 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """`remedy` is the address that a policy has to name to admit it, or None if no policy can admit
-    it.
+    """Why an address must not be dialled. `remedy` is the address that a policy would have to name,
+    or None if no policy can admit the address.
     """
 
     why: str
@@ -145,8 +149,8 @@ def is_metadata_service(address: bytes) -> bool:
 
 
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
-    """Return the smallest guarded network that contains the address and has at most `max_bits`
-    bits.
+    """Return the smallest guarded network that contains the address, or None. Ignore networks with
+    a prefix longer than `max_bits`.
     """
     for guarded in guarded_networks():
         if guarded.network.bits <= max_bits and address in guarded.network:
@@ -170,8 +174,8 @@ def _why_refused(
 
 
 def embedded_v4(address: bytes) -> Iterator[bytes]:
-    """Yield the IPv4 addresses inside an IPv6 address. Its packets would be delivered to one of
-    these.
+    """Yield each IPv4 address that an IPv6 address may contain, because packets to the IPv6 address
+    may be delivered to it.
     """
     if len(address) != 16:
         return
@@ -187,7 +191,7 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
-    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: its server, and the client inverted
+    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: server, inverted client
         yield address[4:8]
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP

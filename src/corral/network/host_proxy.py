@@ -21,7 +21,8 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Connections to these never go through the proxy, where they would reach the proxy's own loopback.
+"""Connections to these hosts never go through the proxy, because they would reach the loopback of
+the proxy's machine.
 """
 
 
@@ -48,8 +49,8 @@ class Proxy:
 
 
 def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names. Raise ValueError if corral cannot use this
-    proxy.
+    """Return the proxy that the environment names, or None. Raise ValueError if corral cannot use
+    this proxy.
     """
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:

@@ -9,7 +9,7 @@ another host (decimal and octal addresses, NUL, trailing dots, other scripts) is
 international name must be written in its xn-- form, because the two standards for encoding it (IDNA
 2003 and 2008) give the names of different hosts, and because different letters may look alike.
 
-`Rules` is the allowlist. What no entry allows is denied, so an empty allowlist allows nothing.
+`Rules` is the allowlist. A destination that no entry allows is denied.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Rules:
 
     def matches(self, name: str) -> tuple[AllowEntry, ...]:
         """Return the entries for this name, whatever their ports. Wildcard entries come last."""
-        # Other names are refused before `lower`, which turns some letters into ASCII, for example
-        # the Kelvin sign into k.
+        # Names beyond ASCII are refused before `lower`, which turns some letters into ASCII, for
+        # example the Kelvin sign into k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -86,7 +86,9 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry whose network contains this address and which has this port."""
+        """Return an entry that allows this address and port, or None. No entry allows a synthetic
+        address.
+        """
         address = unmap(address)
         for network, item in self.networks:
             if address in network and item.has_port(port) and address not in SYNTHETIC:
@@ -118,9 +120,7 @@ def parse_rules(texts: Iterable[str]) -> Rules:
 
 
 def _parse_unmapped(host: str) -> Network:
-    """Parse a network. Convert a network of mapped addresses into the network of the IPv4
-    addresses.
-    """
+    """Parse a network. Return a network of mapped addresses as the IPv4 network inside it."""
     network = parse_network(host)
     address = unmap(network.address)
     if len(address) == len(network.address) or network.bits < 96:
@@ -227,8 +227,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, return only some of
-    them.
+    """Return the ports of these entries. If there are more than `max_ports`, some are left out, but
+    the result still has more than `max_ports`.
     """
     found: set[int] = set()
     for text in entries:

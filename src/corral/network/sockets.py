@@ -19,7 +19,7 @@ def look_up_addresses(name: str) -> list[bytes]:
 
 
 def close_socket(end: _socket.socket, *, reset: bool) -> None:
-    """Close a socket. With `reset` the peer does not see an orderly end."""
+    """Close a socket. With `reset` the peer gets a TCP reset instead of an orderly end."""
     if reset:
         try:
             end.setsockopt(_socket.SOL_SOCKET, _socket.SO_LINGER, LINGER_ZERO)

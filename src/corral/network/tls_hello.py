@@ -19,8 +19,8 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""A hello with post-quantum keys has two kilobytes. A hello with many session tickets has a few
-more.
+"""Larger hellos are refused. A hello with post-quantum keys has two kilobytes, and one with many
+session tickets has a few kilobytes more.
 """
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
 """The limit of bytes that are read before the hello is complete. It is larger than MAX_HELLO_BYTES,

@@ -1,4 +1,4 @@
-"""Find the symbolic links on the way to a file."""
+"""Find the symbolic links through which a path goes."""
 
 import os
 import sys

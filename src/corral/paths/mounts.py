@@ -40,7 +40,9 @@ def _unescape(text: str) -> str:
 
 
 def read_mounts() -> Mounts:
-    """Return {mount point: (device, directory on it)}. A later mount covers an earlier one."""
+    """Return {mount point: (device, directory on it)}. If a mount point has several mounts, the
+    last one counts, because it covers the others.
+    """
     if sys.platform != "linux":
         return {}
     try:
@@ -87,15 +89,15 @@ def find_kind(path: str, kinds: Kinds) -> Kind:
 def _kind(file_system: str) -> Kind:
     if file_system in KERNEL:
         return "kernel"
-    # Any user's program can serve these file systems, and most such programs use a network.
+    # Any user's program can serve a FUSE file system, and most such programs use a network.
     if file_system in NETWORK or file_system.partition(".")[0] == "fuse":
         return "network"
     return "disk"
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
-    """Return the device of a path, and the path on that device; both are empty if no mount is
-    known.
+    """Return the device of a path, and the path on that device. If no mount is known, the device is
+    "".
     """
     point = path
     while point not in mounts and (parent := os.path.dirname(point)) != point:

@@ -6,7 +6,7 @@ import os
 
 
 def true_spelling(path: str) -> str:
-    """Return a real path in the spelling that its directories list; "" if one cannot be listed."""
+    """Return a real path as its directories spell it, or "" if a directory cannot be listed."""
     parent, name = os.path.split(path)
     if not name:
         return path
@@ -28,8 +28,8 @@ def true_spelling(path: str) -> str:
 
 
 def _has_one_spelling(directory: str, name: str) -> bool:
-    """Return whether no other spelling finds the file. For names beyond ASCII, assume that another
-    spelling does.
+    """Return whether the file is found in one spelling only. A name beyond ASCII is assumed to have
+    other spellings.
     """
     if not name.isascii():
         return False

@@ -1,4 +1,4 @@
-"""Check and compare Windows paths as text: which can be granted, and which contains which.
+"""Check as text which Windows paths can be granted, and which path is inside which.
 
 This code is pure. Paths with a second meaning are refused, not interpreted: shares and devices,
 streams (`file:stream`), names that Windows trims (`secret.txt.`), short names (`PROGRA~1`), and
@@ -36,7 +36,7 @@ def upper_case(name: str) -> str:
 
 
 def fold_path(path: str) -> str:
-    r"""Return the same text for paths that are the same file, such as `c:\DATA\` and `C:/data`."""
+    r"""Return the same text for all spellings of a path, such as `c:\DATA\` and `C:/data`."""
     return upper_case(path).replace("/", "\\").rstrip("\\")
 
 
@@ -46,8 +46,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Paths that are never granted. The directories that contain them are not granted either, nor
-    is anything inside a path in `system`.
+    """Directories that cannot be granted, each with its description. Directories that contain them
+    cannot be granted either, nor can anything inside a directory in `system`.
     """
 
     home: str
@@ -58,7 +58,7 @@ class KnownDirectories:
 def known_directories(
     environment: Mapping[str, str], home: str, real: Callable[[str], str] = str
 ) -> KnownDirectories:
-    """Return the directories that the caller's environment names. The case of names is ignored.
+    """Return the directories that the caller's environment names, in variables of any case.
 
     `real` must resolve paths as grants are resolved, because a variable may name a directory by a
     short name or through a link.

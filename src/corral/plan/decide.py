@@ -1,4 +1,4 @@
-"""Choose the mechanism that enforces each control. Only this module degrades or refuses.
+"""Choose the mechanism that enforces each control, or refuse the run.
 
 This code is pure. Each control has a list of options, best first. The first option whose needs were
 all proven on this host is chosen. Without such an option the control is not enforced:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control. If required controls have none, refuse the run, and
-    name all of these controls.
+    """Choose a mechanism for every control. Raise UnenforceableError, which names all required
+    controls that have none.
     """
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [
@@ -73,7 +73,7 @@ def default_warnings(controls: Sequence[Held]) -> tuple[str, ...]:
 
 
 def describe_control(control: Control, policy: Policy, system: System) -> str:
-    """Return in words what the policy asks of a control on a system; "" if nothing."""
+    """Return in words what the policy asks of a control on this system, or "" if nothing."""
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
         return ", ".join(written) or "none of the user's files"
@@ -124,8 +124,8 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the first need that the best option lacks. For a wall, without which nothing runs, add
-    the first need of the last option, because removing that obstacle can be easier.
+    """Return the first missing need of all options. For a wall, without which nothing runs, add the
+    first missing need of the last option, because it may be easier to provide.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []
@@ -133,8 +133,8 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the needs that the options lack. Needs that could not be probed come first, because
-    the user can remove the obstacle that kept the probe from running.
+    """Return the needs that the host lacks. Needs that could not be probed and have a hint come
+    first, because the user can remove the obstacle that kept the probe from running.
     """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}

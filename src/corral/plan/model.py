@@ -58,9 +58,8 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Release all values, the newest first. A failed release is left to the next sweep.
-
-        An error that is not an OSError is raised after all values were released.
+        """Release all values, the newest first. Ignore each OSError, because a later run removes
+        what a run left behind. Raise any other error after all values were released.
         """
         while self._values:
             _, value = self._values.popitem()
@@ -100,7 +99,9 @@ class Option:
 
 @record
 class Held:
-    """The mechanism that enforces one control in this run, if there is one."""
+    """The decision about one control. `mechanism` is "" if the control is not enforced, and `why`
+    is the reason.
+    """
 
     control: Control
     asked: str
@@ -125,7 +126,7 @@ class Cover:
     """A path in the grant `top` that is hidden or read-only for the target.
 
     The path stays covered only as long as it names the file with this `device` and `inode`. If the
-    cover of a `repository` ends, the run always ends too.
+    cover of a `repository` ends, the run ends even if `Covers.strict` is False.
     """
 
     path: str
@@ -148,13 +149,14 @@ class Covers:
 class Composition:
     """A backend's part of the plan.
 
-    `environment` are variables that every target gets here. `run` is the directory to start in if
-    no other is given. `residue` names what a crash leaves behind.
+    `environment` are variables that every target gets on this system. `run` is the directory to
+    start in if no other is given. `residue` names what a crash leaves behind.
 
     `watched` are files that the host would execute by itself if the target created them. They do
-    not exist yet and cannot be blocked, so those that exist after the run are reported. `controls`
-    are shown in addition to those that the policy asks for. `start_in` replaces the directory that
-    the program names, if the target could not work there.
+    not exist yet and cannot be blocked, so those that exist after the run are reported.
+
+    `controls` are shown in addition to those that the policy asks for. `start_in` replaces the
+    directory that the program names, if the target could not work there.
     """
 
     steps: tuple[Step, ...]
@@ -176,10 +178,10 @@ class Plan:
     `environment` may contain secrets, so it is never printed. The server chose the values of the
     variables `requested_names`. `given_values` are the user's secrets in the server's settings.
 
-    `ungranted` lists paths and names in the command that the target does not get: (kind, name,
-    flag). `mcp` are the settings of the guard, None without a guard. `pins` are (kind, name,
-    definition), None if pins are not compared. The pins of this server are stored under the words
-    `pinned_as`.
+    `ungranted` lists paths and names in the command that the target does not get, as (kind, name,
+    flag that would grant it). `mcp` are the settings of the MCP guard, or None if there is no
+    guard. `pins` are (kind, name, definition), or None if pins are not compared. The pins of this
+    server are stored under the words `pinned_as`.
     """
 
     program: Program

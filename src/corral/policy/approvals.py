@@ -65,8 +65,8 @@ def request_digest(
 
 
 def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | None:
-    """Return the request in a server's directory, and the digest to approve. Return None if there
-    is no request.
+    """Return the request in a server's directory and the digest to approve, or None if there is no
+    request.
     """
     root = os.path.realpath(directory)
     found = [path for name in NAMES if os.path.lexists(path := os.path.join(root, name))]
@@ -103,7 +103,9 @@ def resolve_paths(manifest: Manifest, home: str) -> list[tuple[str, str]]:
 
 
 def approve(directory: str, *, expected: str | None = None, config: str = "") -> Approval:
-    """Approve the current request of a directory. `expected` is the digest that the user saw."""
+    """Approve the current request of a directory. Raise PolicyError if its digest is not
+    `expected`, the one that the user saw.
+    """
     request = request_for(directory)
     if request is None:
         raise PolicyError(f"{printable(directory)} has no {' or '.join(NAMES)}: nothing to approve")
@@ -158,7 +160,7 @@ def list_approvals(*, config: str = "") -> list[Approval]:
 
 
 def previous_approval(subject: str, *, config: str = "") -> Approval | None:
-    """Return the latest approval for the same server, which was for another request."""
+    """Return the latest approval of any request of this server, or None."""
     found = [one for one in list_approvals(config=config) if one.directory == subject]
     return found[-1] if found else None
 
@@ -168,7 +170,7 @@ def _store(config: str) -> str:
 
 
 def make_store(directory: str) -> str:
-    """Make the store if it is missing; refuse one that is a link or that others can write to."""
+    """Make the store if it is missing. Refuse a link, or a store that other users can write to."""
     try:
         make_private_directory(os.path.dirname(directory))
         if not os.path.lexists(directory):

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""The size of a socket's receive buffer if there are more than MANY_CONNECTIONS. By default the
-kernel would use megabytes for each connection, and a target may open hundreds of connections that
-it never reads.
+"""The receive buffer of a socket to a server, if there are more than MANY_CONNECTIONS connections.
+By default the kernel would use megabytes for each one, and a target may open hundreds of
+connections that it never reads.
 """
 
 
@@ -75,7 +75,9 @@ class Connection:
             self._look_up()
 
     def close(self, *, reset: bool) -> None:
-        """End the connection at any stage. With `reset` the target does not see an orderly end."""
+        """End the connection at any stage. With `reset`, target and server get a TCP reset instead
+        of an orderly end.
+        """
         if self._closed:
             return
         self._closed = True
@@ -102,9 +104,7 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read the name of the server that the client wants. Until the client sends it, do not
-        connect.
-        """
+        """Read the client's TLS hello. Connect to the server only after the hello is allowed."""
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Dial:
-    """Calls `done` once, with the connected socket or with None."""
+    """Dials the addresses of one host. Calls `done` once, with the first socket that is connected,
+    or with None. After `cancel`, `done` is not called.
+    """
 
     def __init__(
         self,
@@ -50,7 +52,11 @@ class Dial:
         self._finish(None)
 
     def _try_next(self) -> None:
-        """Start one more attempt, with the first address to which a socket can start to connect."""
+        """Start one more connection attempt. Skip addresses for which connect fails at once.
+
+        If addresses are left, the next attempt starts after STAGGER_SECONDS. If none is left or
+        under way, report failure.
+        """
         if self._stagger is not None:
             self._stagger.cancel()
         attempts = self._attempts

@@ -47,8 +47,8 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """A parsed query. `name` is in lower case. All characters except letters, digits, `-` and `_`
-    are escaped.
+    """A parsed query. `name` is in lower case, and all characters of its labels except letters,
+    digits, `-` and `_` are escaped.
     """
 
     id: int
@@ -135,9 +135,7 @@ def build_answer(query: Query, code: int, answers: Sequence[Answer] = ()) -> byt
 
 
 def build_error(data: bytes, code: int) -> bytes | None:
-    """Build the answer to a message that could not be parsed. If the message is not a query, return
-    None.
-    """
+    """Return the answer to a query that could not be parsed, or None if `data` is not a query."""
     if len(data) < HEADER.size:
         return None
     number, flags = struct.unpack_from("!HH", data)
@@ -154,7 +152,7 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a stream into messages. Two bytes before each message are its length."""
+    """Splits a TCP stream into DNS messages. Each message follows its length, two bytes."""
 
     def __init__(self) -> None:
         self.buffer = b""

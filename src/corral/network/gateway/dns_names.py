@@ -19,7 +19,7 @@ LOOPBACK = {dns.A: bytes((127, 0, 0, 1)), dns.AAAA: bytes(15) + b"\x01"}
 
 
 class Names:
-    """Names and their synthetic addresses. A name keeps its address during the run."""
+    """Answers queries, and gives each allowed name a synthetic address for the whole run."""
 
     def __init__(self, check: DestinationCheck, *, max_names: int = MAX_NAMES) -> None:
         self.check = check
@@ -28,8 +28,8 @@ class Names:
         self._names: dict[bytes, str] = {}
 
     def destination(self, address: bytes, port: int) -> Destination:
-        """Return the destination of an address. If the address is synthetic, the destination has
-        its name.
+        """Return the destination of a connection to an address: the name that was given this
+        synthetic address, or else the address itself.
         """
         name = self._names.get(address)
         if name is None:
@@ -37,8 +37,8 @@ class Names:
         return Destination(host=name, port=port)
 
     def assign_address(self, name: str) -> bytes | None:
-        """Return the address of an allowed name. If it has none, assign one. If none is left,
-        return None.
+        """Return the synthetic address of an allowed name, and assign one if the name has none.
+        Return None if already `max_names` names have one.
         """
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
@@ -88,6 +88,6 @@ class Names:
 
 
 def _reverse_name_to_address(name: str) -> bytes:
-    """Parse 4.3.2.1.in-addr.arpa as 1.2.3.4; return b"" for another name."""
+    """Parse 4.3.2.1.in-addr.arpa as 1.2.3.4. Return b"" for a name that contains no address."""
     parts = name.removesuffix(REVERSE).split(".")
     return address_or_none(".".join(reversed(parts))) or b""

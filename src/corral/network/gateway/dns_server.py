@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Pair(Protocol):
-        """The end of a socket pair that the target has instead of a datagram socket. If
-        `is_resolver`, its datagrams are queries, and otherwise they are refused.
+        """A socket pair, one end of which the target has instead of a datagram socket.
+
+        The target's datagrams are DNS queries if `is_resolver`. Otherwise they are refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -32,13 +33,13 @@ kernel's buffer, and are lost if the buffer is full.
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128
-"""The number of datagram sockets that the target may have, if each is one end of a pair."""
+"""The number of socket pairs that the target may have instead of datagram sockets."""
 IDLE_SECONDS = 10.0
-"""The time in seconds that a TCP client may be silent."""
+"""A TCP client is closed if it sends no query for this time."""
 
 
 class DnsServer:
-    """Answers queries, and closes its sockets at the end."""
+    """Answers the target's DNS queries. It owns the given sockets, and closes them."""
 
     def __init__(
         self, loop: event_loop.Loop, names: Names, *, udp: int = -1, tcp: int = -1
@@ -61,7 +62,9 @@ class DnsServer:
             self.inputs.close(end)
 
     def add_pair(self, end: _socket.socket, pair: "Pair") -> None:
-        """Serve a pair. `end` is the supervisor's end of it, and the target has the other end."""
+        """Serve a socket pair. `end` is the supervisor's end, and the target has the other end.
+        Raise OSError if there are too many pairs.
+        """
         if len(self._pairs) >= MAX_PAIRS:
             end.close()
             raise OSError(errno.EMFILE, "too many datagram sockets")
@@ -69,7 +72,7 @@ class DnsServer:
         self.inputs.add(end, self._answer_pair)
 
     def add_stream(self, client: _socket.socket) -> None:
-        """Serve a client that sends queries by TCP, and close it at the end."""
+        """Serve a client that sends queries by TCP, or close it if there are too many."""
         if len(self.streams) >= MAX_STREAMS:
             client.close()
         else:
@@ -111,8 +114,9 @@ class DnsServer:
             self.inputs.count_requests(1)
 
     def _answer_datagram(self, end: _socket.socket) -> bool:
-        """Answer a datagram, and return whether the pair stays open. If the datagram is for another
-        destination, it is not removed from the socket, so that the target's end fails with
+        """Answer a datagram, and return whether the pair stays open.
+
+        A datagram that is not for the resolver is not removed from the socket. Then the target gets
         ECONNRESET when the pair is closed, instead of waiting for an answer.
         """
         pair = self._pairs[end]

@@ -57,7 +57,7 @@ class Loop:
         return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Call `handler` whenever the descriptor is ready."""
+        """Call `handler` whenever an event of `mask` or an error occurs at the descriptor."""
         if mask == 0:
             self.forget(fd)  # with an empty mask the kernel would still report hang-ups
             return
@@ -96,7 +96,7 @@ class Loop:
         return self._timers[0].when if self._timers else None
 
     def run_ready(self) -> None:
-        """Run all handlers and timers that are ready, without waiting."""
+        """Run up to BATCH handlers that are ready, and all timers that are due, without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
             _, handler = self._watched.get(fd, (0, None))
             # An earlier handler of this batch may have closed the descriptor. If its number was
@@ -121,7 +121,7 @@ class Loop:
 
 
 class Inputs:
-    """Sockets that are all read, or all not read while the inputs are stopped or paused.
+    """A set of sockets whose reading is started, stopped and paused together.
 
     Data that arrives during a pause waits in the kernel. Requests beyond `rate_limit` cause a
     pause.
@@ -177,7 +177,7 @@ class Inputs:
         self.start()
 
     def accept(self, listener: _socket.socket) -> _socket.socket | None:
-        """Return the next connection as a non-blocking socket, or None if no client is waiting."""
+        """Return the next connection as a non-blocking socket, or None if accept fails."""
         try:
             # `socket.accept` calls this private method too. It is called directly, because
             # importing `socket` is too slow.

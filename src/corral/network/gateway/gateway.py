@@ -41,8 +41,8 @@ MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
 """The number of connections that are accepted before other inputs get their turn."""
 MAX_FAILED = 256
-"""The limit for connections that transfer no data, because they are denied or fail: the number at
-once, and then per second.
+"""The number of connections that may be denied, or may fail before they transfer data: this many at
+once, and then this many per second.
 """
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait until other connections end."""
@@ -51,7 +51,9 @@ OTHER_DESCRIPTORS = 128
 
 
 class Gateway:
-    """Owns the descriptors that it gets, and closes them at the end."""
+    """Serves the target's connections and DNS queries. It owns the given descriptors, and closes
+    them.
+    """
 
     def __init__(
         self,
@@ -154,7 +156,11 @@ class Gateway:
         return None
 
     def admit(self, client: _socket.socket, destination: Destination) -> None:
-        """Handle a connection to a destination that `find_destination` returned."""
+        """Handle a connection to a destination that `find_destination` returned.
+
+        If there are too many connections, it waits until another ends. If MAX_WAITING connections
+        wait already, it is reset.
+        """
         if not self._is_full():
             self._open(client, destination)
         elif len(self._waiting) < MAX_WAITING:

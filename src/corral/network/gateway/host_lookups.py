@@ -30,8 +30,8 @@ else:
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10
-"""The time limit of one lookup. It is enough for two servers, because the C library waits five
-seconds for each.
+"""The time limit of one lookup. It is enough to ask two DNS servers, because the C library waits
+five seconds for each.
 """
 MAX_REPLY_BYTES = 4096
 SIGKILL = 9
@@ -68,7 +68,7 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Only this caller gets the error: if other callers wait, a child serves them.
+            # Other callers get no error, because they wait for a child that has been started.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]
@@ -169,7 +169,7 @@ def unpack(reply: bytes) -> tuple[bytes, ...]:
 
 
 def _serve(channel: int, lookup: Lookup, parent: int) -> None:
-    """Run a child and never return, because the child must not run its parent's code."""
+    """Serve lookups in a child. Never return, because the child must not run its parent's code."""
     try:
         _drop_inherited(channel, parent)
         import signal
@@ -189,7 +189,9 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close all inherited descriptors, in particular the target's stdin and stdout."""
+    """Close all inherited descriptors except `channel`, in particular the target's stdin and
+    stdout. Make the kernel kill this child when its parent ends.
+    """
     from corral.abi import linux as abi
 
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)

@@ -30,8 +30,8 @@ MAX_CONNECTIONS = 256
 
 
 class PublishedPorts:
-    """Owns the listener for each published port of the target. The caller drives it like the
-    gateway.
+    """Forwards connections from listeners on the host to the target. `listeners` has a descriptor
+    for each published port. The caller drives this object like the gateway.
     """
 
     def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:

@@ -1,9 +1,11 @@
-"""Record connections and datagrams that nobody takes, with raw sockets in the target's network.
+"""Record the target's refused connections and lost datagrams, seen by raw sockets in its network
+namespace.
 
-Nothing is denied here, because the target's packets never leave its loopback. The kernel answers a
-refused connection with a TCP reset, whose sender is the address to which the target wanted to
-connect. A refused connection to loopback is recorded, because the target usually wants a service of
-the host, but the sandbox has its own loopback. Datagrams to loopback are the target's own traffic.
+This module denies nothing: the target's packets cannot leave its loopback device anyway. The kernel
+answers a refused connection with a TCP reset, whose sender is the address to which the target
+wanted to connect. A refused connection to loopback is recorded, because the target usually wants a
+service of the host, but the sandbox has its own loopback. Datagrams to loopback are not recorded,
+because they are the target's own traffic.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ WHY = "nothing listens there inside; the sandbox does not share the host's loopb
 
 
 class Packet:
-    """A packet from a raw socket: who sent it to whom, and what follows the IP header.
+    """A packet from a raw socket: its sender, its receiver, and the bytes after the IP header.
 
-    An IPv4 socket receives the IP header. With an IPv6 socket the kernel sends the addresses beside
-    the packet.
+    An IPv4 socket receives the IP header with the addresses. An IPv6 socket does not, so the
+    addresses are in the other results of `recvmsg`.
     """
 
     def __init__(self, one: _socket.socket) -> None:
@@ -58,7 +60,9 @@ class Packet:
 
 
 class RawPackets:
-    """Owns the raw sockets, and reads them in a loop. `names` are those of an allowlist."""
+    """Reads raw sockets, and records their packets as denials. `names` is None if the run has no
+    allowlist. This object owns the sockets.
+    """
 
     def __init__(
         self, loop: event_loop.Loop, denials: Denials, *,

@@ -3,7 +3,7 @@
 A direction writes what it has read before it reads again, so a slow reader slows down its sender.
 When one direction ends, its end is sent to the reader, and the other direction continues. A
 direction has a pipe only while bytes are in it, so an idle connection needs only two descriptors
-and no memory.
+and no buffer.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Direction:
         self._in_pipe = 0
 
     def _drain(self) -> bool:
-        """Write the bytes that were read before, and return False if some are left."""
+        """Write the bytes that were read. Return False if some are left or the sink failed."""
         try:
             while self._unsent:
                 sent = self.sink.send(self._unsent)

@@ -61,7 +61,9 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long no other connection may use this connection's slot after `serve`."""
+        """Return how long this connection occupies its slot after `serve`: 0 if it reached a server.
+        Otherwise count it as failed.
+        """
         return 0.0 if self._reached_server else self._out.count_failed()
 
     def _serve(self) -> None:
@@ -137,7 +139,9 @@ class Connection:
                 raise RefusedError("the request is incomplete")
 
     def _read_first(self, request: Request) -> bytes | None:
-        """Return the first bytes for the server, or None if the client's TLS hello is denied."""
+        """Return the first bytes for the server, or None if the client's TLS hello is denied or
+        incomplete.
+        """
         check, destination = self._out.check, request.destination
         if not request.tunnel or not check.needs_hello(destination):
             return request.head + request.rest

@@ -27,7 +27,9 @@ class Direction:
 
     @property
     def waits_for(self) -> tuple[socket.socket, int] | None:
-        """Return the socket and the event to wait for, or None after the end of the direction."""
+        """Return the socket and the poll event to wait for next, or None once this direction has
+        ended.
+        """
         if self._unsent:
             return self.sink, select.POLLOUT
         return None if self.ended else (self.source, select.POLLIN)

@@ -14,7 +14,9 @@ from corral.network.dial_attempts import STAGGER_SECONDS, Attempts
 def connect(
     addresses: Sequence[bytes], port: int, *, timeout_seconds: float, budget: DialBudget
 ) -> socket.socket:
-    """Return a connected, blocking socket. If no address answers, raise the last OSError."""
+    """Return a blocking socket, connected to the first address that answers. If none does, raise
+    the last OSError.
+    """
     dial = _Dial(addresses, port, budget)
     deadline = time.monotonic() + timeout_seconds
     try:
@@ -35,13 +37,13 @@ class _Dial:
         self.error = OSError("no address")
         self.attempts = Attempts(addresses, budget)
         self._port = port
-        # These selectors are used because they need no descriptor of their own.
+        # Unlike epoll and kqueue, poll and select need no descriptor of their own.
         self._selector: selectors.BaseSelector = getattr(
             selectors, "PollSelector", selectors.SelectSelector
         )()
 
     def try_next(self) -> bool:
-        """If an address is left, start the next attempt. Return False if no attempt is running."""
+        """Start the next attempt if an address is left. Return whether any attempt is running."""
         under_way = self._selector.get_map()
         while (address := self.attempts.next(len(under_way))) is not None:
             family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
@@ -64,7 +66,7 @@ class _Dial:
         return bool(under_way)
 
     def wait(self, seconds: float) -> socket.socket | None:
-        """Return a connected socket, or None if no socket is connected yet."""
+        """Return a connected socket, or None if no socket is connected within `seconds`."""
         for key, _ in self._selector.select(seconds):
             end: socket.socket = key.data
             self._selector.unregister(end)

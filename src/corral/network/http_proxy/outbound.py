@@ -22,7 +22,9 @@ from corral.network.sockets import look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 MAX_FAILED = 200
-"""The limit for connections that reach no server: the number at once, and then per second."""
+"""The number of connections that may fail to reach a server: this many at once, and then this many
+per second.
+"""
 
 
 class Outbound:

@@ -74,7 +74,9 @@ class ClientSocket:
 
 
 class HttpProxy:
-    """Owns the listener. `password` is a value of Proxy-Authorization."""
+    """Accepts connections, and serves each in a thread. It owns the listener. `password` is the
+    value of Proxy-Authorization that clients have to send.
+    """
 
     def __init__(
         self,
@@ -117,7 +119,7 @@ class HttpProxy:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Reset and count the open connections. Later connections are not counted."""
+        """Reset the open connections. Count only those that end within CLOSE_SECONDS."""
         self._closed.set()
         os.close(self._stopping)
         deadline = time.monotonic() + CLOSE_SECONDS
