@@ -78,7 +78,7 @@ class Results:
 SAMPLING = "sampling"
 NOTIFICATION = "notification"
 UNIX_SCOPE = "unix scope"
-"""Part of the name of a mechanism for which the kernel reports denials to the supervisor."""
+"""Part of the name of a mechanism that denies unix sockets from outside of the sandbox."""
 
 
 @record

@@ -111,7 +111,8 @@ def _check_mounts(
 ) -> list[str]:
     """Return the mounts below a grant that must be covered: those of the kernel and of services.
 
-    Refuse a grant that contains a network mount, the home directory or corral's own files.
+    Refuse a grant that contains the home directory, corral's own files, or a network mount that has
+    no grant of its own.
     """
     covered: list[str] = []
     named = {one.path for one in grants}

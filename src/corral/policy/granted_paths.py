@@ -37,7 +37,7 @@ def memory_file(home: str) -> str:
 
 
 def read_memory(file: str) -> dict[str, str]:
-    """Return {path as written: recorded real path}. Refuse a file that others can write.
+    """Return {path as written: recorded real path}. Refuse a file that other users can open.
 
     A crash or a full disk may have damaged the end of the file, which is then ignored.
     """
@@ -117,7 +117,8 @@ def _append(file: str, entries: bytes) -> None:
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     """Refuse grants that resolve to other files than before, and record new ones.
 
-    Return a warning if they cannot be recorded, for example because the disk is full.
+    If the record cannot be read or written, for example because the disk is full, raise PolicyError
+    if a grant goes through a link, and otherwise return a warning.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
@@ -164,9 +165,10 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a path without a record must have. If the path goes through a link
-    in a directory such as /tmp, this is the path itself, because granted files there have no
-    record, and the link may have replaced one.
+    """Return the real path that a path without a record must have.
+
+    Granted files in a directory such as /tmp are not recorded, and a link there may have replaced
+    one. So a path through such a link is refused: it must be its own real path.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

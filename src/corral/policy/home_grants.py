@@ -47,7 +47,7 @@ def refuse_home(
     flag: str = "--read {}",
     is_granted: Callable[[str], bool] = os.path.isdir,
 ) -> None:
-    """Refuse a real path that is a home directory, or /etc, or a directory above one of them.
+    """Refuse a real path that is or contains a home directory, /etc or a secret file in /etc.
 
     `flag` is the flag with which the user grants a directory. Directories are suggested only if
     `is_granted` returns true for them.
@@ -72,7 +72,7 @@ def refuse_home(
 
 
 def is_home(path: str, home: str) -> bool:
-    """Return whether a path is a home directory or above one."""
+    """Return whether a path is a home directory or contains one."""
     return any(contains(os.path.realpath(path), own, {}) for own in find_homes(home))
 
 

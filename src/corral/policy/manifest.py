@@ -1,4 +1,4 @@
-"""Parse TOML, JSON or flags into a Manifest, which knows the line of every mistake.
+"""Parse TOML, JSON or flags into a Manifest, and report mistakes with their lines.
 
 The text may come from an attacker. The result is a Manifest, or one ManifestError that lists every
 mistake. Text is made printable before it is put into a message.
@@ -121,7 +121,9 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
 
 
 def _parse_toml_error(message: str, text: str) -> tuple[int | None, str]:
-    """Return line and message. tomllib gives the line only in the text: `(at line 3, column 5)`."""
+    """Return the line and the message of an error. tomllib gives the line only as text: `(at line
+    3, column 5)`.
+    """
     what, _, where = message.rpartition(" (at ")
     line: int | None = None
     if where == "end of document)":
@@ -208,7 +210,7 @@ def _fill(manifest: Manifest, values: Mapping[str, object]) -> Manifest:
 
 
 def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
-    """Sort by line, mistakes without a line last, and drop those beyond MAX_MISTAKES."""
+    """Sort by line, mistakes without a line last. Of those beyond MAX_MISTAKES, give the number."""
     mistakes.sort(key=lambda item: (item[1] is None, item[1] or 0))
     if len(mistakes) <= MAX_MISTAKES:
         return mistakes
@@ -238,7 +240,7 @@ def read_file(
 ) -> bytes:
     """Return the content of a small regular file. A fifo is refused without waiting for a writer.
 
-    `check` is called with the status of the opened file, and raises if it must not be read.
+    `check` is called with the status of the opened file, and raises if the file must not be read.
     """
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)

@@ -88,7 +88,7 @@ def merge(
 
 
 class Problems(list[tuple[str, str]]):
-    """(text, hint) of each problem that prevents merging the sources."""
+    """The problems that prevent merging the sources, as (text, hint)."""
 
     def raise_all(self) -> None:
         if self:
@@ -98,12 +98,12 @@ class Problems(list[tuple[str, str]]):
 
 
 def is_larger(asked: int | None, than: int | None) -> bool:
-    """Return whether a limit is above another; None means unlimited, which is above all."""
+    """Return whether one limit is above another. None means unlimited, above every number."""
     return than is not None and (asked is None or asked > than)
 
 
 def merge_limits(sources: Sequence[Source]) -> tuple[dict[str, int | None], dict[str, Manifest]]:
-    """Return the limits, and for each limit in a manifest, the manifest whose value is used."""
+    """Return the limits, and for each limit that is not a default, the manifest that set it."""
     values: dict[str, int | None] = {name: getattr(Limits(), name) for name in LIMITS}
     stated_by: dict[str, Manifest] = {}
     users = {
@@ -137,8 +137,8 @@ def user_switch(sources: Sequence[Source], name: str) -> bool:
 
 
 def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source, int, object], ...]:
-    """Return (source, index, entry) for each entry of a list: approved requests first, then the
-    user's.
+    """Return (source, index, entry) for each entry of a list: those of approved requests first,
+    then the user's. An empty list of the user removes all entries before it.
     """
     found: list[tuple[Source, int, object]] = []
     for source in sorted(sources, key=lambda one: one.trust == "user"):
@@ -151,9 +151,10 @@ def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source,
 
 
 def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
-    """Return the settings of the guard; None if no source has a key of `mcp`.
+    """Return the settings of the MCP guard, or None if no source that counts has a key of `mcp`.
 
-    The user's key replaces a request's. Lists in several of the user's sources add up.
+    The user's key replaces a request's. Lists in several of the user's sources add up, but an empty
+    list replaces the earlier ones.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -171,8 +172,8 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
 
 
 def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
-    """Return the variables. The last source that names a variable decides; the user's sources are
-    last.
+    """Return the fields of the policy that are about environment variables. The last source that
+    names a variable decides, and the user's sources are last.
     """
     found: dict[str, tuple[str, str]] = {}
     chosen: dict[str, bool] = {}
@@ -186,7 +187,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # The server's settings are in corral's environment, from which these variables are passed.
+    # Secrets in a server's settings are passed through corral's environment. The server chose their
+    # names.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {
@@ -237,8 +239,8 @@ def apply_ceilings(
 def merge_ports(
     sources: Sequence[Source], problems: Problems
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return destinations and listening ports. No port may be in both, because each needs its own
-    listener.
+    """Return the allowed destinations and the published ports. A port in both is a problem, because
+    each needs its own listener.
     """
     allow = {str(item): source for source, _, item in collect_entries(sources, "allow")}
     listen = {int(str(item)): source for source, _, item in collect_entries(sources, "listen")}
@@ -260,7 +262,9 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, where it was written, access, absolute path) for each path that counts."""
+    """Yield (source, where it was written, access, absolute path) for each path that counts. Add
+    invalid paths to `problems`.
+    """
     from corral.policy.path_grants import Refused, make_absolute
 
     for name, key, access in PATHS:

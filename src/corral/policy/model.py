@@ -115,7 +115,9 @@ class Macos:
 
 @record
 class Mcp:
-    """The guard's rules for messages. If `*_allow` is None, everything of that kind is allowed."""
+    """The MCP guard's rules for messages. If `*_allow` is None, everything of that kind is allowed
+    that `*_deny` does not name.
+    """
 
     tools_allow: tuple[str, ...] | None = None
     tools_deny: tuple[str, ...] = ()
@@ -170,8 +172,8 @@ class Policy:
 class Source:
     """A manifest of the user, or a request that came with a server and may be approved.
 
-    `given_values` are secrets that the user gave for the server's settings. The server then chose
-    what the manifest's variables contain besides them. It is None for all other sources.
+    `given_values` are secrets that the user entered for the server's settings, or None if the
+    source has no such settings. The server chose the rest of the text in the manifest's variables.
     """
 
     manifest: Manifest

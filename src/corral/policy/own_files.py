@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""The number of entries of a write grant that are searched for hard links to corral's code."""
+"""The number of entries of a write grant that are searched for hard links to corral's code. A grant
+with more entries is refused.
+"""
 ELSEWHERE = "grant another directory, or a smaller one"
 REINSTALL = (
     "grant a smaller directory, or, in corral's clone: "
@@ -35,8 +37,9 @@ REINSTALL = (
 
 @record
 class Protected:
-    """A path of corral itself. With `reads`, read grants in it are refused too. With `parts`, paths
-    inside it may be granted; corral itself grants some to an installer.
+    """A path that the target must not write, such as corral's code. With `reads`, read grants in it
+    are refused too. With `parts`, paths inside it may be granted, because corral itself grants some
+    to an installer.
     """
 
     path: str
@@ -58,7 +61,7 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # The target could change a link on the way to the file.
+        # The target must not change a link through which corral finds the file either.
         for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(
@@ -102,7 +105,9 @@ def _code() -> str:
 
 
 def _programs() -> list[str]:
-    """Return the started program, and the program that a shell finds as `corral`."""
+    """Return the program that was started, `corral` beside the Python interpreter, and the program
+    that a shell finds as `corral`.
+    """
     name = "corral.exe" if sys.platform == "win32" else "corral"
     search = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = [os.path.abspath(os.path.join(directory, name)) for directory in search]
@@ -169,8 +174,8 @@ def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
                             REINSTALL,
                         )
         except OSError as error:
-            # This is refused, because the target runs as the same user and could make the directory
-            # readable again.
+            # A directory that cannot be read is refused, because the target runs as the same user
+            # and could make it readable again.
             why = f"{shown(grant.path, 200)} cannot be searched for corral's code: {error.strerror}"
             raise Refused(why, ELSEWHERE) from None
         if left < 0:

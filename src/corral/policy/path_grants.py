@@ -124,7 +124,9 @@ def contains(outer: str, inner: str, mounts: Mounts) -> bool:
 
 
 def make_grant(access: Access, written: str) -> Grant:
-    """Inspect a path once and return the grant; raise Refused if it is never granted."""
+    """Return a grant for the path, from a single lstat. Raise Refused if corral does not allow
+    grants of such a path.
+    """
     path = resolve(written)
     found = os.lstat(path)
     check_kind(path, access, found)
@@ -160,9 +162,9 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     for system in SYSTEM_PATHS:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
-        # The same file system may be mounted elsewhere under another name. Such a mount is
-        # recognised by its parent, because on macOS the root is not on the volume of the users'
-        # files.
+        # The same file system may be mounted elsewhere too, so the devices are compared. This works
+        # only if `system` is a mount point, whose device is not that of its parent. The root is not
+        # used instead of the parent, because on macOS the users' files are on another volume.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):
@@ -191,7 +193,9 @@ def check_links(grants: Iterable[Grant]) -> None:
 
 
 def merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Return one grant for each path and spelling, parents first. Write access includes read."""
+    """Return one grant for each path and spelling, parents first. If a path has a read and a write
+    grant, it is writable.
+    """
     grants = tuple(grants)
     written = {grant.path for grant in grants if grant.access == "write"}
     found = {

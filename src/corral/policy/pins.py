@@ -4,7 +4,7 @@ The names of the tools that `corral inspect` has listed are stored too, to find 
 servers with the same names. Runs are not compared with them.
 
 A pin is the whole definition of a tool, a prompt, a template or a server's instructions, so that a
-difference can be shown. As with approvals, pins that others could have written are ignored.
+difference can be shown. As with approvals, pins that other users could have written are ignored.
 """
 
 import json
@@ -39,7 +39,7 @@ class PinnedServer:
 
 
 def load_pins(server: Sequence[str], *, required: bool) -> tuple[Pin, ...]:
-    """Return the pins of a server. Refuse if they are required and there are none."""
+    """Return the pins of a server. Raise PolicyError if pins are required and there are none."""
     found = find_pinned(server)
     if found is None and required:
         typed = server[:1] if os.path.isdir(server[0]) else masked(server)
@@ -60,7 +60,7 @@ def find_inspected(server: Sequence[str]) -> PinnedServer | None:
 
 
 def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
-    """Yield the pins of all servers, without those of the server `besides`."""
+    """Yield the pins of all servers except `besides`."""
     store = _store(STORE)
     names = sorted(os.listdir(store)) if os.path.isdir(store) else []
     own = os.path.basename(_file(besides))
@@ -87,7 +87,7 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins. The words of `server` are masked, so `path` cannot be made of them."""
+    """Write pins to `path`, which is made from the words before they were masked in `server`."""
     made = {
         "server": server,
         "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -101,7 +101,9 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the file of a server. Masked words would give different servers the same file."""
+    """Return the file of a server. The words must not be masked, because then different servers
+    could have the same file.
+    """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())
 

@@ -47,8 +47,8 @@ PAGE = 4096
 
 @record
 class Key:
-    """One key. `field` is its name in Manifest; `flag` is the option of `corral run` that sets
-    it.
+    """One key of a policy. `field` is its name in Manifest. `flag` is the option of `corral run`
+    that sets it.
     """
 
     path: str

@@ -2,9 +2,9 @@
 
 The table has a column for each system. All code that protects such files uses this table: masks,
 Seatbelt rules, Windows' grants, the search for the files that a program needs, and the catalogue of
-MCP clients. Paths are relative to a home directory and use "/" on every system. A first word CONFIG
-stands for the directory of programs' settings; CLAUDE and CODEX stand for directories that a
-variable can move.
+MCP clients. Paths are relative to a home directory and use "/" on every system. CONFIG at the start
+of a path stands for the directory of programs' settings; CLAUDE and CODEX stand for directories
+that a variable can move.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ class Names:
 class Client:
     """An MCP client and the files in which it configures its servers, with their tokens.
 
-    `linux`, `macos` and `windows` replace `files` on that system. `project` files are in a project.
-    A test checks that every file is in CLIENT_DIRECTORIES, and every project file in PROJECT.
+    `linux`, `macos` and `windows` replace `files` on that system. `project` are files in the
+    directory of a project. A test checks that every file is in CLIENT_DIRECTORIES, and every
+    project file in PROJECT.
     """
 
     name: str
@@ -330,7 +331,9 @@ read-only if a grant names that directory.
 """
 
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
-"""A warning, because a file `commondir` that does not exist yet cannot be blocked."""
+"""The text of a warning. It is needed because a file `commondir` that does not exist yet cannot be
+blocked.
+"""
 
 ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
@@ -373,7 +376,7 @@ def hidden(system: Column) -> tuple[str, ...]:
 
 
 def hidden_anywhere(system: Column) -> tuple[str, ...]:
-    """Return those of the hidden paths that are secret in every directory."""
+    """Return the file names that are secret in every directory, not only in a home directory."""
     names = (*KEYS.on(system), *HISTORY.on(system))
     names += tuple(expand(file, system) for one in CLIENTS for file in one.files_on(system))
     return tuple(name for name in names if "/" not in name)
@@ -403,7 +406,7 @@ def is_environment_file(name: str) -> bool:
 
 
 def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
-    """Return whether a path is in a known secret, or in a place whose files other programs run.
+    """Return whether a path is a known secret, or a file that other programs run, or inside one.
 
     A target chooses what it tries to write, so corral suggests no flag for such a path.
     """

@@ -114,8 +114,8 @@ def _network(validator: Validator, index: int, entry: object) -> str:
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Refuse a file of another user. Accept files of root, because root may set ceilings for all
-    users.
+    """Refuse a file that another user owns or can write. Accept files of root, because root may set
+    ceilings for all users.
     """
     if sys.platform == "win32":
         return

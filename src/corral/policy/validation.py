@@ -1,4 +1,4 @@
-"""Convert decoded data to values, by the table of keys. All mistakes are collected."""
+"""Convert decoded data to the values of policy keys, and collect all mistakes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Validator:
         self.add(format_path(path), f"unknown key; {advice}" if advice else "unknown key")
 
     def check_variables(self, values: Mapping[str, object]) -> None:
-        """Refuse a variable that is in more than one of the lists."""
+        """Refuse a variable that more than one of NAMES_OF_VARIABLES names."""
         seen: dict[str, str] = {}
         for path in NAMES_OF_VARIABLES:
             entries = values.get(path)
@@ -184,7 +184,7 @@ def format_path(path: Path) -> str:
 
 
 def suggest_key(unknown: str, table: str) -> str:
-    """Suggest the key that was probably meant; "" if no key is similar."""
+    """Return a similar key or else the known keys, as advice; "" if there are too many of them."""
     import difflib
 
     word = unknown[:80]
@@ -296,11 +296,10 @@ def check_name(value: object) -> str:
 
 
 def check_text(value: object, *, flags: bool) -> str:
-    """Return the text. Raise ValueError if it cannot be an argument, a path or an environment
-    value.
+    """Return `value`, or raise ValueError if it cannot be an argument, a path or the value of an
+    environment variable on some system.
 
-    Texts that are not possible on every system are refused on all. The messages do not quote the
-    text, because it may be a secret.
+    The messages do not quote a text, because it may be a secret.
     """
     if not isinstance(value, str):
         raise ValueError(f"must be a text, not {shown(value)}")  # noqa: TRY004

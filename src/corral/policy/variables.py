@@ -35,9 +35,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether a variable has a secret's name, or a value in the form of a secret.
+    """Return whether the name or the value of a variable looks like a secret.
 
-    Such forms are keys of well-known services, and connection strings that contain a password.
+    Such values are keys of well-known services, and connection strings that contain a password.
     """
     return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 
@@ -82,7 +82,7 @@ def _is_name(text: str) -> bool:
 
 
 def _find_password(word: str) -> Iterator[tuple[int, int]]:
-    """Yield the password in an address, or the user if the address has only a user."""
+    """Yield the span of the password in a URL, or of the user if the URL has only a user."""
     scheme, mark, rest = word.partition("://")
     user, at, _ = rest.replace("?", "/").partition("/")[0].rpartition("@")
     name, colon, password = user.partition(":")
@@ -94,7 +94,7 @@ def _find_password(word: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_pairs(word: str) -> Iterator[tuple[int, int]]:
-    """Yield the values in a query, or in another list of pairs."""
+    """Yield the spans of secret values in a list of `name=value`, such as the query of a URL."""
     pairs = word
     for letter in SEPARATORS:
         pairs = pairs.replace(letter, "&")

@@ -1,4 +1,4 @@
-"""Find the script or module in a runtime's arguments. Only as many options as needed are parsed."""
+"""Find the script or module in a runtime's arguments. Options after it are not parsed."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ PYTHON_VERSION = "0123456789.t"  # python3.13t is the build without the global l
 
 @record
 class Invocation:
-    """The code that a runtime runs: `script` is an index into its arguments, `module` follows
-    `-m`.
+    """The code that a runtime runs. `script` is an index into its arguments, `module` follows `-m`,
+    and `flags` are Python's other short options.
     """
 
     script: int | None = None
@@ -48,7 +48,7 @@ class Invocation:
 
 
 def detect_kind(path: str, real: str) -> Kind:
-    """Return the kind of a runtime, from the name of its path or of its real path."""
+    """Return the kind of a runtime, from the file name of its path or real path; "" if unknown."""
     for executable in (path, real):
         name = os.path.basename(executable)
         if name.rstrip(PYTHON_VERSION) in {"python", "pypy"}:

@@ -33,7 +33,7 @@ LAYOUTS: dict[Kind, tuple[str, ...]] = {
 }
 HOMEBREW = ("/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt")
 NUMBER = r"\d{1,9}"
-"""A part of a version. `int` refuses a text of thousands of digits with a ValueError."""
+"""A part of a version. The digits are limited, because `int` raises ValueError for thousands."""
 MIN_PYTHON = (3, 8)
 """Older versions lack `importlib.metadata`, which most packages import."""
 ASK = {
@@ -49,7 +49,9 @@ class Runtime:
 
 
 def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
-    """Return the runtime at a path, or the newest installed one of a version such as 3.12."""
+    """Return the runtime at a path, or the newest installed one of a version such as 3.12. Raise
+    CommandError if there is none.
+    """
     if os.sep in wanted:
         path = os.path.abspath(os.path.expanduser(wanted))
         version = _ask_version(kind, path, ask) if is_program(path) else ()
@@ -82,14 +84,18 @@ def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
 
 
 def find_fitting_python(requirement: str) -> str:
-    """Return the newest installed `3.12` that fits a requirement such as `>=3.12,<3.14`, or ''."""
+    """Return the newest installed version, such as `3.12`, that fits a requirement, such as
+    `>=3.12,<3.14`, or ''.
+    """
     versions = {one.version[:2] for one in list_runtimes("python")}
     fitting = [one for one in versions if _fits(one, requirement)]
     return format_version(max(fitting)) if fitting else ""
 
 
 def find_fitting_node(requirement: str) -> str:
-    """Return the newest installed node that fits npm's `engines`, as `^20.19.0 || >=22`, or ''."""
+    """Return the newest installed version that fits npm's `engines`, such as `^20.19.0 || >=22`,
+    or ''.
+    """
     ranges = [_npm_range_to_requirement(one) for one in requirement.split("||")]
     versions = {one.version for one in list_runtimes("node")}
     fitting = [one for one in versions if any(_fits(one, each) for each in ranges)]

@@ -140,7 +140,7 @@ class Caller:
         return "/" + "/".join(part for part in parts if part)
 
     def variable(self, name: str, default: str) -> str:
-        """Return a directory from the environment; the default if it is not absolute."""
+        """Return the directory in a variable, or `default` if the variable has no absolute path."""
         value = self.environment.get(name, "")
         return value.rstrip("/") if value.startswith("/") else default
 
@@ -160,8 +160,8 @@ def home_names(home: str) -> set[str]:
 
 
 def is_shared(directory: str, homes: set[str]) -> bool:
-    """Return whether a directory may contain more than one server. If so, it is never bound as a
-    whole.
+    """Return whether a directory is never bound as a whole, because it may contain secrets or more
+    than one server.
     """
     if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
         return True

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def bind_packages(needed: NeededFiles, directory: str, top: str) -> None:
-    """Bind the packages of a script in a directory of the root `top`."""
+    """Bind the packages that a script in `directory` can load. `top` is the server's own root."""
     bind_node_modules(needed, directory, top, set())
     _note_packages_above(needed, os.path.dirname(top))
 
@@ -52,7 +52,9 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
 
 
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
-    """Bind packages that a workspace or `npm link` put there as links to another directory."""
+    """Bind the packages in `modules` that are links to other directories, as workspaces and `npm
+    link` make them. Packages that may not be read are recorded as refused.
+    """
     for entry in _list_package_links(modules):
         if len(needed.scope.refused) > MAX_REFUSED:
             return

@@ -129,7 +129,9 @@ class Refusal:
 
 
 def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
-    """Return the package that a command line installs and starts; None for other commands."""
+    """Return the package that a command line installs and starts, a Refusal if corral cannot start
+    it, or None if the command is not a package runner.
+    """
     name = program_name(command)
     words = list(arguments)
     if name == "cmd" and len(words) > 1 and words[0].lower() == "/c":
@@ -239,7 +241,7 @@ def _split(
 
 
 def format_runner(reference: str) -> list[str] | None:
-    """Return the runner's command line for a package reference; None for other texts."""
+    """Return the command line of `npx` or `uvx` for a package reference; None for other texts."""
     registry, colon, rest = reference.partition(":")
     if not colon or registry not in {"npm", "pypi"}:
         return None

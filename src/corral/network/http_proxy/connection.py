@@ -61,7 +61,7 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long this connection occupies its slot after `serve`: 0 if it reached a server.
+        """Return how long this connection keeps its slot after `serve`: 0 if it reached a server.
         Otherwise count it as failed.
         """
         return 0.0 if self._reached_server else self._out.count_failed()

@@ -19,10 +19,11 @@ SUFFIX = ".toml"
 
 @record
 class Profile:
-    """A curated policy. `packages` are the packages for which it is made; `reasons` has the reason
-    for each key; `note` tells the user what is left to do. `beside` are requirements that a PyPI
-    package has but does not declare. `below` are directories that a grant of a path in the
-    arguments does not include.
+    """A curated policy for `packages`.
+
+    `reasons` has the reason for each key. `note` tells the user what is left to do. `beside` are
+    requirements that a PyPI package has but does not declare. `below` are names of directories,
+    such as .git, that are granted too if they exist in a path from the arguments.
     """
 
     name: str
@@ -66,7 +67,7 @@ def path(name: str) -> str:
 
 
 def fitting(package: str) -> Profile | None:
-    """Return the first profile for a package, named as `npm:@scope/name` or `pypi:name`."""
+    """Return the first profile for a package such as `npm:@scope/name` or `pypi:name`, or None."""
     for name in names():
         with open(path(name), encoding="utf-8") as file:
             named = f'"{package}"' in file.read()  # faster than parsing each file
@@ -76,7 +77,9 @@ def fitting(package: str) -> Profile | None:
 
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
-    """Return the grants of the profile for this run."""
+    """Return the grants of the profile for this run: with the paths in `arguments` if the profile
+    grants them, and with those of its secrets that are set.
+    """
     manifest = profile.manifest
     if manifest.secret_names:
         present = tuple(name for name in manifest.secret_names if name in environment)
