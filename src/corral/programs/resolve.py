@@ -1,8 +1,8 @@
 """Resolve a typed command into a Program, on POSIX systems.
 
-Without subprocesses, the target gets a single exec. So this module follows everything that comes
-before the real program: PATH, symlinks, `#!` lines, and the shims of version managers. It starts no
-process for that.
+If the policy denies subprocesses, the target gets a single exec, so a launcher could not start the
+real program. This module finds the real program itself, through PATH, symlinks, `#!` lines and the
+shims of version managers. It starts no process for that.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ def resolve(
     grants: Sequence[Grant] = (),
     root: str = "",
 ) -> Program:
-    """Return the program of a command. `root` is the directory of a server, if the user named one.
-    Then the server's author wrote the command, and only `grants` make other files readable.
+    """Return the program of a command.
+
+    `root` is the server's directory, if the user named a directory instead of a command. Then the
+    server's author wrote the command, and only `grants` make files outside of `root` readable.
     """
     if not argv or not argv[0]:
         raise CommandError("there is no command to run", exit_code=EXIT_NOT_FOUND)
@@ -129,8 +131,8 @@ def locate_program(name: str, caller: Caller) -> str:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return the command that a shim would execute. Import the module for shims only if the file
-    can be one.
+    """Return the command that a shim would execute, or () if the file is not a shim. The module for
+    shims is imported only if the file can be one.
     """
     if not found.head.startswith(b"#!") and os.path.basename(found.real) not in MULTICALL:
         return ()
@@ -169,13 +171,15 @@ def follow_chain(
                 exit_code=EXIT_NOT_EXECUTABLE,
             )
         words = expand_env(line, found, caller)
-        if os.path.basename(line[0]) != "env":  # env searches PATH
+        if os.path.basename(line[0]) != "env":  # env finds it on PATH
             needed.scope.check_choice(words[0], found)
         path, arguments = words[0], (*words[1:], found.path, *arguments)
 
 
 def parse_shebang(found: Executable) -> tuple[str, ...] | None:
-    """Split a `#!` line as the kernel does: a path and at most one argument. None: not a script."""
+    """Split a `#!` line as the kernel does, into a path and at most one argument. Return None for a
+    file that is not a script.
+    """
     if not found.head.startswith(b"#!"):
         return None
     line, newline, _ = found.head[2:MAX_SHEBANG_BYTES].partition(b"\n")
@@ -242,7 +246,9 @@ def split_words(text: str, found: Executable) -> list[str]:
 
 
 def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[str, ...]:
-    """Collect the visible files; return the arguments with the script's path made absolute."""
+    """Collect the files that the target must see. Return the arguments with the script's path made
+    absolute.
+    """
     found, arguments = chain.found, chain.arguments
     needed.follow(found.path)
     kind = detect_kind(found.path, found.real)

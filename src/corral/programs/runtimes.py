@@ -35,9 +35,9 @@ MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.jso
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime; for Python also its base.
+    """Bind the prefix of a runtime, and for a virtual environment of Python also its base.
 
-    Return the directories of a Python's packages.
+    Return the directories of Python's packages; none for other runtimes.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
@@ -63,7 +63,8 @@ def find_prefix(real: str) -> str:
 
 
 def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str) -> None:
-    """Bind a prefix, or only these parts of it if it contains more than the runtime (~/.local)."""
+    """Bind a prefix, or only `parts` of it if it contains more than the runtime, as ~/.local does.
+    """
     if is_system(prefix):
         return
     if os.path.isdir(f"{prefix}/Cellar"):
@@ -97,7 +98,9 @@ def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Call
 
 
 def find_venv(path: str) -> tuple[dict[str, str], str]:
-    """Return (settings, directory) of the venv of this unresolved path, as getpath.py finds it."""
+    """Return the settings and the directory of the venv that contains the unresolved path of an
+    interpreter, as getpath.py finds it. Both are empty if there is none.
+    """
     parent = os.path.dirname(path)
     for directory in (parent, os.path.dirname(parent)):
         text = read_text(f"{directory}/pyvenv.cfg")
@@ -108,7 +111,9 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
 
 
 def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
-    """Yield lib/python3.12, and lib/libpython3.12.so.1.0 if it exists."""
+    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix, as far as they exist. Without
+    an exact `version`, yield those of all versions.
+    """
     known = version.removeprefix("python").count(".") > 0
     for directory in (f"{prefix}/lib", f"{prefix}/lib64"):
         for name in () if os.path.islink(directory) else list_names(directory):
@@ -119,7 +124,9 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
 
 
 def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
-    """Bind the base that pyvenv.cfg names, if it is a Python and the scope allows it."""
+    """Bind the Python installation that pyvenv.cfg names as home, and return its prefix, or "" if
+    there is no Python. If the scope does not allow it, record a refusal, which is raised later.
+    """
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
         return ""
@@ -223,7 +230,9 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
-    """Return the nearest parent with one of the files `marks` that may be bound; '' if none."""
+    """Return the nearest directory, from `directory` upwards, with one of the files `marks`. Return
+    '' if none of these directories may be bound.
+    """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):
             return directory

@@ -47,7 +47,7 @@ MANAGED_BY_VARIABLE = {
     "MISE_DATA_DIR": "/installs", "NVM_DIR": "/versions", "PYENV_ROOT": "/versions",
     "UV_PYTHON_INSTALL_DIR": "", "VOLTA_HOME": "/tools/image",
 }  # fmt: skip
-MAX_REFUSED = 100  # further refused paths are not collected
+MAX_REFUSED = 100  # beyond this number of refused paths, no more linked packages are inspected
 RECEIVING = frozenset({"downloads", "desktop", "tmp"})
 MAX_NAMED = 3  # beyond this number of packages, a hint names pnpm's whole store
 
@@ -114,15 +114,15 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return `directory`, which is above `place`. If the root or grant of `place` is smaller,
-        return that.
+        """Return the grant or marked root of `place` if it is below `directory`, otherwise
+        `directory`. `place` is inside `directory`.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant that contains a path, if the server's files name the path and only a
-        grant allows it.
+        """Return the grant that contains a path that only grants make readable; '' for any other
+        path.
         """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
@@ -144,7 +144,9 @@ class Scope:
         return False
 
     def is_runtime(self, real: str) -> bool:
-        """Return whether this is an interpreter of the system, a version manager or PATH."""
+        """Return whether this is an interpreter of the system, of a version manager or of corral,
+        or one on PATH.
+        """
         from corral.programs.runtimes import find_own_python
 
         if not detect_kind(real, real) or not is_program(real) or self.is_writable(real):
@@ -160,7 +162,7 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is in a directory of PATH, or is on the way to such a directory."""
+        """Return whether a path is directly in a directory of PATH, or contains one."""
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]
             self._path = (*written, *map(os.path.realpath, written))
@@ -168,9 +170,8 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """Refuse a program in another directory if only the server's manifest names it.
-
-        Runtimes are allowed.
+        """If the command comes from the server's manifest, refuse a program outside of the places
+        that may be read. A runtime is allowed, unless it is in a virtual environment.
         """
         if not self.named:
             return
@@ -270,7 +271,9 @@ def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) ->
 
 
 def _receives_files(path: str) -> bool:
-    """Return whether a directory, such as downloads or /tmp, receives files from elsewhere."""
+    """Return whether a path is directly in a directory such as Downloads or /tmp, which receives
+    files from elsewhere.
+    """
     name = os.path.basename(os.path.dirname(path)).lower()
     return name in RECEIVING or os.path.dirname(path) in {"/tmp", "/var/tmp"}  # noqa: S108
 

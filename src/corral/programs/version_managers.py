@@ -1,7 +1,8 @@
 """Resolve programs that only start another one: shims of version managers, shell trampolines.
 
-Without subprocesses, the target gets a single exec. So this module finds out which program a shim
-would start, from the files that the shim itself would read. No shim is executed.
+If the policy denies subprocesses, a shim could not start its program. So this module finds out
+which program a shim would start, from the files that the shim itself would read. No shim is
+executed.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version that a name or a prefix selects. Return '.' for a name that is a
-    path outside of the versions.
+    """Return the installed version that a name or a prefix selects. For a name that is a path,
+    return '.', which has no programs.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."

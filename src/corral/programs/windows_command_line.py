@@ -81,8 +81,10 @@ def is_batch(path: str) -> bool:
 
 
 def batch_line(interpreter: str, argv: Sequence[str]) -> str:
-    """Return a line for cmd.exe: extensions on, delayed expansion and AutoRun off, all in quotes.
+    """Return the command line with which cmd.exe runs a batch file. Refuse text that cmd.exe would
+    reinterpret.
 
+    /d turns off AutoRun and /v:off delayed expansion, because both could run or insert other text.
     With /s, cmd.exe removes only the outer quotes.
     """
     path = argv[0]
@@ -127,10 +129,11 @@ def utf16_length(text: str) -> int:
 
 
 def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
-    """Return UTF-16: `name=value` and a NUL for each, sorted, and a NUL at the end.
+    """Return the environment for CreateProcessW: UTF-16 text, sorted, with a NUL after each
+    `name=value` and one more at the end.
 
-    Raise ValueError for ambiguous names. Two names that differ only in case are refused, because
-    they are one variable for Windows and two for some programs.
+    Raise ValueError for invalid variables, and for two names that differ only in case, because they
+    are one variable for Windows and two for some programs.
     """
     seen: dict[str, str] = {}
     lines: list[tuple[bytes, str]] = []

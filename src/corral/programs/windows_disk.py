@@ -1,7 +1,7 @@
-"""Look up files for resolving a command.
+"""Look up files while a command is resolved.
 
-An object is used instead of `os`, so that Windows paths can be resolved on any system. Tests use a
-table of a few files.
+This is an object and not `os`, so that Windows paths can be resolved on any system: tests replace
+it by a table of a few files.
 """
 
 import os
@@ -17,7 +17,9 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Follow links, and return the kind of a file; "alias" for an alias of the Store."""
+        """Follow links, and return the kind of a file: "alias" for an alias of the Store, "" for a
+        missing file.
+        """
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; empty if it is missing or larger than MAX_SIZE."""

@@ -62,8 +62,8 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Collect the whole prefix of Python. For node and similar runtimes, collect only the
-        file.
+        """Collect the whole prefix of Python or Java. For node and similar runtimes, collect only
+        the executable. A program that is not a runtime is collected as a server.
         """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")
@@ -81,7 +81,7 @@ class Needs:
             self._editables(venv or prefix)
 
     def _editables(self, prefix: str) -> None:
-        """Collect Python projects that are installed as links."""
+        """Collect the projects of Python's editable installs."""
         site = ntpath.join(prefix, *SITE)
         for name in self.disk.names(site):
             if is_pointer(name):
@@ -99,7 +99,7 @@ class Needs:
             return
         directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)
-        # The `node_modules` of a project also contains the packages that this one needs.
+        # The `node_modules` of a project also contains the packages that this package needs.
         above = package.lower().rpartition("\\node_modules\\")[0]
         if package:
             alone = self.disk.kind(ntpath.join(above, "package.json")) != "file"

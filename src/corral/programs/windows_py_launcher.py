@@ -45,8 +45,8 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable with this tag, or of the newest version with this number; "" if
-    none.
+    """Return the executable with this tag, or else of the newest version that begins with it; "" if
+    there is none.
     """
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:
@@ -58,7 +58,7 @@ def choose(found: Mapping[str, str], wanted: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    """Return {tag: executable}. If user and machine have the same tag, the user's is returned."""
+    """Return {tag: executable} of the registered Pythons. The user's precede the machine's."""
     found: dict[str, str] = {}
     if sys.platform == "win32":
         import winreg

@@ -1,9 +1,10 @@
 r"""Resolve the words after `corral run --` on Windows into a Program.
 
-Without subprocesses, the first process is the only one. So this module follows every file that only
-starts another: PATH and PATHEXT, the redirectors of virtual environments, `Scripts\*.exe`, uv's
-trampolines, npm's `.cmd` files, scoop's shims, the `py` launcher, and the launchers of Python's
-install manager. None of them is executed. The current directory is never searched.
+If the policy denies subprocesses, a launcher could not start the real program. So this module finds
+the real program itself: it searches PATH with PATHEXT, and follows launchers: the redirectors of
+virtual environments, `Scripts\*.exe`, uv's trampolines, npm's `.cmd` files, scoop's shims, the `py`
+launcher, and the launchers of Python's install manager. It executes none of them, and never
+searches the current directory.
 """
 
 from __future__ import annotations
@@ -274,7 +275,9 @@ def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
 
 
 def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
-    """Follow a virtual environment's python.exe to the interpreter that its settings name."""
+    """Follow the `py` launcher, or a virtual environment's python.exe, to the interpreter. Return
+    None for any other program, but refuse Volta's shim.
+    """
     name = ntpath.basename(hop.path).lower()
     if name in {"py.exe", "pyw.exe"}:
         from corral.programs import windows_py_launcher
