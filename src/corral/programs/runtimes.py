@@ -63,8 +63,7 @@ def find_prefix(real: str) -> str:
 
 
 def bind_prefix(needed: NeededFiles, prefix: str, parts: Iterable[str], why: str) -> None:
-    """Bind a prefix, or only `parts` of it if it contains more than the runtime, as ~/.local does.
-    """
+    """Bind a prefix, or only `parts` of it if it contains other things too, as ~/.local does."""
     if is_system(prefix):
         return
     if os.path.isdir(f"{prefix}/Cellar"):

@@ -26,8 +26,8 @@ HERE = "<launcher_dir>"
 
 @record
 class Launcher:
-    """A launcher of the kind "script" is itself run as a zip by `python`. The kind "python" only
-    starts the interpreter `python`.
+    """A program file that starts the interpreter `python`. A launcher of the kind "script" also
+    contains a zip, which the interpreter runs.
 
     A relative `python` is relative to the launcher's directory, unless it is a bare name.
     """
@@ -39,7 +39,9 @@ class Launcher:
 
 @record
 class Shim:
-    """Starts the file `beside` if it exists, otherwise `program`: a path, or a name to look up."""
+    """A file that only starts another program: `beside` if that file exists, otherwise `program`,
+    which is a path or a name to look up.
+    """
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -47,7 +49,7 @@ class Shim:
 
 
 def launcher(raw: bytes) -> Launcher | None:
-    """Return what a program file starts, if it is a launcher of Python's tools."""
+    """Parse a program file. Return None if it is not a launcher of Python's tools."""
     return _uv_resources(raw) or _uv_trailer(raw) or _appended(raw)
 
 
@@ -150,8 +152,8 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return None unless both branches of the file start the same program with the same
-    arguments.
+    """Return the program that the lines of a batch file start. Return None if they start it with
+    different arguments.
     """
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
@@ -168,7 +170,9 @@ def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim |
 
 
 def _expand(word: str, directory: str) -> str | None:
-    """Insert the shim's own directory; return None if another variable is left."""
+    """Insert the shim's own directory. Return None if the word has other characters that cmd.exe
+    expands.
+    """
     for mark in OWN_DIRECTORY:
         if word.lower().startswith(mark):
             word = f"{directory}\\{word[len(mark) :].lstrip(chr(92))}"

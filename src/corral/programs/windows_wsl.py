@@ -1,4 +1,4 @@
-"""Find out whether WSL2 is installed, where corral's Linux mechanisms work, and how to use it."""
+"""Advise users of Windows to run a server in WSL2, where corral's Linux mechanisms work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WITHOUT = "run it in WSL2, which has the mechanisms of Linux (`wsl.exe --install
 
 
 def advice(distribution: str) -> str:
-    """Return the command that runs a server in this distribution. If it is "", say how to install
-    one.
+    """Return a hint with the command that runs a server in this distribution. If `distribution` is
+    "", the hint says how to install WSL2.
     """
     if not distribution:
         return WITHOUT
@@ -31,7 +31,7 @@ def with_command(hint: str, words: Sequence[str]) -> str:
 
 
 def linux_word(word: str) -> str:
-    """Return a word of a command for use in WSL2: paths below /mnt, no `.cmd`."""
+    r"""Return a word of a command for use in WSL2: `C:\x` as `/mnt/c/x`, `npx.cmd` as `npx`."""
     option, equals, value = word.partition("=")
     if equals and option.startswith("-"):
         return f"{option}={linux_word(value)}"

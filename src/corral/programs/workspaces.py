@@ -18,7 +18,9 @@ MAX_PATTERNS = 1000
 
 
 def lists_package(directory: str, package: str) -> bool:
-    """Return whether the last pattern that matches the package includes it."""
+    """Return whether the workspace files in a directory list a package. The last pattern that
+    matches decides.
+    """
     listed = False
     below = os.path.relpath(package, directory)
     for pattern in islice(_patterns(directory), MAX_PATTERNS):

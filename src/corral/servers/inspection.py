@@ -30,7 +30,9 @@ HINT = (
 
 @record
 class Inspection:
-    """The result. `offer` has the server's lists, by their fields in MCP, and its description."""
+    """The result of an inspection. `offer` has the server's lists, by their fields in MCP, and its
+    description.
+    """
 
     server: tuple[str, ...]
     offer: Mapping[str, object]
@@ -51,9 +53,9 @@ class Inspection:
 
 
 def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) -> Inspection:
-    """Run the plan until its server has listed its definitions.
+    """Run the plan until its server has listed its definitions. Raise SandboxError if it does not.
 
-    `known` are tools of other servers, by server, beside the pinned ones.
+    `known` are tools of other servers, by server. They are compared in addition to the pinned ones.
     """
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None
@@ -85,7 +87,7 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
 
 
 class LastLines(threading.Thread):
-    """Reads a server's stderr and keeps the last lines. They must be escaped for a terminal."""
+    """Reads a server's stderr and keeps the last lines, which `text` escapes for a terminal."""
 
     def __init__(self, stream: BinaryIO) -> None:
         super().__init__(daemon=True)

@@ -51,8 +51,8 @@ class Choices:
 class ReadyServer:
     """A server that can be started: its command, and its request.
 
-    `granted` are the permissions from the user's own values for the server; `secrets` are such
-    values.
+    `granted` are the permissions that follow from the user's values for the server. `secrets` are
+    those of the values that are sensitive, by variable.
     """
 
     command: tuple[str, ...]

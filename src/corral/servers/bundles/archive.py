@@ -95,7 +95,7 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
 
 
 def _is_signature(data: bytes) -> bool:
-    """Return whether this is the block that `mcpb sign` appends. It is not verified."""
+    """Return whether this is the block that `mcpb sign` appends. The signature is not verified."""
     head, foot = SIGNATURE
     if not data.startswith(head) or not data.endswith(foot):
         return False

@@ -24,10 +24,10 @@ HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 
 @record
 class Values:
-    """The value of each setting. The user gave those in `given`, the others are defaults.
+    """The values of each setting. The user gave those in `given`; the others are defaults.
 
-    Those in `stored` are from `bundles.toml`. They apply to any bundle of this name, and any file
-    can have that name.
+    Those in `stored` are from `bundles.toml`. They apply to every bundle of this name, and any
+    author can use that name.
     """
 
     texts: Mapping[str, tuple[str, ...]]

@@ -1,8 +1,8 @@
 """Install the dependencies of a bundle of the type `uv`, which names them but does not contain
 them.
 
-They are installed like a package, into a virtual environment beside the bundle's files. The
-bundle's own `uv.lock` is not read; the tree has a lock file with hashes.
+The dependencies are installed like a package, into a virtual environment beside the bundle's files.
+The bundle's own `uv.lock` is not read, because corral writes its own lock file with hashes.
 """
 
 import os

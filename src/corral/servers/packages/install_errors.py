@@ -86,7 +86,7 @@ CAUSES = (
         hint="name the file of your organisation's certificates in SSL_CERT_FILE (uv), PIP_CERT"
         " (pip) or `cafile` of ~/.npmrc; `system-certs = true` in uv.toml is read as well",
     ),
-    Cause(  # before EPERM, because git cannot be started
+    Cause(  # npm and uv fail here, because they may not start git
         pattern=r"/@npmcli/git/|Git operation failed|Git executable not found",
         what="a dependency of it is in a git repository, not in the registry",
         hint="corral installs only packages with a checksum in the registry; try another version"

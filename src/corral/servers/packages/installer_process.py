@@ -30,7 +30,8 @@ LEAVING = (signal.SIGTERM, signal.SIGHUP)  # how a client that gives up ends cor
 def install_apart(
     install: Callable[[], object], label: str, *, max_alone_seconds: float = MAX_ALONE_SECONDS
 ) -> None:
-    """Call `install` in another process. Return when it has returned, or raise what it raised."""
+    """Call `install` in another process, and wait until it returns. Raise the error that it raised.
+    """
     words, corral = os.pipe()
     answers, answer = os.pipe()
     # Until `_wait` handles these signals they would end corral, and with it the installer.
@@ -65,7 +66,7 @@ def install_apart(
 
 
 class _Installer:
-    """The new process. `corral` becomes readable when corral sends a message or ends."""
+    """The process that installs. `corral` becomes readable when corral sends a message or ends."""
 
     def __init__(self, corral: int, answer: int, label: str) -> None:
         self.corral, self.answer, self.label = corral, answer, label
@@ -105,7 +106,9 @@ class _Installer:
 
 
 def _wait(answers: int, corral: int) -> bytes:
-    """Return the installer's answer. If the client goes away, end this process instead."""
+    """Return the installer's answer. If the client goes away, tell the installer to continue, and
+    end this process.
+    """
 
     def leave(number: int, _: object = None) -> None:
         with suppress(BrokenPipeError):  # the installer has just ended

@@ -40,7 +40,9 @@ FLAGS = (
 )  # fmt: skip
 LOCK = "package-lock.json"
 ENGINE_LINES = 3
-"""npm's warning about an engine names the package, the required and the current versions."""
+"""The number of lines of npm's warning about an engine: the package, the required versions, and the
+current versions.
+"""
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
@@ -65,7 +67,9 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that an installation would have, in the form of `list_versions`."""
+    """Return the versions that npm would install now, as `list_versions` returns them. Nothing is
+    installed.
+    """
     _run_npm(reference, staging, how, notify, words=["--package-lock-only"])
     return list_versions(staging)
 
@@ -126,7 +130,7 @@ def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | 
 
 
 def _describe_engine(reference: Reference, version: str, wanted: str, current: str) -> str:
-    """Say that the package needs another node. This is only a warning, as in npx."""
+    """Return the warning that the package needs another node. As with npx, it is not an error."""
     hint = name_node(wanted) or "--node chooses another node"
     if reference.version:
         hint += f"; without a version corral takes the newest {reference.name} that fits"
@@ -134,7 +138,7 @@ def _describe_engine(reference: Reference, version: str, wanted: str, current: s
 
 
 def find_npm(node: str) -> list[str]:
-    """Return the command of npm. If the user chose a node, use the npm beside it if it has one."""
+    """Return the command of npm. The npm beside a node that the user chose is preferred."""
     if sys.platform == "win32":
         return find_npm_script(node)
     own = os.path.join(os.path.dirname(node), "npm")
@@ -157,7 +161,9 @@ def find_npm_script(node: str) -> list[str]:
 
 
 def read_lock(staging: str, name: str) -> tuple[str, str]:
-    """Return (version, integrity) of a package. Refuse it if any package has no checksum."""
+    """Return (version, integrity) of a package. Raise SandboxError if any installed package has no
+    checksum.
+    """
     packages = read_json(os.path.join(staging, LOCK)).get("packages")
     found = packages if isinstance(packages, dict) else {}
     for path, item in found.items():

@@ -63,10 +63,10 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry from which packages of these names and addresses came.
+    """Return the registry from which all packages of these names and addresses came.
 
-    Return "" if the scope of a package has its own registry. Return "" if an address is on another
-    host, which a dependency can name.
+    Return "" if the scope of a package has its own registry, or if an address, which a dependency
+    can name, is on another host.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)
@@ -94,8 +94,8 @@ def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[s
 
 
 def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the settings file for the sandbox. Credentials stay in variables that are not
-    printed.
+    """Return the keys and values of the .npmrc for the sandbox. Credentials appear only as
+    ${CORRAL_NPM_0}, so that the file contains no secret.
     """
     settings = read_settings(environment)
     kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
@@ -129,8 +129,8 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _resolve_path(path: str, home: str) -> str:
-    """Return the absolute path, as npm does: `~/` is the home, and the rest is relative to the
-    working directory.
+    """Return the absolute path, as npm does: `~/` is the home, and other relative paths start in
+    the working directory.
     """
     if path.startswith(("~/", "~\\") if sys.platform == "win32" else "~/"):
         return os.path.join(home, path[2:])
