@@ -39,8 +39,8 @@ def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[
 def make_absolute(command: Sequence[str], directory: str) -> list[str]:
     """Make the paths in a command absolute. They are relative to the server's directory.
 
-    A path is the program if it has a slash, the script (the first word that is not an option, if
-    such a file exists), or an argument with a slash that names an existing file.
+    These words are paths: the program if it has a slash, an argument with a slash that names an
+    existing file, and the first word after the program that is not an option, if it names a file.
     """
     program, *rest = command
     words = [os.path.join(directory, program) if "/" in program else program]
@@ -53,7 +53,9 @@ def make_absolute(command: Sequence[str], directory: str) -> list[str]:
 
 
 def check_command(command: Sequence[str], directory: str, granted: Sequence[str] = ()) -> None:
-    """Refuse a command that needs files outside of the directory, before the user is asked."""
+    """Refuse a command that needs files outside of the directory and of `granted`. This is checked
+    before the user is asked for approval.
+    """
     current.load().resolve(
         command,
         environment=os.environ,

@@ -55,7 +55,9 @@ def _reference(entry: Entry) -> Reference | None:
 
 
 def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
-    """Return the named version, or the newest; None if it is the installed one."""
+    """Return `version` as a candidate, or the newest version if it is "". Return None if nothing
+    would change.
+    """
     reference = _reference(entry)
     if reference is None:
         raise SandboxError(f"{entry.key} has no versions")

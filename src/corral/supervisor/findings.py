@@ -129,7 +129,9 @@ def _write(path: str, text: str) -> None:
 
 
 def is_first_run() -> bool:
-    """Return whether this is the first call on this machine since its boot, and record the call."""
+    """Return whether this is the first call since the boot, or since another part of the key
+    changed. Record the call.
+    """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")
     try:
@@ -156,7 +158,9 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return when the backend's files were last changed. Changed probes may have other results."""
+    """Return when a file of the backend was last added, replaced or removed, because other probes
+    may have other results. A file that is changed in place is not noticed.
+    """
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))
 

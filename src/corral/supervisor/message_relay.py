@@ -53,7 +53,7 @@ TABLES = ("tools", "prompts", "resources")
 
 
 class MessageRelay:
-    """A service of the watcher. The target gets the streams `stdio`."""
+    """Passes messages, as a service of the watcher. The target gets the streams `stdio`."""
 
     def __init__(self, plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> None:
         self._plan, self._mcp = plan, mcp
@@ -99,7 +99,7 @@ class MessageRelay:
         """Do nothing: the threads do the work."""
 
     def close(self) -> None:
-        """Wait until the client has read everything or stops reading. The target has ended."""
+        """After the target's end, wait until the client has read everything or stops reading."""
         if self._guard is None:
             return
         written = -1
@@ -137,7 +137,9 @@ class MessageRelay:
             return judge(frame)
 
     def _send(self, routed: Sequence[Routed], sink: Sink) -> bool:
-        """Send the parts of a message; return whether the reader of `sink` still reads."""
+        """Send what the guard made of some messages: notes to stderr, answers back to the sender,
+        and the rest to `sink`. Return whether the reader of `sink` still reads.
+        """
         if aside := b"".join(one.aside for one in routed):
             write_if_ready(self._stderr, aside)
         if back := b"".join(one.back for one in routed):
@@ -146,10 +148,8 @@ class MessageRelay:
         return not onward or sink.write(onward)
 
     def _answer(self, back: bytes, sink: Sink) -> None:
-        """Answer the sender. Answers to a server wait in separate threads.
-
-        A server that writes without reading would block this thread, and its client would get
-        nothing.
+        """Answer the sender. Answers to a server are written by separate threads, because a server
+        that writes without reading would block this thread, and the client would get nothing.
         """
         if sink is self._to_server:
             self._to_client.write(back)
@@ -167,7 +167,7 @@ class MessageRelay:
 
 
 class Sink:
-    """A descriptor that two threads write to. `written` grows as long as its reader reads."""
+    """A descriptor that several threads write to. `written` grows as long as its reader reads."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -293,8 +293,8 @@ def _format(value: object, hide: Hide) -> Iterator[str]:
 
 
 def _format_text(text: str, hide: Hide) -> str:
-    """Return a text as JSON. What looks like a secret is masked, because a URL or a command may be
-    an argument.
+    """Return a text as JSON. Secrets are masked, and also text that looks like one, such as the
+    password in a URL.
     """
     return json.dumps(masked((hide(text[:MAX_ARGUMENTS_LENGTH])[0],))[0])
 

@@ -337,8 +337,8 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. It has only those caller's variables that the policy
-    passes.
+    """Return the target's environment. Of the caller's variables it has only `certificates` and
+    those that the policy passes. Raise PolicyError if a secret is not set.
     """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]

@@ -152,7 +152,7 @@ def find_outcome(plan: Plan, ending: Ending) -> Outcome:
     number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows lacks
     if not number:
         code = (status or 0) >> 8
-        # If Windows denies memory to a process, it crashes, and the exit code shows only the crash.
+        # A process to which Windows denies memory crashes, and the exit code shows only the crash.
         crashed = code >> 31 and "memory" in ending.reaped.hit
         if code == NOT_ENOUGH_QUOTA and "cpu_time" in ending.reaped.hit:
             return Outcome(kind="cpu_time", exit_code=code)
@@ -171,7 +171,7 @@ def _fatal_limit(plan: Plan, ending: Ending, number: int) -> Kind:
 
 
 def _is_cpu_time_used(plan: Plan, ending: Ending, number: int) -> bool:
-    """Return whether the CPU time is used up. RLIMIT_CPU counts whole seconds."""
+    """Return whether RLIMIT_CPU caused a signal, judging by the CPU time that was used."""
     if plan.cpu_time is None or ending.reason or number not in ROUNDING:
         return False
     return ending.reaped.cpu * 1000 >= plan.cpu_time * ROUNDING[number]
@@ -194,7 +194,9 @@ def to_json(item: object) -> object:
 
 
 def write(report: Report, fd: int) -> None:
-    """Write to `fd`, which was opened before the launch and without following links."""
+    """Write the report as JSON to `fd`, which was opened before the launch and without following
+    links.
+    """
     import json
 
     with open(fd, "w", encoding="utf-8", closefd=False) as file:

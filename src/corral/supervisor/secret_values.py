@@ -1,11 +1,13 @@
 """Mask the values of a run's secrets in every text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a variable or argument of the user that looks like
-one. Values that the server itself chose are not secrets, because they would hide what it does. For
-the same reason a text of the target is not masked for its form. DNS names ignore case and cannot
-contain every character. So values are compared without regard to case, and only the letters and
-digits of longer values count. This also finds a value that was split over labels. A secret that the
-target encodes is not recognized, and masking does not confine the target.
+one. Values that the server itself chose are not masked, and neither is other text of the target
+that looks like a secret, because masks would hide what the target does.
+
+DNS names ignore case and cannot contain every character. So values are compared without regard to
+case, and only the letters and digits of longer values count. This also finds a value that was split
+over labels. A secret that the target encodes is not recognized, and masking does not confine the
+target.
 
 The target decides how often it is denied something, so the time for a text is linear in its length.
 """
@@ -31,7 +33,9 @@ MIN_GUESSED_LENGTH = 8
 masked.
 """
 PART_LENGTH = 10
-"""A part of a value is masked from this length on, because a text may end within a value."""
+"""A part of a value is masked too if it is at least this long, because a text may end within a
+value.
+"""
 MAX_VALUE_LENGTH = 4096
 PLACES = frozenset((
     "HOST", "HOSTNAME", "DOMAIN", "URL", "URI", "ENDPOINT", "SERVER", "PORT", "PATH", "FILE", "DIR",
@@ -55,7 +59,9 @@ class SecretValues:
                 self._add(name, value[:MAX_VALUE_LENGTH])
 
     def hide(self, text: str) -> tuple[str, str]:
-        """Return the text with every secret masked, and the name of the first one; "" if none."""
+        """Return the text with every secret masked, and the name of one of them, or "" if there is
+        none.
+        """
         found = list(self._find(text))
         if not found:
             return text, ""
@@ -131,8 +137,8 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return what may be secret in parts. In an address with a password this is only the password,
-    which counts as a value of its own. In another address it is the path and the query.
+    """Return the text of a value whose parts are masked, too. Of a URL this is the path and the
+    query. Of a URL with a password it is "", because the password counts as a value of its own.
     """
     _, mark, rest = value.partition("://")
     if not mark:

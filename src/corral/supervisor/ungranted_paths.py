@@ -25,9 +25,10 @@ SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that is an existing path of the host, or a
-    new file in an existing directory. A relative path counts only as `./x` or `../x`, because `x`
-    is usually a plain word.
+    """Return (kind of denial, path, flag) for each word that names something outside of `visible`:
+    an existing path of the host, or a new file in an existing directory.
+
+    A relative path counts only as `./x` or `../x`, because `x` is usually a plain word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:

@@ -30,8 +30,7 @@ LEAVING = (signal.SIGTERM, signal.SIGHUP)  # how a client that gives up ends cor
 def install_apart(
     install: Callable[[], object], label: str, *, max_alone_seconds: float = MAX_ALONE_SECONDS
 ) -> None:
-    """Call `install` in another process, and wait until it returns. Raise the error that it raised.
-    """
+    """Call `install` in another process, and wait for its end. Raise the error that it raises."""
     words, corral = os.pipe()
     answers, answer = os.pipe()
     # Until `_wait` handles these signals they would end corral, and with it the installer.

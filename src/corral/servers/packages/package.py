@@ -55,7 +55,7 @@ WAITS = "another start is installing {}; waiting for it"
 
 
 def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") -> str:
-    """Return a text that is different for each different installation."""
+    """Return the key under which an installation is stored. Any other choice gives another key."""
     source = SOURCES[reference.kind]
     version = how.runtimes.get(source.runtime) or source.version
     words = [f"{reference.kind}:{reference.requirement()}"]
@@ -132,11 +132,11 @@ def fetch_package(
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation with other settings, if all of it came from the only index of the
-    current settings.
+    """Return an installation that was made with other settings, if all of its packages came from
+    the only index in the current settings.
 
-    The current settings would use that index alone. If they name several indexes, no installation
-    is reused: an index that was not used then may have a package of the same name.
+    If the current settings name several indexes, no installation is reused, because an index that
+    was not asked before may have a package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:
@@ -170,10 +170,11 @@ def pin_package(reference: Reference, how: InstallOptions, notify: Callable[[str
 
 
 def fetch_newest(reference: Reference, how: InstallOptions, notify: Callable[[str], None]) -> Entry:
-    """Return the newest version: the stored one if it has the same packages, else install it.
+    """Return the newest version of a package. Install it unless an entry of the store has the same
+    versions of all dependencies.
 
-    It is stored under that version only. If the same version is already stored with other
-    dependencies, that entry is not changed.
+    A new installation is stored under its exact version only. An entry of the same version with
+    other dependencies is not changed.
     """
     plain = current_key(reference, how)
     key = f"{plain} newest"

@@ -102,7 +102,9 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that an installation would have, in the form of `list_versions`."""
+    """Return the versions that would be installed now, as `list_versions` returns them. Nothing is
+    installed.
+    """
     environment, _ = _prepare(reference, staging, how, notify)
     _resolve(environment, scripts=how.scripts, words=[])
     return list_versions(staging)
@@ -127,7 +129,8 @@ def _prepare(
 
 
 def find_newest(environment: Environment, reference: Reference, *, scripts: bool) -> str:
-    """Return the newest version of the package itself, whatever its dependencies are.
+    """Return the newest version of the package itself, whatever its dependencies are. Raise
+    SandboxError if that version has no wheel.
 
     If an installer chose the version, it would silently take an old one whose dependencies all have
     wheels.
@@ -333,8 +336,8 @@ def format_lock(packages: Mapping[str, Locked]) -> str:
 
 
 def find_index(staging: str) -> str:
-    """Return the index from which all packages came. Return "" if there are several, or if uv did
-    not name the index of each package.
+    """Return the index from which all packages came, or "" if there are several or if uv did not
+    name the index of each package.
     """
     text = read_bounded_text(os.path.join(staging, LOCK))
     found = [line.split()[-1] for line in text.splitlines() if line.startswith(INDEX_MARK)]

@@ -29,8 +29,8 @@ FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
 
 @record
 class Indexes:
-    """The user's settings for PyPI. With `system_certificates` uv uses the system's
-    certificates.
+    """The user's settings for PyPI: the main index, more indexes, and pages with links to packages.
+    With `system_certificates` uv uses the system's certificates.
     """
 
     main: str = ""
@@ -90,7 +90,7 @@ def fingerprint_registry(environment: Mapping[str, str]) -> str:
 
 
 def _parse_host(url: str) -> str:
-    """Return the host of a web address; "" for a path on this machine."""
+    """Return the host of a web address, or "" for a path on this machine. Refuse any other text."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

@@ -47,7 +47,9 @@ FETCH_SECONDS = 30
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
-"""Directories that npm (its own log) and uv (facts about a Python) fill without a registry."""
+"""Directories that npm (for its log) and uv (for facts about a Python) fill even if the registry
+does not answer.
+"""
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
     "packages are installed in a sandbox with network access to their registry only;"
@@ -97,7 +99,7 @@ def run_installer(
             hint = f"{problem.hint}; {SANDBOX_HINT}" if problem.hint else SANDBOX_HINT
             raise SandboxError(f"cannot install {label}: {problem.message}", hint=hint) from problem
         finally:
-            end_zygote()  # this process itself starts the server later
+            end_zygote()  # the server is started later without a zygote
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
@@ -146,9 +148,10 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 
 
 def _remove_repository_marks(downloads: str) -> None:
-    """Remove the file `.git`, which uv puts beside the sources it builds, so that they do not seem
-    to be part of a repository. corral would protect this file with a mount, and uv cannot rename
-    across mounts. Links are not followed, because a package that was built may have made them.
+    """Remove the file `.git` that uv puts beside the sources that it builds.
+
+    corral would protect this file with a mount, and uv cannot rename across mounts. Links are not
+    followed, because a package that was built may have made them.
     """
     if sys.platform == "win32":
         return  # where uv is not used
@@ -232,7 +235,7 @@ def _measure(downloads: str) -> int:
 
 
 def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
-    """Wait for the end, and show progress meanwhile if stderr is a terminal."""
+    """Wait for the end of the installer, and show progress meanwhile if stderr is a terminal."""
     started = time.monotonic()
     try:
         while True:
@@ -305,7 +308,9 @@ def write_text(directory: str, name: str, text: str) -> None:
 
 
 def read_bounded_text(path: str) -> str:
-    """Return the text of a file that an installer wrote. It may be as large as the disk."""
+    """Return the text of a file that an installer wrote. Refuse a file above MAX_FILE_BYTES,
+    because the installer may have made it as large as the disk.
+    """
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(MAX_FILE_BYTES + 1)
     if len(text) > MAX_FILE_BYTES:

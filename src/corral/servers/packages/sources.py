@@ -65,7 +65,7 @@ def fingerprint(urls: Iterable[str], default: str) -> str:
 
 
 def plain_index(url: str) -> str:
-    """Return the address of one index as `fingerprint` has it."""
+    """Return the address of an index without credentials and final slashes."""
     return without_credentials(url).rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""Download a file or a small document over HTTPS, with limits of size, time and redirects.
+"""Download a file or a small document over HTTPS, with limits on size, time and redirects.
 
 HTTP without TLS is for loopback only, where no other machine can change the answer. A redirect must
 stay on HTTPS. A download is written to a new file, and its digest is compared before it is used.
@@ -34,7 +34,9 @@ class NotFoundError(SandboxError):
 
 
 def check_url(url: str, *, after: str = "") -> str:
-    """Return the URL if corral may request it. `after` is the URL that redirected to it."""
+    """Return the URL if corral may request it, otherwise raise SandboxError. `after` is the URL
+    that redirected to it.
+    """
     from urllib.parse import urlsplit
 
     try:

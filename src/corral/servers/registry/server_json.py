@@ -220,8 +220,8 @@ def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[
 
 
 def _check_secrets(secrets: Collection[str]) -> None:
-    """Refuse secrets that would change corral itself, because corral's environment contains
-    them.
+    """Refuse secrets in variables that change what programs load, because the secrets are in
+    corral's own environment.
     """
     for name in secrets:
         if is_loader_variable(name):

@@ -106,7 +106,9 @@ def make_directories() -> None:
 
 
 def find(key: str) -> Entry | None:
-    """Return the entry of a key, if its tree exists and is unchanged."""
+    """Return the entry of a key, or None if there is none. Raise SandboxError if its tree has
+    changed.
+    """
     for path in (store_path(), store_path("entries"), store_path("trees")):
         # With `sudo` and the user's own HOME, the store would belong to another user.
         try:
@@ -124,7 +126,7 @@ def find(key: str) -> Entry | None:
 
 
 def find_usable(key: str) -> Entry | None:
-    """Return the entry of a key, unless its interpreter no longer exists."""
+    """Return the entry of a key, or None if there is none or its interpreter no longer exists."""
     found = find(key)
     words = found.argv()[:1] if found else []
     return None if any(os.path.isabs(one) and not os.path.exists(one) for one in words) else found
@@ -275,7 +277,9 @@ def remove(entry: Entry) -> None:
 
 
 def lock_all() -> Lock:
-    """Lock the store while trees and entries change together, so that no new tree is collected."""
+    """Lock the store while trees and entries change together, so that a new tree is not removed as
+    garbage before it has an entry.
+    """
     return Lock(store_path("locks", "store"))
 
 
@@ -326,7 +330,9 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Wait until no other process installs this key. Make the store if necessary."""
+    """Return the lock of a key, which only one process has while it installs. Make the store if
+    necessary.
+    """
     make_directories()
     return Lock(lock_path(key), waits)
 

@@ -74,7 +74,9 @@ def sha256_of_file(path: str) -> bytes:
 
 
 def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
-    """Refuse entries that no server needs. `allowed` are links that corral itself made."""
+    """Refuse devices, sockets, links out of the tree, and trees that are too large. `allowed` are
+    links that corral itself made.
+    """
     size = 0
     real = os.path.realpath(top)
     for count, (path, found) in enumerate(walk(top)):
