@@ -23,7 +23,7 @@ MAX_ADDRESSES = 16
 
 @record
 class Network:
-    """All addresses that share the first `bits` bits of `address`. Its other bits are zero."""
+    """All addresses with the same first `bits` bits as `address`, whose other bits are zero."""
 
     address: bytes
     bits: int

@@ -56,7 +56,8 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
-    For each of the host's own addresses, `host_addresses`, an entry has to name that very address.
+    An address of the host itself, one of `host_addresses`, needs an entry for exactly this address,
+    unless it is a loopback address.
     `synthetic` is the network from which the gateway gives each name an address.
     """
 

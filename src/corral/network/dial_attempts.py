@@ -48,7 +48,7 @@ class Attempts:
 
 
 def interleave(addresses: Sequence[bytes]) -> list[bytes]:
-    """Return the first MAX_DIALLED addresses, alternating between IPv4 and IPv6."""
+    """Return at most MAX_DIALLED addresses, alternating between IPv4 and IPv6."""
     first = [item for item in addresses if len(item) == len(addresses[0])]
     others = [item for item in addresses if len(item) != len(addresses[0])]
     mixed: list[bytes] = []

@@ -141,7 +141,7 @@ def _server_name(message: bytes) -> str | None:
     if hello.number(1) != 3:  # the major version, which is 3 in every version of TLS
         raise _MalformedError
     hello.take(1 + 32)  # minor version, random
-    if len(hello.vector(1)) > 32:  # session
+    if len(hello.vector(1)) > 32:  # session ID
         raise _MalformedError
     suites = len(hello.vector(2))
     if suites < 2 or suites % 2 or not hello.vector(1):  # compression methods

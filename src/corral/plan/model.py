@@ -99,8 +99,8 @@ class Option:
 
 @record
 class Held:
-    """The decision about one control. `mechanism` is "" if the control is not enforced, and `why`
-    is the reason.
+    """The decision about one control. `mechanism` is "" if the control is not enforced. `why` is
+    the reason, or a note about the mechanism.
     """
 
     control: Control
@@ -149,8 +149,9 @@ class Covers:
 class Composition:
     """A backend's part of the plan.
 
-    `environment` are variables that every target gets on this system. `run` is the directory to
-    start in if no other is given. `residue` names what a crash leaves behind.
+    `environment` are variables that every target gets on this system. `home` is the target's home,
+    in which it starts if no other directory is given. `run` is the unique name of the run.
+    `residue` names what a crash leaves behind.
 
     `watched` are files that the host would execute by itself if the target created them. They do
     not exist yet and cannot be blocked, so those that exist after the run are reported.

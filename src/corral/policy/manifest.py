@@ -219,7 +219,9 @@ def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
 
 
 def load(path: str, *, follow: bool = True) -> Manifest:
-    """Read a policy file. It is JSON if its name or its first character says so, otherwise TOML."""
+    """Read a policy file. It is JSON if its name ends in .json or its text starts with {, otherwise
+    TOML.
+    """
     return parse_bytes(read_file(path, follow=follow), path)
 
 

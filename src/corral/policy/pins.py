@@ -87,7 +87,7 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`, which is made from the words before they were masked in `server`."""
+    """Write pins to `path`. It cannot be computed from `server`, because these words are masked."""
     made = {
         "server": server,
         "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

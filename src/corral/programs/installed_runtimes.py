@@ -103,7 +103,7 @@ def find_fitting_node(requirement: str) -> str:
 
 
 def _npm_range_to_requirement(text: str) -> str:
-    """Return `>=18, <21` for npm's `>= 18 <21.x`, and `~=20.19` for `^20.19`."""
+    """Return `>=18,<21` for npm's `>= 18 <21.x`, and `~=20.19` for `^20.19`."""
     joined = re.sub(r"([<>=^~])\s+", r"\1", text.strip()).replace("^", "~=")
     return ",".join(re.sub(r"(?:\.[xX*])+$", "", word) for word in joined.split())
 

@@ -171,7 +171,7 @@ def follow_chain(
                 exit_code=EXIT_NOT_EXECUTABLE,
             )
         words = expand_env(line, found, caller)
-        if os.path.basename(line[0]) != "env":  # env finds it on PATH
+        if os.path.basename(line[0]) != "env":  # env searches the user's PATH
             needed.scope.check_choice(words[0], found)
         path, arguments = words[0], (*words[1:], found.path, *arguments)
 

@@ -121,8 +121,8 @@ class Scope:
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant that contains a path that only grants make readable; '' for any other
-        path.
+        """Return the grant that makes a path readable, or '' if it is readable without a grant or
+        was not checked by `allows`.
         """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""

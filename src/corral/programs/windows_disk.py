@@ -1,7 +1,7 @@
 """Look up files while a command is resolved.
 
-This is an object and not `os`, so that Windows paths can be resolved on any system: tests replace
-it by a table of a few files.
+The resolver uses a `Disk` instead of `os`, so that Windows paths can be resolved on any system:
+tests use a table of a few files.
 """
 
 import os

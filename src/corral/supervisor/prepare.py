@@ -173,7 +173,7 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 
 
 def _find_words(policy: Policy, program: Program, environment: Mapping[str, str]) -> list[str]:
-    """Return the arguments and the values of variables, in which paths and addresses are typed.
+    """Return the arguments and the values of variables, which may name paths and addresses.
 
     Values of secrets are left out, because no hint may contain them.
     """

@@ -33,7 +33,7 @@ BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
 """The receive buffer of a socket to a server, if there are more than MANY_CONNECTIONS connections.
-By default the kernel would use megabytes for each one, and a target may open hundreds of
+By default the kernel would use megabytes for each socket, and a target may open hundreds of
 connections that it never reads.
 """
 

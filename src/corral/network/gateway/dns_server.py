@@ -72,7 +72,7 @@ class DnsServer:
         self.inputs.add(end, self._answer_pair)
 
     def add_stream(self, client: _socket.socket) -> None:
-        """Serve a client that sends queries by TCP, or close it if there are too many."""
+        """Serve a client that sends queries by TCP, or close it if there are too many clients."""
         if len(self.streams) >= MAX_STREAMS:
             client.close()
         else:

@@ -86,7 +86,7 @@ CAUSES = (
         hint="name the file of your organisation's certificates in SSL_CERT_FILE (uv), PIP_CERT"
         " (pip) or `cafile` of ~/.npmrc; `system-certs = true` in uv.toml is read as well",
     ),
-    Cause(  # npm and uv fail here, because they may not start git
+    Cause(  # npm and uv cannot start git in the sandbox
         pattern=r"/@npmcli/git/|Git operation failed|Git executable not found",
         what="a dependency of it is in a git repository, not in the registry",
         hint="corral installs only packages with a checksum in the registry; try another version"

@@ -112,7 +112,7 @@ def _wait(answers: int, corral: int) -> bytes:
     def leave(number: int, _: object = None) -> None:
         with suppress(BrokenPipeError):  # the installer has just ended
             os.write(corral, GO_ON)
-            os.read(answers, 1)  # now `corral ps` lists it
+            os.read(answers, 1)  # wait until `corral ps` lists the installer
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 

@@ -114,7 +114,7 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
-    if sys.platform == "win32":  # where any user may create C:\\etc
+    if sys.platform == "win32":  # any user may create C:\\etc there
         files = [os.path.join(environment.get("APPDATA", ""), "npm", "etc", "npmrc")]
     files.append(own or os.path.join(home_directory(environment), SETTINGS_FILE))
     found: dict[str, str] = {}
@@ -143,7 +143,7 @@ def _read_file(file: str, environment: Mapping[str, str]) -> dict[str, str]:
         key, equals, value = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):
             text = value.strip().strip("\"'")
-            import re  # most users have no settings
+            import re  # imported here, because most users have no settings
 
             filled = re.sub(r"\$\{(\w+)\}", lambda m: environment.get(m[1], ""), text)
             found[key.strip()] = filled

@@ -116,7 +116,7 @@ def _url_to_path(url: str) -> str:
     if not url.startswith("file://"):
         return url
     path = unquote(url.removeprefix("file://"))
-    # file:///C:/wheels
+    # On Windows, file:///C:/wheels has a slash before the drive.
     return path[1:].replace("/", "\\") if WINDOWS and path[2:3] == ":" else path
 
 

@@ -154,7 +154,7 @@ def _remove_repository_marks(downloads: str) -> None:
     followed, because a package that was built may have made them.
     """
     if sys.platform == "win32":
-        return  # where uv is not used
+        return  # uv is not used on Windows
     for entry in list(os.scandir(downloads)):
         if entry.name.startswith("sdists-") and entry.is_dir(follow_symlinks=False):
             directory = os.open(entry.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

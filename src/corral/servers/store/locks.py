@@ -21,8 +21,8 @@ def _open(path: str) -> int:
 class Lock:
     """A context manager that waits for a lock. `waits` is called if another process has the lock.
 
-    The file is not removed. Otherwise two processes could have the lock, one on the old file and
-    one on a new file.
+    The lock file is not removed. Otherwise two processes could have the lock, one on the old file
+    and one on a new file.
     """
 
     def __init__(self, path: str, waits: Callable[[], None] = lambda: None) -> None:

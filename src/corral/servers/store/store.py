@@ -46,7 +46,7 @@ KEPT_DOWNLOADS_SECONDS = 24 * 3600
 
 
 class UnfinishedError(SandboxError):
-    """An installation that may continue later with the files that it has downloaded.
+    """Raised if an installation may continue later with the files that it has downloaded.
 
     After other errors nothing is kept, because a wrong archive may have left wrong metadata in a
     cache.
@@ -245,7 +245,7 @@ def mark_verified(digest: str) -> None:
 
 
 def verify(entry: Entry) -> None:
-    """Hash the tree again; raise if it has changed."""
+    """Hash the tree again. Raise SandboxError if it has changed."""
     if tree_digest(entry.path()) != entry.digest:
         word = shell_word(entry.key.partition(" ")[0])
         raise SandboxError(

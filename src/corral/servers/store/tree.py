@@ -110,7 +110,7 @@ def make_read_only(top: str) -> None:
 
 
 def measure_tree(top: str) -> tuple[int, int]:
-    """Return (bytes, files)."""
+    """Return the total size in bytes and the number of the regular files in a tree."""
     found = [item for _, item in walk(top) if stat.S_ISREG(item.st_mode)]
     return sum(item.st_size for item in found), len(found)
 
