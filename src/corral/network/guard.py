@@ -191,7 +191,7 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
         yield address[2:6]
-    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: server, inverted client
+    elif address.startswith(b"\x20\x01\x00\x00"):  # Teredo: the server and the inverted client
         yield address[4:8]
         yield bytes(byte ^ 0xFF for byte in address[12:])
     if address[8:12] in {b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe"}:  # ISATAP

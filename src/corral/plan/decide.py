@@ -4,7 +4,7 @@ This code is pure. Each control has a list of options, best first. The first opt
 all proven on this host is chosen. Without such an option the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused, and the error names all of them.
-- If it is a default limit, the run continues with a warning.
+- If it is a default limit, the run continues with a warning, unless the policy is strict.
 - The user may allow any control to be unenforced.
 
 After planning nothing degrades: each step succeeds, or the target never runs.

@@ -1,4 +1,4 @@
-"""Define the policy of a run: validated, with absolute paths, frozen, the same on every system.
+"""Define the policy of a run. It is validated and frozen, and its paths are absolute.
 
 Amounts are in bytes, milliseconds and millicores, so that no later stage has to convert them.
 """

@@ -1,7 +1,7 @@
 """Store the tools and prompts that a server offered, to compare them in later runs.
 
 The names of the tools that `corral inspect` has listed are stored too, to find tools of other
-servers with the same names. Runs are not compared with them.
+servers with the same names. Runs are not compared with these names.
 
 A pin is the whole definition of a tool, a prompt, a template or a server's instructions, so that a
 difference can be shown. As with approvals, pins that other users could have written are ignored.

@@ -23,7 +23,7 @@ DEFAULT_PORT = 80
 
 
 class RefusedError(ValueError):
-    """The request is invalid; the text is for the client."""
+    """Raised if a request is invalid. The text is sent to the client."""
 
 
 @record

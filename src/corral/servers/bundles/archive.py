@@ -2,8 +2,9 @@
 
 These are refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams;
 names that occur twice or that file systems interpret differently; encryption and unusual
-compression; data before or between the entries, which readers interpret differently; and archives
-beyond the limits. If an entry has more data than it declares, the rest is not read.
+compression; entries that overlap, and data before the entries or after their list, because readers
+interpret these differently; and archives beyond the limits. If an entry has more data than it
+declares, the rest is not read.
 """
 
 import os

@@ -19,7 +19,9 @@ VENV_SETTINGS = "pyvenv.cfg"
 OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
 MAX_SETTINGS_BYTES = 1 << 16
 REDIRECTORS = ("venvlauncher.exe", "python.exe")
-"""The redirector's file name in `Lib/venv/scripts/nt`: since Python 3.13, and before."""
+"""The redirector in `Lib/venv/scripts/nt` has the first name since Python 3.13, and had the second
+name before.
+"""
 
 
 @record

@@ -80,8 +80,7 @@ def run_installer(
     links: tuple[str, ...] = (),
     notify: Notify = lambda _: None,
 ) -> list[str]:
-    """Run the command, and return the end of its output.
-
+    """Run the command, and return the end of its output. Raise SandboxError if it fails.
     `links` are the only links that may refer to paths outside of the staging directory. `notify` is
     called with a line if the registry does not answer.
     """

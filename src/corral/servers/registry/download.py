@@ -16,7 +16,7 @@ from corral.servers.store.tree import sha256_of_file
 from corral.units import MAX_DIGITS, is_digits
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # a server that is already in the store starts without http.client
+if TYPE_CHECKING:  # http.client is imported late, because a stored server does not need it
     from http.client import HTTPResponse
     from typing import BinaryIO
 
