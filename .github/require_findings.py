@@ -1,4 +1,4 @@
-"""Fail unless the output of `corral doctor --json` proves each capability that is named."""
+"""Fail unless the output of `corral doctor --json` proves each capability in the arguments."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Count the resources of running servers and the leftovers of starts, from /proc and directories.
+"""Count the resources that servers use and the files that starts leave, from /proc and directories.
 
 A sample is a mapping from the name of a counter to its value. A counter that this user may not read
 is absent. All processes and files of one user are counted, so give `Places` a user who has no other

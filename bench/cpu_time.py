@@ -1,7 +1,7 @@
-"""Use a control group to measure the CPU time of this process and of all that it starts.
+"""Use a control group to measure the CPU time of this process and of all processes it starts.
 
-`wait4` would leave out the processes that a sandbox does not wait for. The control groups are of
-version 2, because it counts CPU time in every group, even without a controller.
+`wait4` would leave out the processes that a sandbox does not wait for. Only cgroup v2 is used,
+because it counts CPU time in every group, even without a controller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ REMOVALS, REMOVAL_SECONDS = 100, 0.02
 
 
 class CpuTime:
-    """A context manager. `read` is None if this user may not make a control group."""
+    """Put this process into a new control group for the length of a `with` block.
+
+    If this user may not make a control group, `read` returns None.
+    """
 
     def __init__(self) -> None:
         self._before = self._group = ""
@@ -51,7 +54,7 @@ class CpuTime:
 
 
 def _find_group() -> str:
-    """Return the directory of this process's group."""
+    """Return the directory of this process's control group."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
         mounts = [line.split() for line in file if " - cgroup2 " in line]
     with open("/proc/self/cgroup", encoding="utf-8", errors="replace") as file:

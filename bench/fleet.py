@@ -1,8 +1,8 @@
 """Run many servers, and start many more, with `corral run`, `corral.launch`, or without corral.
 
 Each kind of fleet has the same four methods: `hold` starts servers that keep running, `start` runs
-a number of short programs one after another, `ask` waits for an answer of every running server, and
-`close` ends the servers.
+a number of short programs one after another, `ask` waits for an answer from every running server,
+and `close` ends the servers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import peers
 import processes
 
 AT_ONCE = 10
-"""How many servers are started before the fleet waits for the first of them."""
+"""How many servers are started before the fleet waits for their first answers."""
 HOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "launched.py")
 Roles = dict[str, list[int]]
 
@@ -41,7 +41,7 @@ def closing(fleet: Fleet) -> Iterator[Fleet]:
 
 
 class Commands:
-    """Start each server as a process: `wrapper` and the server's command, or the command alone."""
+    """Start each server as a process, with the command `wrapper` in front if it is not empty."""
 
     def __init__(self, wrapper: Sequence[str], options: Mapping[str, object]) -> None:
         self._wrapper = wrapper

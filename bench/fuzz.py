@@ -134,8 +134,8 @@ def read_server_json(data: bytes) -> None:
 
 
 def read_messages(data: bytes) -> None:
-    """Check that all messages that pass the guard are clear JSON, and that lists have no denied
-    name.
+    """Check that only JSON-RPC messages pass the guard, and that tool lists have only the pinned
+    tool, however the bytes are split.
     """
     from corral.messages.frames import FrameReader
     from corral.messages.guard import Guard

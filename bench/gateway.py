@@ -28,7 +28,7 @@ INSIDE = "127.77.0.1"
 NAME = "server.example"
 BLOCK = 1 << 20
 THROUGHPUT_BUDGET = 2.0
-"""Twice the time of the direct connection means half of its throughput."""
+"""Allowed ratio of times: twice the time of the direct connection is half of its throughput."""
 MESSAGES = 200
 
 

@@ -35,7 +35,7 @@ RULES = {
 }
 POLICY = json.dumps({"version": 1, "mcp": RULES})
 SIZES = ((200, 200, BUDGET_MS), (4_000, 200, BUDGET_MS), (100_000, 20, None), (1_000_000, 5, None))
-"""Bytes of a message, messages in one round, and the budget in milliseconds for one message."""
+"""Size of a message in bytes, messages in one round, and milliseconds allowed for one message."""
 
 
 def message(size: int) -> bytes:
@@ -83,9 +83,7 @@ def write_all(fd: int, raw: bytes) -> None:
 
 
 def threads_wake_ups(pid: int) -> int:
-    """Return the sum over all threads, because the status of a process counts its first thread
-    only.
-    """
+    """Return the wake-ups of all threads, because /proc/PID/status counts only the first thread."""
     return sum(
         processes.field(
             processes.read(f"/proc/{pid}/task/{thread}/status"), "voluntary_ctxt_switches"

@@ -31,7 +31,7 @@ SAMPLES = 60
 FEWEST_SAMPLES = 8
 """Two samples for each quarter."""
 SETTLE_SECONDS = 2.0
-"""Time for a supervisor to import the modules for its end, which wakes it up once."""
+"""Time for a supervisor to import the modules that it needs at its end. This wakes it up once."""
 IDLE_SECONDS = 60.0
 PARTS = ("long", "idle")
 WAYS = ("command", "api")
@@ -49,13 +49,13 @@ MARGINS = {
         0.0,
     ),
 }  # fmt: skip
-"""The allowed growth of a counter, as a part of itself. PSS and mounts are left out, because other
-processes change them too.
+"""The allowed growth of each counter, as a fraction of its value. PSS and mounts are left out,
+because other processes change them too.
 """
 PASSING = (
     "processes of the user", "run records", "temporary files", "control groups", "kernel keys"
 )  # fmt: skip
-"""Counters that must fall back when the last server has ended."""
+"""Counters that must fall to their first values again when the last server has ended."""
 PATIENCE_SECONDS = 60
 WORKING = ("targets", "the launching process", "zygotes")
 """Roles whose CPU time and wake-ups may grow: servers work, and the other two start servers."""
@@ -119,7 +119,7 @@ def _passing(sample: Sample) -> list[str]:
 
 
 def wait_until_gone(before: Sample, places: counters.Places) -> tuple[Ratio, ...]:
-    """Return the leftovers on the host that were not there before the first server."""
+    """Wait until the servers' leftovers are gone, and return how many each counter still has."""
     after = settle(lambda: counters.host(places), before)
     return tuple(
         Ratio(f"{name}, left", after[name] - before[name], 0.0) for name in _passing(before)

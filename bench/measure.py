@@ -1,4 +1,4 @@
-"""Interleave rounds, and share statistics, budgets, options and output between the benchmarks.
+"""Measure in interleaved rounds, and compare, judge and print the results, for all benchmarks.
 
 A contender is corral or a program that it is compared with. Contenders take turns within one run,
 so that other work on the machine slows all of them. The first rounds do not count. Minima of times
@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 WARM_UP = 3
 QUICK_ROUNDS = 8
 NOISE = 0.1
-"""How much a ratio that should be 1.0 may exceed it: two runs of one program differ as much."""
+"""How far a ratio may exceed 1.0 by chance: two runs of one program differ by as much."""
 INTERRUPTED = 130
 
 
@@ -82,7 +82,7 @@ def ratio(name: str, ours: Stats, theirs: Stats, budget: float | None = None) ->
 def cpu_ratio(
     name: str, ours: Stats, theirs: Stats, budget: float | None = None
 ) -> tuple[Ratio, ...]:
-    """Return the ratios of CPU time, or nothing if CPU time could not be counted."""
+    """Return the ratio of CPU times, or an empty tuple if CPU time could not be counted."""
     if ours.median_cpu is None or not theirs.median_cpu:
         return ()
     return (Ratio(f"{name}, CPU", ours.median_cpu / theirs.median_cpu, budget),)
@@ -96,8 +96,8 @@ def interleave(
     cpu: Callable[[], float | None] = lambda: None,
     settle_seconds: float = 0.0,
 ) -> dict[str, Stats]:
-    """Call each contender once per round. Read `cpu` before the call, and after the contender's
-    processes have ended.
+    """Call each contender once per round. Read `cpu` before the call and `settle_seconds` after it,
+    when the contender's processes should have ended.
     """
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     used: dict[str, list[float]] = {name: [] for name in contenders}
@@ -115,14 +115,16 @@ def interleave(
 
 
 def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str, str]:
-    """Remove PYTHON* variables, which could turn off bytecode caching for some contenders."""
+    """Return the environment with `extra`, but without PYTHON* variables, which could turn off
+    bytecode caching for some contenders.
+    """
     kept = {name: value for name, value in environment.items() if not name.startswith("PYTHON")}
     return {**kept, **extra}
 
 
 @contextlib.contextmanager
 def apart() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield a temporary directory, and an environment with its caches and settings in it."""
+    """Yield a temporary directory, and an environment in which caches and settings go there."""
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
         yield (
             directory,
@@ -171,7 +173,7 @@ def table(section: Section) -> str:
 
 
 def number(value: float) -> str:
-    """Format with three significant digits."""
+    """Format a number: below 10 with two decimals, below 100 with one, otherwise with none."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

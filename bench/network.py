@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 DIRECT, GATEWAY, BROKER, SRT = "loopback", "gateway", "broker", "srt"
 LOCAL = "127.0.0.1"
 NOWHERE = "192.0.2.1"
-"""An address of documentation (RFC 5737), which is not allowed and which no host has."""
+"""An address reserved for documentation (RFC 5737): it is not allowed, and no host has it."""
 MEGABYTES, CONNECTIONS = 512, 400
 THROUGHPUT = 2.0
 BROKER_THROUGHPUT, BROKER_REQUEST = 1.25, 1.3
-"""Budgets compared with the tier with namespaces: 0.8 of its throughput, and its time for a
-request.
+"""Budgets of the broker, as ratios of times to the tier with namespaces: 0.8 of its throughput, and
+1.3 times its time for a request.
 """
 REFUSED_CONNECTS, FLOOD_THREADS = 2000, 8
 MAX_FLOOD_CPU = 0.1
@@ -155,7 +155,7 @@ PARTS = (
 
 
 def serve(listener: socket.socket) -> None:
-    """Run the server process, which answers each request line."""
+    """Answer the request line of each connection, without end."""
     block = bytearray(BLOCK)
     while True:
         end = listener.accept()[0]
@@ -212,8 +212,10 @@ def client(
 
 
 def find_python() -> str:
-    """Return the system's Python, because without namespaces root's target has another user id,
-    which may not read a Python in root's home.
+    """Return the system's Python if there is one, otherwise this one.
+
+    Without namespaces root's target has another user id, which may not read a Python in root's
+    home.
     """
     return SYSTEM_PYTHON if os.access(SYSTEM_PYTHON, os.X_OK) else sys.executable
 
@@ -314,7 +316,7 @@ def sections(
 
 
 def rates(unit: str, amount: int, found: Mapping[str, Stats]) -> str:
-    """Return the best rate per second as text."""
+    """Return the best rate per second of each contender as text."""
     best = {name: amount * 1000 / stats.minimum for name, stats in found.items()}
     return f"{unit} a second: " + ", ".join(f"{name} {value:.0f}" for name, value in best.items())
 

@@ -122,8 +122,8 @@ def install(directory: str, packages: Sequence[str] = ()) -> Installed:
 
 
 def write_scripts(python: str, directory: str) -> dict[str, str]:
-    """Write the console scripts of all installers, also of those that did not install corral, and
-    return their paths.
+    """Write the console script of every installer, whichever of them installed corral, and return
+    the paths of the scripts.
     """
     paths = {}
     for installer, text in SCRIPTS.items():
@@ -146,8 +146,8 @@ NOTICES = {
 def write_silent_script(python: str, directory: str) -> str:
     """Write a console script that runs a copy of corral without reports of denials.
 
-    Apart from this the copy imports the same modules. corral is not patched at run time, because
-    the patch would have to import modules first, which would change the measured time.
+    The copy imports the same modules as corral. corral is not patched at run time, because the
+    patch would have to import modules first, which would change the measured time.
     """
     code = "import corral, os; print(os.path.dirname(corral.__file__))"
     done = subprocess.run([python, "-c", code], capture_output=True, check=True, text=True)
@@ -292,8 +292,8 @@ def srt_network(directory: str, host: str) -> list[str] | Missing:
 
 
 def python_peers(directory: str, notice: Callable[[object], None]) -> tuple[Installed, list[str]]:
-    """Install the Python peers outside of corral's environment, because corral would find their
-    files.
+    """Install the Python peers into a second environment, so that their files cannot slow corral
+    down. Report the peers that cannot be installed, and return the names of the others.
     """
     installed = install(directory)
     found = []
@@ -315,7 +315,7 @@ def install_into(python: str, package: str) -> None:
 
 
 def try_out(name: str, argv: Sequence[str], environment: Mapping[str, str]) -> Missing | None:
-    """Run a peer, a second time if it failed. Return its own error if it cannot run here."""
+    """Run a peer at most twice. Return None if a run succeeds, otherwise the peer's own error."""
     for _ in range(2):
         done = subprocess.run(argv, capture_output=True, check=False, env=environment)
         if done.returncode == 0:

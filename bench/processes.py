@@ -22,7 +22,7 @@ def field(text: str, name: str) -> int:
 
 
 def pss(pid: int) -> float | None:
-    """Return MB of proportional set size, or None if only root may read it, as for init."""
+    """Return the proportional set size in MB, or None if only root may read it, as for init."""
     try:
         return field(read(f"/proc/{pid}/smaps_rollup"), "Pss") / 1024
     except PermissionError:

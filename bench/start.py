@@ -150,7 +150,7 @@ def cold(
 def compare(
     stats: Mapping[str, Stats], ours: str, budgets: Mapping[str, float]
 ) -> tuple[Ratio, ...]:
-    """Compare corral with every other contender, with a budget if there is one."""
+    """Compare `ours` with every contender except /bin/true alone and the variants of corral."""
     return tuple(
         measure.ratio(f"{ours} / {name}", stats[ours], other, budgets.get(name))
         for name, other in stats.items()
@@ -199,7 +199,7 @@ def compare_launches(title: str, found: list[dict[str, Any]]) -> Section:
 
 
 def compare_pool(found: list[dict[str, Any]]) -> Section:
-    """Compare medians, because a pool saves waiting and not CPU time."""
+    """Compare median times, but not CPU time, because a pool saves only waiting."""
     stats = _read_stats(found)
     ratios = tuple(
         Ratio(f"{POOL} / {name}, median", stats[POOL].median / other.median, POOL_BUDGETS.get(name))

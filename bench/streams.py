@@ -1,4 +1,4 @@
-"""Measure stdio of a program: bytes out of it, and a message there and back.
+"""Measure a program's stdio: the throughput of its output, and the round trip of a message.
 
 Times start with the first byte, so they do not include the start of the program.
 """
@@ -18,7 +18,7 @@ BATCH = 100
 
 
 def throughput(wrapper: Sequence[str], environment: Mapping[str, str], megabytes: int) -> float:
-    """Return the milliseconds in which dd inside writes `megabytes` and this process reads them."""
+    """Return the milliseconds that it takes to read `megabytes` from `dd` in the sandbox."""
     command = [*wrapper, "dd", "if=/dev/zero", f"bs={BLOCK}", f"count={megabytes * 16}"]
     with _start(command, environment) as process:
         try:

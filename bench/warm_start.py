@@ -25,12 +25,12 @@ POOL = "corral.Pool.launch + wait"
 PAUSE_SECONDS = 0.015
 IN_A_ROW = 8
 SETTLE_SECONDS = 2.0
-"""Time for a supervisor to import the modules for its end, which wakes it up once."""
+"""Time for a supervisor to import the modules that it needs at its end. This wakes it up once."""
 
 
 def in_a_row(measured):
-    """Return a contender that is called several times without a pause and returns the time of one
-    call.
+    """Return a contender that calls `measured` several times without a pause, and returns the
+    average.
     """
     return lambda: sum(measured() for _ in range(IN_A_ROW)) / IN_A_ROW
 

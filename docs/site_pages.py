@@ -69,7 +69,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _list_decisions() -> str:
-    """Return a page for a folder with the titles of its files, as GitHub lists a folder."""
+    """Return a page that lists the titles of all decisions, because the site has no folder pages."""
     lines = ["# Decisions", "", "What was decided, and why. A number stays with its decision.", ""]
     for path in sorted((DOCS / DECISIONS).parent.glob("0*.md")):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
@@ -81,7 +81,8 @@ def _list_decisions() -> str:
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
     """Adapt links, and remove parts that only GitHub shows well.
 
-    Python's Markdown would show the ledger's anchors as paragraphs. Folders of data have no page.
+    Python's Markdown would show the ledger's anchors as paragraphs. Links to folders become plain
+    text, because folders have no page.
     """
     source = INSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 

@@ -3,7 +3,7 @@
     pip install 'mcp-corral[mcp]'
     python examples/agent.py ~/notes
 
-It reads a directory through one server and asks another for the time. The first server sees that
+The agent reads a directory through one server and asks another for the time. The first server sees that
 directory and none of your other files; the second sees none of your files. Neither has a network.
 """
 

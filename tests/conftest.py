@@ -22,7 +22,7 @@ def pytest_addoption(parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config) -> None:
-    """Use every processor if only directories were named and `-n` was not given."""
+    """Use every processor, up to eight, if only directories were named and `-n` was not given."""
     option = config.option
     if hasattr(config, "workerinput"):
         return

@@ -1,4 +1,4 @@
-"""Try corral on each file system of a list: `hosts.py try file_system NAME` runs this."""
+"""Try corral on a file system of `file_systems.py`. `hosts.py try file_system NAME` calls `look`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def look(name: str) -> dict[str, Any]:
 
 
 def boot(name: str) -> list[file_system_trial.Try]:
-    """Try a file system as root in a virtual machine. If the machine hangs, the error shows its output."""
+    """Try a file system as root in a virtual machine. If the trial fails, raise an error with the machine's output."""
     command = [rig.SYSTEM_PYTHON, "/srv/tests/file_system_trial.py", name]
     result = MACHINES[FILE_SYSTEMS[name].machine][0](command, timeout=TIMEOUT)
     if result.returncode:

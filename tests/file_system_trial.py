@@ -79,7 +79,7 @@ class Refusal(Exception):
 
 
 def output_of(done) -> bytes:
-    """Return the output of a run, or raise the reason of its refusal."""
+    """Return the output of a run. Raise Refusal if corral refused it with a hint, and Fault if it failed otherwise."""
     said = done.stderr.decode()
     if "Traceback" in said or "corral failed" in said:
         raise Fault(said)
@@ -95,7 +95,10 @@ def output_of(done) -> bytes:
 
 
 def make_tree(user: Resident, name: str, *, secrets: bool) -> str:
-    """Make a private directory of the user, with a file beside it and, with `secrets`, secrets in it."""
+    """Make a private directory of the user and a file beside it, and return the directory's path.
+
+    With `secrets`, put secret files into the directory.
+    """
     top = f"{user.mounted.top}/{name}"
     lines = [f"mkdir -p {top}/it", f"echo data >{top}/it/file", f"echo other >{top}/outside"]
     if secrets:
@@ -108,7 +111,7 @@ def make_tree(user: Resident, name: str, *, secrets: bool) -> str:
 
 
 def try_grant(user: Resident, access: str) -> None:
-    """Try a grant. If the refusal has a hint that root can type, run the hint and try the grant again."""
+    """Try a grant. If corral refuses it and the hint is a chown, run the chown and check that the grant then works."""
     top = make_tree(user, f"{access}-{user.name}-{user.tier}", secrets=user.tier == "walled")
     try:
         check_grant(user, access, top)
@@ -159,7 +162,7 @@ def own_home(user: Resident, name: str) -> Resident:
 
 
 def behind(user: Resident) -> str:
-    """Return a path by which root can read the user's home, also if the mount itself denies root."""
+    """Return a path by which root can read the user's home, even if the mount itself denies root."""
     return f"{user.mounted.top}/{user.home.name}"
 
 
@@ -296,16 +299,16 @@ def open_package() -> Iterator[pathlib.Path]:
 
 TRIED = {
     "": [(who, tier) for who in ("root", "ordinary") for tier in ("walled", "bare")],
-    # Without namespaces root's target is an ordinary user, so root is not tried.
+    # Without namespaces root's target has the id of an ordinary user, so root is not tried.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
-    # This kernel has no Landlock, so corral refuses a run without namespaces.
+    # The kernel of this machine has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],
 }
-"""The users and tiers that are tried on this host and in virtual machines."""
+"""The users and tiers to try, for this host ("") and for each virtual machine."""
 
 
 def look(name: str) -> Iterator[Try]:
-    """Try every place on one file system."""
+    """Try every place on one file system, as each user and in each tier of `TRIED`."""
     file_system = FILE_SYSTEMS[name]
     with open_package() as package, mounted(file_system) as there:
         people = [
@@ -322,7 +325,7 @@ def tries(there: Mounted, person: User) -> Iterator[Try]:
     user = there.resident(person)
     for place, attempt in PLACES.items():
         if place == "store" and person.name == "root" and person.tier == "bare":
-            continue  # on every file system root's target may not open root's own cache
+            continue  # root's target may not open root's cache on any file system
         if place == USED_UP and (not there.quota or not person.uid):
             continue  # root has no quota
         result, said = outcome(attempt, user)

@@ -48,7 +48,7 @@ def system() -> dict[str, Any]:
 
 
 def doctor() -> dict[str, Any]:
-    """Return the capabilities that `corral doctor --json` has proven."""
+    """Return doctor's verdict, the capabilities that it has proven, and its findings about the others."""
     done = corral("doctor", "--json")
     told = json.loads(done.stdout)
     absent = {
@@ -61,7 +61,7 @@ def doctor() -> dict[str, Any]:
 
 
 def runs() -> dict[str, Any]:
-    """Return the messages of a plain run and of a `--strict` run."""
+    """Return the exit code and the messages of each run in `COMMANDS`."""
     ended = [(command, corral(*command)) for command in COMMANDS]
     return {
         "runs": [

@@ -91,7 +91,7 @@ class RecordError(Exception):
 
 
 def read(path: pathlib.Path) -> Record:
-    """Return the record in a file. Raise an error if it does not have the format."""
+    """Return the record in a file. Raise RecordError if it does not match the format or the file's name."""
     record = json.loads(path.read_text(encoding="utf-8"))
     wanted = (
         {"kind": str, "name": str, "not_had": str} if "not_had" in record else fields_of(record)
@@ -158,7 +158,7 @@ def file_systems(found: list[Record], tried: list[Record]) -> str:
 
 
 def at_place(record: Record, place: str) -> str:
-    """Return the users whom corral refused at this place, or "works" if it refused none."""
+    """Return the users whom corral refused at this place, "works" if it refused none, or "not tried"."""
     tries = [one for one in record["tries"] if one["place"] == place]
     others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
     return "; ".join(others) or ("works" if tries else "not tried")
@@ -253,7 +253,7 @@ def attacks_of(attacks: Record) -> str:
 
 
 def finished(kind: str, name: str, seen: Record) -> Record:
-    """Return the record of a trial that was made now with this checkout."""
+    """Return the record of a trial: its results, today's date and this checkout's commit."""
     dated = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "corral": commit()}
     whole = {"kind": kind, "name": name, **seen, **dated}
     return {field: whole[field] for field in fields_of(whole)}

@@ -32,7 +32,7 @@ def type_of(key: Key) -> str:
 
 
 def render() -> str:
-    """Return the type in the functional form, because `pass` is a Python keyword."""
+    """Return the code of the types. It calls TypedDict, because the key `pass` cannot be a name in a class."""
     tables: dict[str, list[str]] = {path: [] for path in ("", *TABLES)}
     for key in KEYS:
         table, _, name = key.path.rpartition(".")

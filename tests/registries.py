@@ -47,7 +47,7 @@ class Registries:
         self.server.handle_error = lambda *_: None
         self.port = self.server.server_address[1]
         self.url = f"{'https' if tls else 'http'}://{address}:{self.port}"
-        # The connection's own thread makes the handshake, because only this thread may wait.
+        # Each connection's own thread makes the handshake, because the accepting thread must not wait for a client.
         if tls:
             self.server.socket = tls.wrap_socket(
                 self.server.socket, server_side=True, do_handshake_on_connect=False
@@ -99,7 +99,7 @@ class Registries:
         kind = "text/html" if request.path.startswith("/simple/") else "application/octet-stream"
         usual = {"Content-Length": str(len(body)), "Content-Type": kind}
         if request.path.startswith("/files/"):
-            usual["Cache-Control"] = "max-age=31536000, immutable"  # as in PyPI's files
+            usual["Cache-Control"] = "max-age=31536000, immutable"  # as PyPI sends it
         for name, value in {**usual, **headers}.items():
             request.send_header(name, value)
         request.end_headers()

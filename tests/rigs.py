@@ -36,7 +36,7 @@ ADMIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rig:
-    """The purpose of a rig, and the programs or file patterns that it needs, with the Debian package of each."""
+    """A rig: its purpose, and the programs or file patterns that it needs, with the Debian package of each."""
 
     tries: str
     things: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -61,8 +61,8 @@ def cache(name: str) -> pathlib.Path:
 
 
 def definitions() -> pathlib.Path:
-    """Return the directory of agent-sandbox's definitions. If the variable does not name it, it is beside the checkout
-    or in the cache.
+    """Return the directory of agent-sandbox's definitions: the one that the variable names, or one beside the checkout,
+    or the one in the cache.
     """
     if named := os.environ.get(DEFINITIONS):
         return pathlib.Path(named).absolute()
@@ -312,8 +312,8 @@ def closing(reasons: Iterable[str]) -> str:
 
 
 def main(question: str, left_out: Iterable[str]) -> None:
-    """Answer `.ci/run` about all rigs except `left_out`: print the missing packages, the complete rigs, or the others
-    with the reason.
+    """Print what `.ci/run` asks about all rigs except `left_out`: the packages to install, the rigs that are complete,
+    or the incomplete rigs and what they lack.
     """
     rigs = {name: rig.missing() for name, rig in RIGS.items() if name not in set(left_out)}
     if question == "packages":

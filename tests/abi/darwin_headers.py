@@ -66,7 +66,7 @@ def compiler(language: str, machine: str) -> list[str]:
 
 
 def find_untrue(machine: str, statements: dict[str, str]) -> set[str]:
-    """Return the names of the constant expressions that are false, or not known to the headers."""
+    """Return the names of the statements that are false, or that use names unknown to the headers."""
     require()
     keys = list(statements)
     lines = [f'static_assert({statements[key]}, "");\n' for key in keys]

@@ -1,4 +1,4 @@
-"""Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for both machines.
+"""Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for both processors.
 
 The tests collect the names from the modules. A new name has to be added here only if the public headers lack it.
 """
@@ -126,7 +126,7 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_wrong_values_are_refused(machine):
-    """Check one mistake of each kind, together with correct lines as the control."""
+    """Try one wrong statement of each kind, and correct statements as the control."""
     calls = prototypes()
     wrong = {
         "constant": "RUSAGE_INFO_V4 == 3",
@@ -146,18 +146,14 @@ def test_wrong_values_are_refused(machine):
 
 
 def test_private_names_have_a_source():
-    """Check that every private name has a source, and that every source belongs to a
-    private name.
-    """
+    """Check that the modules and the lists of sources have the same private names."""
     found = {name for name, _ in (*constants(), *structures()) if name.startswith("_")}
     assert found == set(PRIVATE)
     assert set(UNDECLARED) <= set(prototypes())
 
 
 def test_private_names_are_in_no_public_header():
-    """Check that no header has these names, because a name that a header has must be checked
-    against that header.
-    """
+    """Check that the listed names are in no header. If one is, it must be checked against the header instead."""
     public = {
         name: f"{name.lstrip('_')} == {value}"
         for name, value in constants()

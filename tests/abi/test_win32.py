@@ -119,8 +119,7 @@ class Measured:
             for i in range(len(function.arguments) + 2)
         }
         for authority, *identifiers in win32_elsewhere.SIDS.values():
-            # The text becomes the end of a list in braces, so this reads the last number of that
-            # list.
+            # The macro expands to a list of six bytes in braces. This expression reads the last byte.
             parts[authority] = f"SID_IDENTIFIER_AUTHORITY {authority}.Value[5]"
             parts |= {name: name for name in identifiers}
         with ThreadPoolExecutor() as pool:
@@ -141,8 +140,9 @@ class Measured:
         return self.unexplained(wrong)
 
     def constant(self, name, value):
-        """Return the header's number with the width of its type, as a signed number if the module's
-        number is negative.
+        """Return the header's value of a constant in the width of its type, or None if the headers lack it.
+
+        The value is read as a signed number if the module's value is negative.
         """
         if name not in self.numbers:
             return None

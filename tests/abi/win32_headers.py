@@ -99,8 +99,9 @@ ALL = {
 
 
 def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) -> dict[str, int]:
-    """Compile the table. If the compiler refuses lines, compile it again without these lines, until
-    none is refused.
+    """Return the values of the expressions, read from a compiled table.
+
+    Expressions that the compiler refuses are left out, and the table is compiled again without them.
     """
     opening = f'#define TABLE "{SECTION}"\n{opening}'
     first = opening.count("\n") + 1
@@ -152,7 +153,7 @@ def zig_exports(library: str) -> set[str]:
     assert found.origin is not None
     base = pathlib.Path(found.origin).parent / "lib/libc/mingw"
     files = [path for folder in ("lib-common", "lib64") for path in (base / folder).glob("*.def*")]
-    # kernelbase has no import library of its own, so its functions are searched in these libraries.
+    # kernelbase has no import library of its own: its functions are in the libraries of API sets.
     named = "api-ms-win-" if library == "kernelbase" else f"{library}."
     texts = [path.read_text() for path in files if path.name.startswith(named)]
     return {name for text in texts for name in re.findall(r"(?m)^(\w+)", text)}

@@ -16,7 +16,10 @@ GATEWAY = "docs/network.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim. `sentence` is in `source` directly before its anchor. With `table` the claim is a row of this table."""
+    """A promise of the docs, with the tests that check it.
+
+    `sentence` is in the file `source`, directly before the claim's anchor. A claim with `table` is a row of that table.
+    """
 
     id: str
     sentence: str

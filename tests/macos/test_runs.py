@@ -83,8 +83,8 @@ def test_the_walls_are_reported_as_verified(mac):
 
 
 def test_a_daemon_ends_with_its_target(mac):
-    """Repeat the run, because the process table shows the daemon's parent only in some
-    of the runs.
+    """Repeat the run, because the process table shows the daemon's parent only in some of the runs.
+    corral has to end the daemon in all of them.
     """
     for _ in range(10):
         done = mac.run(sys.executable, "-c", DAEMON, flags=MANY)

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin", reason="only macOS has Seatbelt")
 PYTHONS = {"mcp 1": sys.executable, "mcp 2": os.environ.get("CORRAL_MCP_2_PYTHON", "")}
-"""Versions 1 and 2 of `mcp` cannot be installed in one environment. Only version 1 reads a `.env` by itself."""
+"""A Python for each version of `mcp`, because one environment cannot have both. Only version 1 reads a `.env` by itself."""
 SERVER = """
 try:
     from mcp.server.mcpserver import MCPServer
@@ -34,7 +34,7 @@ HELLO = {
 
 
 def exchange(process, *messages):
-    """Return the answer to the last message."""
+    """Send the messages, and return the answer to the last."""
     for message in messages:
         process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
     process.stdin.flush()

@@ -1,6 +1,6 @@
 """Let hostile servers attack a client, with the guard between them and without it.
 
-Each attack succeeds without the guard. Some attacks are stopped only by the walls, and some by nothing.
+The attacks that the guard stops succeed without it. The sandbox stops some of the others, and nothing stops the rest.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_a_run_with_pins_and_nothing_pinned_refuses(ordinary, server):
 
 
 def test_servers_in_two_directories_have_separate_pins(ordinary, server):
-    """Both servers have the same command."""
+    """Use the same command for both servers, because pins must not depend on the command alone."""
     places = [ordinary.home / name for name in ("first", "second")]
     for place, act in zip(places, ("none", "mail"), strict=True):
         shutil.rmtree(place, ignore_errors=True)
@@ -357,7 +357,7 @@ def test_without_a_guard_the_target_has_the_clients_streams(ordinary):
         assert (repr(ours) in said) == same
 
 
-# These tests use tools of `hostile.py` for the ten classes of attacks of the Damn Vulnerable MCP Server.
+# The tests below try the ten classes of attacks of the Damn Vulnerable MCP Server, with tools of `hostile.py`.
 
 
 def guarded(**mcp) -> tuple[str, ...]:
@@ -418,7 +418,7 @@ def test_7_a_token_that_was_not_granted_cannot_be_stolen(ordinary, server):
     asked = call(1, "environment", variable="API_TOKEN")
     assert converse(ordinary, server, "acts", asked, env=env).text(1) == "not set"
     granted = converse(ordinary, server, "acts", asked, env=env, flags=("--secret", "API_TOKEN"))
-    assert granted.text(1) == "sk-1234"  # a granted file may be sent to the client
+    assert granted.text(1) == "sk-1234"  # the control: a granted secret may be sent to the client
 
 
 def test_8_injected_code_runs_inside_the_sandbox(ordinary, server):
@@ -563,7 +563,7 @@ def test_without_a_guard_its_modules_are_not_imported(ordinary):
 
 
 def test_inspect_shows_only_the_start_of_an_error(ordinary):
-    """A server's error text may be megabytes long, so the rest must not be shown. The control is that its start is."""
+    """A server's error may be megabytes long, so `inspect` shows only its start."""
     error = "{'jsonrpc': '2.0', 'id': m['id'], 'error': {'code': 1, 'message': 'x' * 100000}}"
     code = (
         "import json, sys\n"

@@ -1,4 +1,4 @@
-"""List how each profile's server is started in the tests without an account, or why it is not."""
+"""List how the tests start each profile's server without an account, or why they do not start it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def parameters() -> StdioServerParameters:
 
 
 async def call(session: ClientSession, name: str, given: dict) -> dict:
-    """Return the result, or the server's error, because the server may have no network."""
+    """Return the result of a call. A server's error is a result, too, because the server may have no network."""
     try:
         return plain(await session.call_tool(name, given))
     except McpError as error:

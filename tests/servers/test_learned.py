@@ -103,7 +103,7 @@ def session(request, client, environment, page, work):  # noqa: F811
     }
     env = dict(server.env)
     flags = [word for name in env for word in ("--env", name)]
-    # Some packages do not declare all their dependencies, so they fail without a sandbox, too.
+    # Some packages do not declare all their dependencies. The profile lists the missing ones in `beside`.
     flags += [word for one in profiles.load(server.profile).beside for word in ("--with", one)]
     made = Session(server, client, environment, words, work / "errors")
     made.given = flags

@@ -1,6 +1,6 @@
 """Start published servers through corral with their profiles, and talk to them with the official SDK.
 
-The same runtime under the same profile also tries forbidden acts.
+Each server's runtime also tries forbidden acts under the server's profile.
 """
 
 from __future__ import annotations

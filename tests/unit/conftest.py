@@ -20,7 +20,7 @@ settings.register_profile("short", deadline=None, database=None, max_examples=50
 settings.register_profile("long", deadline=None, database=None, max_examples=1000)
 
 
-@pytest.hookimpl(trylast=True)  # `--rigs` is known only after the configuration
+@pytest.hookimpl(trylast=True)  # tests/conftest.py has to declare the rigs first
 def pytest_configure(config):
     settings.load_profile("long" if "long" in rigs.declared() else "short")
     config.addinivalue_line("markers", "links: needs symbolic links, a privilege on Windows")

@@ -1,4 +1,4 @@
-"""Test that every command prints its help, wherever `--help` is on the command line."""
+"""Test that every command prints its help, and that `export` does so after the name of an engine, too."""
 
 from __future__ import annotations
 

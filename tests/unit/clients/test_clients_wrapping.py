@@ -175,7 +175,7 @@ class Writer:
                     return candidate
             except pyyaml.YAMLError:
                 continue
-        return reject()  # PyYAML cannot write this text so that it reads it back
+        return reject()  # PyYAML does not read back what it writes for this value
 
 
 @st.composite
@@ -653,8 +653,8 @@ def test_two_servers_with_one_name_in_a_list_are_left():
     ],
 )
 def test_lines_that_cannot_be_changed_safely_stay(text):
-    """Check that these lines of YAML stay as they are. Inserting text would break them, which the
-    second parser notices.
+    """Check that these lines of YAML stay as they are. Inserting text would break them, which corral notices when it
+    loads the changed text.
     """
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)

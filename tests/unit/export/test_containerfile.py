@@ -1,4 +1,4 @@
-"""Test which servers get a Containerfile, what their lock files may say, and who installs them."""
+"""Test which servers get a Containerfile, what their lock files may say, and as which user they are installed."""
 
 import os
 
@@ -89,7 +89,7 @@ def test_a_lock_file_that_a_package_may_have_written_is_refused(kind):
     tree = put_node(key=key) if kind == "npm" else put_python(LOCK, key=key)
     with pytest.raises(SandboxError, match="--allow-install-scripts"):
         build_package(tree)
-    # The control: an installation without scripts led to exactly the same files.
+    # The control: an installation without scripts made the same files, and is accepted.
     assert tree == (put_node() if kind == "npm" else put_python(LOCK))
     assert build_package(tree).files
 

@@ -21,8 +21,8 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return one option for each control. The options for the controls in `needs` need these
-    capabilities. All others work always.
+    """Return one option for each control. An option needs the capabilities that `needs` lists for its control,
+    or none.
     """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}

@@ -32,7 +32,7 @@ class Clock:
 
 
 class SlowChild:
-    """A process tree whose measurement ends only if it is interrupted. Each step takes a second."""
+    """A process tree whose measurement ends only if it is interrupted. The clock advances a second between checks."""
 
     def __init__(self, clock):
         self.clock = clock

@@ -81,8 +81,8 @@ def test_an_open_stream_gets_the_message(kind):
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_older_kernels_do_not_wait_either(kind, monkeypatch):
-    """Imitate a kernel without the flag. corral then opens the stream again. It polls a socket
-    instead, because a socket cannot be opened again.
+    """Imitate a kernel without RWF_NOWAIT. corral then opens the stream again, or polls it if it is a socket, because a
+    socket cannot be opened again.
     """
 
     def absent(*_: object) -> int:

@@ -1,6 +1,4 @@
-"""Test that a write grant never contains a file from which corral is started or loaded, under any
-name.
-"""
+"""Test that no write grant contains a file that a later run of corral starts or loads, under any name."""
 
 import os
 import site

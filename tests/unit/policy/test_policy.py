@@ -658,7 +658,7 @@ def test_flags_become_a_policy_without_slow_imports():
 
 
 def test_the_variables_that_a_request_set_are_known():
-    """Their values are not masked, so a server cannot hide its denials with them."""
+    """corral does not mask the values of these variables, so a server cannot hide its denials with them."""
     asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
     mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})
     assert joined(asked, mine).requested_names == ("A_TOKEN",)

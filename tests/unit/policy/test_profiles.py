@@ -35,9 +35,7 @@ GRANTS = {
 
 
 def test_each_profile_has_a_started_server_or_a_reason():
-    """Check that the rig `servers` starts a server for each profile. If it needs an account, a
-    reason is listed instead.
-    """
+    """Check that the rig `servers` starts each profile's server, or that a reason is listed why it does not."""
     called = {one.profile for one in SERVERS}
     assert set(NAMES) == {*called, *STARTED, *NOT_STARTED}
     assert not set(NOT_STARTED) & {*called, *STARTED}

@@ -44,7 +44,7 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Return the output of a command, without the sandbox that a run would use."""
+    """Return the output of a command, or "" if it fails. A run would use a sandbox for the command."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -148,7 +148,7 @@ def test_versions_are_compared_as_numbers():
 
 
 def test_numbers_that_no_version_has_are_refused():
-    """`int` raises ValueError for more than 4300 digits."""
+    """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300."""
     for text in ("9" * 5000, f"v3.{'9' * 5000}", f"3.{'0' * 10}"):
         assert parse_version(text) == ()
     assert parse_version("3.999999999") == (3, 999999999)  # the control

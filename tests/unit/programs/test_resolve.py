@@ -118,9 +118,7 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """Create a script with this text. If there is no text, create a native program that prints
-    files: a copy of cat.
-    """
+    """Create a script with this text, or, without a text, a native program: a copy of cat. Return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:
         shutil.copy(os.path.realpath(CAT), path)

@@ -280,9 +280,7 @@ def test_python_uses_the_proxy_variables(both, certificate):
 
 @pytest.fixture(scope="module")
 def node():
-    """Return a node that knows the variable. It is installed from npm's registry, and cached for
-    later runs.
-    """
+    """Return a node that knows NODE_USE_ENV_PROXY. It is installed from npm's registry, and cached for later runs."""
     rigs.need("node")
     system = "darwin" if sys.platform == "darwin" else "linux"
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -313,9 +311,7 @@ def test_node_uses_the_proxy_variables(both, certificate, node):
 
 
 def test_requests_go_through_the_hosts_own_proxy(run, web):
-    """Use a second proxy as the host's proxy. It gets a CONNECT request with the host's name and
-    the second proxy's password.
-    """
+    """Use a second proxy of corral as the host's proxy. It has to get the destination's name, not its address."""
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
     proxy = proxy_from_environment({"https_proxy": upstream.variables["HTTPS_PROXY"]})

@@ -17,7 +17,7 @@ X86_64 = 0xC000003E
 # and rules for whole commands then share splits, which leaves a fifth of the cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# Argument -> (mask, value). An argument that is missing here may have any value.
+# A set of calls, as argument -> (mask, value). An argument that is missing may have any value.
 Cube = dict[int, tuple[int, int]]
 
 

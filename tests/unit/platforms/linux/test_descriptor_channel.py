@@ -21,7 +21,7 @@ def channel():
 
 
 def refuse(monkeypatch, number, times):
-    """Let the kernel refuse to send descriptors this many times."""
+    """Let the first `times` attempts to send descriptors fail with the error `number`. Return a list of these failures."""
     send, refused = sockets.send_descriptors, []
 
     def send_or_refuse(*arguments):
@@ -35,7 +35,7 @@ def refuse(monkeypatch, number, times):
 
 
 def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
-    """Other processes of the user can have many descriptors in flight for a moment."""
+    """Imitate other processes of the user that have too many descriptors in flight for a moment."""
     refused = refuse(monkeypatch, errno.ETOOMANYREFS, 3)
     channel.send("listener", [0])
     assert len(refused) == 3

@@ -91,9 +91,7 @@ def test_jumps_of_more_than_255_instructions_work():
 
 @pytest.mark.parametrize("count", range(40, 140))
 def test_jumps_of_about_255_instructions_work(count):
-    """Use one more alternative each time, so that some jumps have a distance of exactly 254, 255
-    and 256.
-    """
+    """Try rules of different lengths, so that some jumps have a distance of exactly 254, 255 and 256."""
     alternatives = tuple(
         ((seccomp_compiler.low(0, n),), seccomp_compiler.ALLOW) for n in range(2 * count)
     )

@@ -24,7 +24,7 @@ LANDLOCK = ("landlock_wall", "guardian", "seccomp")
 
 @pytest.fixture
 def files(monkeypatch):
-    """Yield the files of a plain host. A test adds its own files."""
+    """Replace the files of the host with a table, and return it. A test adds its files to the table."""
     found: dict[str, bytes] = {}
     monkeypatch.setattr(surroundings, "_read", lambda path: found.get(path, b""))
     monkeypatch.setattr(os.path, "exists", found.__contains__)

@@ -59,9 +59,7 @@ def test_rows_are_added_up_as_bytes():
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
-    """Check that mapped segments are left out. The memfd whose name looks like a segment is not
-    left out.
-    """
+    """Check that mapped shared memory segments are left out, but not a memfd whose name looks like a segment."""
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
 
@@ -301,8 +299,8 @@ if parent == 0:
 
 @LINUX
 def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
-    """End the orphan's parent after the walk has read the list to which the orphan moves, and
-    before the walk reads the parent's own list.
+    """Kill the orphan's parent when the walk has read the root's children, but not yet the parent's. The orphan then
+    becomes a child of the root, in a list that was already read.
     """
     read = usage._children
     with Child(ORPHAN) as root:
@@ -364,8 +362,8 @@ signal.pause()
 
 @LINUX
 def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
-    """End the thread after the list of the first thread's children, to which the child moves, was
-    read.
+    """End a thread that has a child, after the walk has read the first thread's children. The child then moves to the
+    first thread, in a list that was already read.
     """
     read, started = usage.abi.read_file, Child(MOVES)
     with started.process, started as pid:

@@ -91,9 +91,7 @@ class Profile:
         self.rules.append(("allow", own, (("target", "self"),)))
 
     def rule(self, item: list) -> tuple | None:
-        """Return (action, operations, filters). If the rule has a condition `defined?` that is
-        false, return None.
-        """
+        """Return (action, operations, filters), or None if the rule's condition `defined?` is false."""
         if item[0] == "if":
             _, (asked, name), item = item
             assert asked == "defined?"

@@ -602,7 +602,7 @@ def test_results_of_the_desktop_probe_are_judged(monkeypatch, outside, inside, s
     [("200 403", ""), ("200 200", "200 200"), ("403 403", "403 403"), ("", "nothing|location")],
 )
 def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, errors):
-    """Return the HTTP status for a port that the policy names, and the status for another port."""
+    """Let the probe print two HTTP statuses: for a port that the policy names, and for another port."""
     started: list[object] = []
 
     def start(_code: str, steps: tuple[object, ...], *_ports: str) -> object:
@@ -622,7 +622,7 @@ def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, err
 @pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
 @pytest.mark.parametrize("output", ["open", "[Errno 13] Permission denied: 'NUL'"])
 def test_results_of_the_nul_probe_are_judged(monkeypatch, output, errors):
-    """Return the results that nub measured on 26200 (open) and on 26100 (denied)."""
+    """Let the probe print what the project nub saw on Windows build 26200 (open) and on 26100 (denied)."""
     monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))
     found = host._try("nul", lambda: container.try_nul(()))
     assert found.status == ("proven" if output == "open" else "absent")

@@ -126,9 +126,7 @@ def test_a_nul_that_opens_is_not_replaced(container, monkeypatch):
 
 
 def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
-    """Deny the file. pydantic-settings sees that the file exists, and would fail with the error of
-    `open`.
-    """
+    """Deny `open`. pydantic-settings opens a `.env` that exists, and would fail with the PermissionError."""
     for name in (".env", ".Env.local", "secret", ".envrc"):
         (tmp_path / name).write_text("TOKEN=told")
     call = builtins.open
@@ -160,8 +158,8 @@ def test_readable_environment_files_are_read(container, tmp_path):
 
 
 def test_python_loads_the_preload_by_itself(tmp_path):
-    """Check that Python loads the preload even in isolated mode, and that the preload adds no other
-    module.
+    """Check that Python loads the preload even in isolated mode, and that the preload imports nothing but
+    `__future__`.
     """
     listing = Listing(directories=("", "Lib", "Lib\\site-packages"), files=())
     for name, text in store._preload_texts(listing):

@@ -222,7 +222,7 @@ def test_a_client_that_does_not_read_delays_only_itself(run, web):
     assert head.startswith(b"HTTP/1.1 200")
     with lazy:
         lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert lazy.recv(4).startswith(b"HTTP")  # the client stops reading
+        assert lazy.recv(4).startswith(b"HTTP")  # the client reads no further
         for _ in range(5):
             assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
 
@@ -302,9 +302,7 @@ def test_invalid_requests_get_an_error(run):
 
 
 def test_the_relay_uses_the_hosts_own_proxy(run, web):
-    """Use a second relay as the host's proxy. It gets a CONNECT request with the host's name, and
-    the first relay makes no lookup.
-    """
+    """Use a second relay as the host's proxy. It has to get the destination's name, so the first relay makes no lookup."""
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
     proxy = proxy_from_environment({"https_proxy": f"http://127.0.0.1:{upstream.port}"})
@@ -440,7 +438,9 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
 
 
 def test_the_shim_needs_no_file_of_corral():
-    """Start the shim with -I -S, as in a container that can read only the interpreter."""
+    """Check that the shim's whole code is on its command line and does not name corral, because a container can read
+    only the interpreter.
+    """
     argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]
     code = "import sys; compile(sys.argv[1], 'shim', 'exec'); print('corral' in sys.argv[1].partition('\"\"\"')[2].partition('\"\"\"')[2])"

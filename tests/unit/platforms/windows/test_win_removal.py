@@ -1,4 +1,4 @@
-"""Test how trees are removed that have everything that a target can make in them."""
+"""Test that every tree that a target can make is removed."""
 
 import os
 
@@ -9,9 +9,7 @@ from corral.platforms.windows.files import file_trees
 
 
 def deep(top, levels, name):
-    """Make nested directories, one by one as a target would, until their path is too long for one
-    call.
-    """
+    """Make nested directories one by one, as a target would, because their path may be too long for one call."""
     here = os.open(top, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir(name, dir_fd=here)

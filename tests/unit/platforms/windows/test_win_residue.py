@@ -30,7 +30,7 @@ ROOTS = tuple(
 
 
 class Host:
-    """Imitate what undoing a run changes in Windows."""
+    """Imitate the parts of Windows that undoing a run changes: entries in access lists, and profiles."""
 
     def __init__(self):
         self.entries = set()
@@ -192,7 +192,7 @@ def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatc
 
 
 def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
-    """Each run sees the claim of the other run until that run has given up its claim."""
+    """A run leaves the entries in place while another run claims them, so the last run has to remove them."""
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
