@@ -97,7 +97,7 @@ def send(process: subprocess.Popen, message: dict[str, object]) -> None:
 
 
 def wait_for(process: subprocess.Popen, number: int, deadline: float) -> bool:
-    """Return whether the request got a result before the deadline. Skip the server's other lines."""
+    """Return whether the request got a result before the deadline. Skip all other lines."""
     pending = b""
     fd = process.stdout.fileno()
     while (left := deadline - time.monotonic()) > 0:

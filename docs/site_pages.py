@@ -69,7 +69,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def _list_decisions() -> str:
-    """Return a page that lists the titles of all decisions, because the site has no folder pages."""
+    """Return a page with the titles of all decisions, because the site has no page for a folder."""
     lines = ["# Decisions", "", "What was decided, and why. A number stays with its decision.", ""]
     for path in sorted((DOCS / DECISIONS).parent.glob("0*.md")):
         title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")

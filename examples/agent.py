@@ -3,8 +3,9 @@
     pip install 'mcp-corral[mcp]'
     python examples/agent.py ~/notes
 
-The agent reads a directory through one server and asks another for the time. The first server sees that
-directory and none of your other files; the second sees none of your files. Neither has a network.
+The agent reads a directory through one server and asks another for the time. The first server sees
+that directory and none of your other files; the second sees none of your files. Neither has a
+network.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 This pytest plugin is for hosts on which all attacks would take hours.
 
-A test is skipped if corral refuses to run on the host in the test's tier. The reason for the skip quotes corral's refusal.
+A test is skipped if corral refuses to run on the host in the test's tier. The skip's reason quotes corral's refusal.
 """
 
 from __future__ import annotations

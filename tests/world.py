@@ -36,7 +36,7 @@ GUARDED = {
     "nat64 of loopback": "64:ff9b::7f00:1",
     "6to4": "2002:a63:2::1",
 }
-"""NAT64 and 6to4 addresses that contain 10.99.0.2."""
+"""Addresses that the guard refuses. Those of NAT64 and 6to4 contain 10.99.0.2 or 127.0.0.1."""
 HOSTS = """\
 127.0.0.1 localhost
 ::1 localhost
@@ -110,7 +110,7 @@ def _listener(port: int, kind: int, address: str) -> socket.socket:
 
 
 class Inhabitant(User):
-    """A user whose commands run on the near host."""
+    """A user whose commands run in the near namespace."""
 
     def __init__(self, user: User, world: World) -> None:
         super().__init__(user.name, user.uid, user.home, user.package, user.tier)

@@ -78,8 +78,9 @@ def names(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]:
-    """Return the modules that a module imports when it runs, so without imports for
-    type checkers.
+    """Return the modules that a module imports at run time, not those for type checkers.
+
+    Imports in functions count only if `lazy`, and imports behind sys.platform only if `guarded`.
     """
     found: set[str] = set()
 
@@ -127,9 +128,7 @@ def package(module: str) -> str:
 
 
 def upward(module: str, tree: ast.Module) -> list[str]:
-    """Return the modules that a module names outside its own package and that are in the same row
-    or above.
-    """
+    """Return the references that break the order: those to other packages in the same row or above."""
     own = package(module)
     return [
         f"{module} -> {other}"

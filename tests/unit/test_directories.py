@@ -1,4 +1,6 @@
-"""Test where the user's directories are, in any environment."""
+"""Test how corral finds the user's home, that it refuses directories that others can write to, and that no code makes a
+directory with mode 0o700 on Windows.
+"""
 
 from __future__ import annotations
 

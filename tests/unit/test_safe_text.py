@@ -1,6 +1,4 @@
-"""Test that text from others is printed without harm, and that only real digests are recognized as
-digests.
-"""
+"""Test that untrusted text is printed safely, and that only real digests are recognized as digests."""
 
 import pytest
 from hypothesis import given

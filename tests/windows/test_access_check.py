@@ -36,8 +36,8 @@ def token():
 
 @pytest.fixture(scope="module")
 def own_sids(token) -> list[str]:
-    """Return the token's enabled SIDs. The others are left out, because Windows uses them only for
-    denials.
+    """Return the user's SID and the SIDs of the enabled groups. Disabled and deny-only groups are left out, because no
+    allow entry applies to them.
     """
     groups = token_groups(token, win32_token.TokenGroups)
     held = [format_sid(sid) for sid, bits in groups if bits & ENABLED and not bits & DENY_ONLY]

@@ -107,8 +107,8 @@ DeriveCapabilitySidsFromName = win32.function(
 
 
 def derived_capability_sids(name):
-    """Return the SIDs that Windows derives. Windows allocates the arrays and SIDs, so they are
-    copied and freed.
+    """Return the SIDs that Windows derives from a capability's name. Windows allocates them, so they are copied and
+    freed.
     """
     groups, group_count, capabilities, count = (
         win32.LPVOID(), win32.DWORD(), win32.LPVOID(), win32.DWORD(),
@@ -200,8 +200,6 @@ answer = value.value
 
 @pytest.mark.real_windows
 def test_a_target_is_in_an_app_container(corral):
-    """Run this also as an administrator: then Windows removes the privileges, or corral refuses to
-    start the target.
-    """
+    """Run this test as an administrator, too, because corral refuses the target if its token keeps privileges."""
     assert corral.outside(TOKEN) == 0
     assert corral.inside(TOKEN) == 1

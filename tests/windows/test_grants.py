@@ -86,9 +86,7 @@ def test_a_junction_stops_the_walk(tree, tmp_path):
 
 
 def test_a_directory_replaced_during_the_walk_is_refused(tree, tmp_path):
-    """Put another directory in the place of the first during the walk, so that its handle has
-    another path.
-    """
+    """Replace sub with a junction during the walk. The handle that the walk opens then has a path outside the tree."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file.txt").write_text("secret")
     with contextlib.closing(granted_tree.walk(tree)) as walk:
@@ -161,7 +159,7 @@ with win32_files.own_mutex("Local\\\\corral-test-held", "D:(A;;GA;;;WD)"):
 
 
 def test_a_mutex_of_a_killed_process_is_free():
-    """Check also that other processes give up after a limited time while the process lives."""
+    """Also check that other processes stop waiting for the mutex after a limited time while its owner lives."""
     with subprocess.Popen(
         [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:

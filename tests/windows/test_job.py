@@ -263,7 +263,7 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 
 def test_no_handle_is_left_when_a_step_fails_to_verify(read_back):
-    """Check also that the process ends, which already exists and is suspended."""
+    """When `verify` fails, the process already exists and is suspended, so its handles have to be closed, too."""
     steps = (
         Job(read_back=read_back),
         mitigations.plan(0, subprocess=False),

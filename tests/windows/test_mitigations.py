@@ -72,7 +72,7 @@ def test_a_process_without_mitigations_fails_verification():
 
 
 def test_a_runtime_starts_without_mitigations():
-    """Start python without any mitigation. This is the control."""
+    """Start python without any mitigation. This is the control for the tests below."""
     with started(mitigations.plan(0, subprocess=True), "print('started')") as (_, reading):
         assert os.read(reading, 100).startswith(b"started")
 

@@ -47,7 +47,7 @@ FULL = Host(
 
 
 def wheel(folder: pathlib.Path, name: str, files: dict[str, str], needs: str = "") -> None:
-    """Build a package as it is published."""
+    """Write a wheel with these files and the metadata of a published package."""
     folder.mkdir(parents=True, exist_ok=True)
     info = f"{name}-1.0.dist-info"
     meta = f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n{needs}"

@@ -26,7 +26,7 @@ def test_a_private_directory_has_mode_0700_on_posix(tmp_path):
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Imitate Windows with the user USER, and return a list to which each new directory and its access list are added."""
+    """Imitate Windows with the user USER. Return a list to which each new directory and its access list are added."""
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(private_directory.sys, "platform", "win32")
     monkeypatch.setattr(Handle, "close", lambda self: self.detach() if self._value else None)

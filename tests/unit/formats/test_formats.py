@@ -122,8 +122,8 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Locate values in deeply nested documents, on which a recursive reader would fail. The lists are passed to `locate`
-    directly, because `tomllib` refuses lists of this depth. It accepts dotted keys.
+    """Locate values in deeply nested documents, on which a recursive reader would fail. The nested lists are only
+    located, because `tomllib` refuses lists of this depth. It accepts dotted keys.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}

@@ -42,9 +42,7 @@ def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
 
 
 def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
-    """Return the reason of the refusal, and check that nothing was written outside of the
-    directory.
-    """
+    """Return the message of the refusal, and check that nothing was written outside of the directory."""
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
     with pytest.raises(ArchiveError) as caught:

@@ -263,7 +263,7 @@ def test_sensitive_values_are_secrets_and_cannot_change_corral():
 
 
 def test_only_the_users_values_are_masked():
-    """A default, or the text around a value, is the bundle's, which could hide its denials so."""
+    """A default and the text around a value come from the bundle. If they were masked, it could hide its denials."""
     settings = {**SETTINGS, "host": {"type": "string", "sensitive": True, "default": "c2.example"}}
     start = {"command": "node", "env": {"A_TOKEN": "c2server.${user_config.key}"}}
     made = parse(

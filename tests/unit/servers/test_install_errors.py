@@ -165,7 +165,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
 def test_a_very_long_line_is_searched_in_a_moment(lines):
-    """The old patterns needed minutes, because their time grew with the square of a line."""
+    """A pattern whose time grows with the square of the line's length would need minutes."""
     assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
     said = "nosuch was not found in the package registry"
     assert "nosuch is not" in explain_failure([*lines, said])[0]  # the control

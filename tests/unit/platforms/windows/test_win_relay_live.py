@@ -302,7 +302,7 @@ def test_invalid_requests_get_an_error(run):
 
 
 def test_the_relay_uses_the_hosts_own_proxy(run, web):
-    """Use a second relay as the host's proxy. It has to get the destination's name, so the first relay makes no lookup."""
+    """Use a second relay as the host's proxy. It gets the destination's name, so the first relay makes no lookup."""
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
     proxy = proxy_from_environment({"https_proxy": f"http://127.0.0.1:{upstream.port}"})
