@@ -58,7 +58,7 @@ def start(wrapper: Sequence[str], environment: Mapping[str, str]) -> subprocess.
 
 
 def exchange(process: subprocess.Popen[bytes], raw: bytes, times: int) -> float:
-    """Return the milliseconds of a message there and back: the median of `times` messages."""
+    """Return the round-trip time of a message in milliseconds: the median of `times` messages."""
     return statistics.median(exchange_once(process, raw) for _ in range(times))
 
 
@@ -83,7 +83,7 @@ def write_all(fd: int, raw: bytes) -> None:
 
 
 def threads_wake_ups(pid: int) -> int:
-    """Return the wake-ups of all threads, because /proc/PID/status counts only the first thread."""
+    """Return the sum of all threads' wake-ups. /proc/PID/status counts only the first thread's."""
     return sum(
         processes.field(
             processes.read(f"/proc/{pid}/task/{thread}/status"), "voluntary_ctxt_switches"

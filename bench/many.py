@@ -133,7 +133,7 @@ def keep(
     asked: argparse.Namespace,
     record: TextIO | None = None,
 ) -> Samples:
-    """Start and wait in equal shares, take a sample after each share, and print the progress."""
+    """Make the starts in equal shares over the whole time, and take a sample after each share."""
     number = min(SAMPLES, asked.starts)
     began = time.monotonic()
     samples: Samples = []

@@ -1,4 +1,4 @@
-"""Do the work of a server, and print the milliseconds that it took, without the start."""
+"""Do work as servers do, and print the milliseconds that it took, without the program's start."""
 
 from __future__ import annotations
 

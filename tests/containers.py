@@ -2,7 +2,7 @@
 
 The containers are as hardened as pods: no capability, no new privileges, a read-only root and a tmpfs at /tmp. `DOCKERS` is
 podman's profile without the calls that Docker's default profile denies. The tests use it in place of Docker and
-containerd, which do not run here.
+containerd, which this rig does not have.
 """
 
 from __future__ import annotations

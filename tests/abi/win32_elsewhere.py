@@ -1,6 +1,4 @@
-"""List the values of Windows that modules outside of `abi` define, each with the header's
-expression.
-"""
+"""List the constants of Windows that modules outside of `abi` define, each with its expression in the headers."""
 
 from __future__ import annotations
 

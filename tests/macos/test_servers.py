@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin", reason="only macOS has Seatbelt")
 PYTHONS = {"mcp 1": sys.executable, "mcp 2": os.environ.get("CORRAL_MCP_2_PYTHON", "")}
-"""A Python for each version of `mcp`, because one environment cannot have both. Only version 1 reads a `.env` itself."""
+"""A Python for each version of `mcp`, because one environment cannot have both. Only version 1 reads `.env` itself."""
 SERVER = """
 try:
     from mcp.server.mcpserver import MCPServer

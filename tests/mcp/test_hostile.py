@@ -151,7 +151,7 @@ def test_servers_in_two_directories_have_separate_pins(ordinary, server):
 
 
 def configure(user, **servers: list[str]) -> None:
-    """Write servers into the file of a client."""
+    """Write servers into Cursor's configuration. An empty command makes a remote server."""
     folder = user.home / ".cursor"
     folder.mkdir(exist_ok=True)
     entries = {

@@ -1,4 +1,4 @@
-"""Install each profile's server that needs no account, start it inside, and list its tools."""
+"""Install each profile's server that needs no account, start it in the sandbox, and list its tools."""
 
 from __future__ import annotations
 

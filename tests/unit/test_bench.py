@@ -284,9 +284,7 @@ def test_a_peer_that_fails_is_left_out_with_its_error():
 
 
 def test_the_cpu_time_of_a_process_is_the_kernels_count():
-    """Compare the count with the one that this process's interpreter reads. They may differ by one
-    tick of the kernel.
-    """
+    """Compare the result with `os.times` for this process. They may differ by one tick of the kernel."""
     before = os.times()
     found = processes.cpu_seconds(os.getpid())
     after = os.times()

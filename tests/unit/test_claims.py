@@ -101,9 +101,7 @@ SYSTEMS = ("linux", "macos", "windows")
 
 
 def is_there(written: str) -> bool:
-    """Return whether a path exists. If it contains NAME, any file will do. If it contains SYSTEM,
-    the path must exist for each of the three systems.
-    """
+    """Return whether a path exists. NAME in it matches anything, and SYSTEM stands for each of the three systems."""
     patterns = [written.replace("NAME", "*")]
     if "SYSTEM" in written:
         patterns = [patterns[0].replace("SYSTEM", system) for system in SYSTEMS]

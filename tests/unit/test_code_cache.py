@@ -140,7 +140,7 @@ def test_no_cache_file_is_written_without_bytecode(site):
 
 
 def test_a_directory_that_cannot_be_written_is_not_an_error(site):
-    """Put a directory in the place of the file, because a mode would not stop root from writing."""
+    """Put a directory in the place of the cache file, because a mode would not stop root from writing."""
     start(site, keep=False)
     path = site / "corral" / "__pycache__" / f"corral.{sys.implementation.cache_tag}.pyc.all"
     path.mkdir()

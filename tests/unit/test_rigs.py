@@ -101,8 +101,8 @@ def test_every_rig_that_a_test_names_is_in_the_table():
 
 
 def test_no_test_is_skipped_because_a_program_is_not_on_path():
-    """Refuse such tests, because they would run only on some machines, and the summary would not
-    say how to run them.
+    """A test that looks for a program itself would run only on some machines, and the summary would not say how to run
+    it.
 
     Tests for macOS and Windows are left out, because rigs are for Linux. On other systems the
     workflows install node.

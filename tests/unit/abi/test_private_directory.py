@@ -39,8 +39,8 @@ def windows(monkeypatch):
 
 
 def test_an_access_list_names_the_user_and_not_the_owner(windows, tmp_path):
-    """Check that the list does not name the owner, because the group of administrators owns a
-    directory that an elevated process makes.
+    """Check that the access list does not name the owner, because the group of administrators owns a directory that an
+    elevated process makes.
     """
     make_private_directory(str(tmp_path / "above" / "own"))
     assert windows == [

@@ -699,7 +699,7 @@ def state_of(entry, **request):
 
 @pytest.mark.parametrize("name", [*CERTIFICATES, *VARIABLES, *EXCEPTIONS, "XDG_RUNTIME_DIR"])
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
-    """Refuse these variables in a file. A proxy could read everything that is sent to allowed
+    """Refuse variables for proxies and certificates in a file. A proxy could read everything that is sent to allowed
     hosts, and a certificate variable could name a secret file, which the target may then read.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
@@ -750,9 +750,7 @@ def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_registry(name):
-    """Refuse these variables in a project's file, because their values could send any of the user's
-    variables to any registry.
-    """
+    """Refuse a project's variables that name a registry, because they could send any of the user's variables to it."""
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
     assert state_of({"command": "uvx", "args": ["pkg"], "env": env}) == "refused"

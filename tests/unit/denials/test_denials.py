@@ -39,9 +39,7 @@ def test_equal_denials_are_counted():
 
 
 def test_a_flag_that_is_too_long_is_left_out():
-    """Check that a long flag is not cut, because the rest would allow another path, or end within a
-    quoted word.
-    """
+    """Check that a long flag is not cut, because a cut flag would allow another path, or end within a quoted word."""
     denials = Denials()
     for name in ("a b" * 50, "a b" * 200):
         denials.add("path", f"/{name}", allow=f"--write {shlex.quote(f'/{name}')}")

@@ -188,9 +188,7 @@ def test_a_volume_without_a_grant_is_refused():
 
 
 def test_a_volume_inside_a_read_only_one_is_refused():
-    """Refuse these volumes, because a runtime cannot make the mount point of the inner volume in
-    the outer one.
-    """
+    """Refuse the inner volume, because a runtime cannot make its mount point in a read-only volume."""
     volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
     with pytest.raises(PolicyError, match="/d is read-only"):
         objects({"filesystem": {"read": ["/d"], "write": ["/d/e"]}}, volumes)
@@ -465,9 +463,7 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """Check both fields, because a template without a network policy can reach the internet, and a
-    claim with variables gets no warm sandbox.
-    """
+    """A template without a network policy could reach the internet, and a claim with variables gets no warm sandbox."""
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
     template = found["SandboxTemplate"]["spec"]

@@ -64,7 +64,7 @@ def test_an_allowed_destination_records_nothing(host, port):
         ("10.0.0.1", 23, "address", "10.0.0.1:23", "10.0.0.1:23", ""),
         ("::1", 80, "address", "[::1]:80", "[::1]:80", ""),
         ("::ffff:11.0.0.1", 22, "address", "11.0.0.1:22", "11.0.0.1:22", ""),
-        ("224.0.0.1", 22, "address", "224.0.0.1:22", "", ""),  # multicast stays refused
+        ("224.0.0.1", 22, "address", "224.0.0.1:22", "", ""),  # no flag allows multicast
         ("::ffff:224.0.0.1", 22, "address", "224.0.0.1:22", "", ""),
         ("198.18.0.7", 80, "address", "198.18.0.7:80", "", "no name has this address"),
         ("::ffff:198.18.0.7", 80, "address", "198.18.0.7:80", "", "no name has this address"),

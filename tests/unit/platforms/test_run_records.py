@@ -73,9 +73,7 @@ def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
 @POSIX
 @pytest.mark.parametrize("alive", [True, False])
 def test_only_the_process_of_a_live_record_is_ended(place, alive):
-    """Do not end the process if the run is dead, because the pid in its record may now belong to
-    another process of the user.
-    """
+    """Do not end the process of a dead run, because the pid in its record may now belong to another process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         run = run_records.Run("install-1", residue=(), command=["x"])
         (entry,) = run_records.live()

@@ -364,9 +364,7 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_homes_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Imitate macOS, where /private is on the users' volume. A file system of the kernel is still
-    recognized, on any volume.
-    """
+    """Imitate macOS, where /private is on the users' volume. /proc is refused on any volume."""
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
     monkeypatch.setattr(grants_module, "file_identity", apple.get)

@@ -68,7 +68,7 @@ def split(line):
 
 
 def test_the_independent_parser_reads_the_examples_of_the_manual():
-    """Check Microsoft's own table of arguments and results. This is the control."""
+    """Check Microsoft's own table of arguments and results. This is the control for `split`."""
     assert split('x "a b c" d e') == ["x", "a b c", "d", "e"]
     assert split('x "ab\\"c" "\\\\" d') == ["x", 'ab"c', "\\", "d"]
     assert split('x a\\\\\\b d"e f"g h') == ["x", "a\\\\\\b", "de fg", "h"]

@@ -138,9 +138,7 @@ def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
 
 
 def test_relative_and_remote_entries_of_path_are_ignored():
-    """Ignore them, because a relative entry depends on the current directory, and a share belongs
-    to another machine.
-    """
+    """A relative entry depends on the current directory, and a share belongs to another machine."""
     disk = Table(
         files(
             **{"relative\\tool.exe": b"MZ", "tool.exe": b"MZ", "\\\\server\\share\\tool.exe": b"MZ"}

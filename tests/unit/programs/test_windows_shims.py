@@ -233,9 +233,7 @@ def test_other_batch_files_are_not_read(text):
 
 @given(st.text(max_size=300), st.integers(0, len(NPM)))
 def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
-    """Insert lines into a batch file. It must be refused, or give one command whose words are in
-    the file.
-    """
+    """Insert lines into a batch file. It must be refused, or give one command without variables and line breaks."""
     found = windows_shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
     if found is not None:
         assert not any(
@@ -245,7 +243,7 @@ def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
 
 @pytest.mark.rig("node")
 def test_batch_files_of_the_installed_npm_are_read(tmp_path):
-    """Read a file that the installed npm writes."""
+    """Read files that the installed npm's cmd-shim writes."""
     root = os.path.dirname(os.path.dirname(os.path.realpath(shutil.which("npm"))))
     writer = os.path.join(root, "node_modules", "cmd-shim")
     if not os.path.isdir(writer):

@@ -94,7 +94,7 @@ def test_names_that_lead_out_are_refused(name, tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Refuse such a name, because Python's parser ends a name at NUL, and others do not."""
+    """Refuse a name with a NUL, because Python's parser ends the name there, and others do not."""
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
 
@@ -140,9 +140,7 @@ def test_two_names_for_one_file_are_refused(first, second, tmp_path):
 
 
 def test_a_directory_may_be_listed_after_its_files(tmp_path):
-    """Unpack such an archive. This is the control: zip tools list a directory before its files,
-    after them or not at all.
-    """
+    """This is the control: zip tools list a directory before its files, after them or not at all."""
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
 

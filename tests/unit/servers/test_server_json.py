@@ -192,9 +192,7 @@ def test_an_answer_for_another_server_is_refused(case):
 
 
 def test_a_version_of_the_registry_is_safe_to_print():
-    """Check the version, because if the user names none, it comes from the registry and is printed
-    on a terminal.
-    """
+    """If the user names no version, the version comes from the registry, and is printed on a terminal."""
     newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}
     assert lookup.parse_answer(json.dumps(good).encode(), newest)["version"] == "1.0.0-rc.1+b"
@@ -220,7 +218,7 @@ def test_any_answer_of_a_registry_is_read_or_refused(data):
 
 
 def test_a_publisher_cannot_name_a_loopback_address(monkeypatch, tmp_path):
-    """Refuse such an address, because services on this machine's loopback trust local clients."""
+    """Refuse a loopback address, because services on this machine's loopback trust local clients."""
     from registries import Registries
 
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME"):

@@ -331,8 +331,8 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_a_staging_root_of_another_user_has_no_garbage():
-    """Leave such a directory alone, because root would otherwise change files to which the other
-    user has made links.
+    """Do not collect garbage in another user's directory, because root would change files to which that user has made
+    links.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
@@ -392,7 +392,7 @@ def test_list_remove_and_verify_from_the_command_line(capfd):
 
 @POSIX
 def test_directories_deeper_than_any_path_are_removed_too(home):
-    """Make such a directory by going down one level at a time, as a package's script can."""
+    """Make the directories by going down one level at a time, as a package's script can."""
     top = home / "deep"
     top.mkdir()
     code = "import os\nfor _ in range(1500):\n    os.mkdir('abcdef')\n    os.chdir('abcdef')\nopen('f', 'w')"

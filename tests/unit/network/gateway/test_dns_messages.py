@@ -1,6 +1,4 @@
-"""Test that the DNS parser accepts only valid queries, and that no bytes make it fail in another
-way.
-"""
+"""Test that the DNS parser accepts only valid queries, and that it refuses all other bytes without failing."""
 
 import struct
 

@@ -14,7 +14,7 @@ MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
 # The order in which bits are split. The bits of an ioctl's type come first, because rules for types
-# and rules for whole commands then share splits, which leaves a fifth of the cubes.
+# and rules for whole commands then share splits, which makes a fifth as many cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 # A set of calls, as argument -> (mask, value). An argument that is missing may have any value.

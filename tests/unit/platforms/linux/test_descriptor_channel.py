@@ -21,7 +21,7 @@ def channel():
 
 
 def refuse(monkeypatch, number, times):
-    """Let the first `times` attempts to send descriptors fail with the error `number`. Return a list of the failures."""
+    """Let the first `times` attempts to send descriptors fail with the error `number`. Return a list of failures."""
     send, refused = sockets.send_descriptors, []
 
     def send_or_refuse(*arguments):

@@ -448,8 +448,8 @@ def test_the_bindings_fail_clearly_on_other_systems():
 
 
 def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
-    """Check that such libraries are not imported. The watcher closes inherited descriptors, and
-    macOS kills a process that closes a guarded descriptor.
+    """Check that sqlite3 and _scproxy are not imported. The watcher closes inherited descriptors, and macOS kills a
+    process that closes a guarded descriptor.
     """
     code = (
         "import sys, corral.platforms.macos.backend, corral.platforms.macos.spawn, corral.supervisor.start\n"

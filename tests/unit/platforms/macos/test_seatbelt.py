@@ -452,7 +452,7 @@ def test_names_stay_read_only_in_a_grant_below_a_read_only_path(tmp_path):
 
 
 def test_a_grant_overrides_the_rule_for_its_name():
-    """Grant a .env, a repository, and a path in a repository."""
+    """Grant a .env, a repository, and a path in a repository, which without a grant are hidden or read-only."""
     top = f"{HOME}/w"
     named = replace(ALONE, read=(f"{top}/.env",), write=(top, f"{top}/a/.git", f"{top}/b/.git/x"))
     decided = made(named)

@@ -65,7 +65,7 @@ def test_a_plain_tree_is_granted():
 @pytest.mark.parametrize("root_changed", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_kept_grant_still_closes_what_gets_less(monkeypatch, kept, root_changed):
-    """A secret, a hard link or a file that other programs run may be new since the entries were set."""
+    """A secret, a hard link or a file that other programs run may be newer than the entries of a kept grant."""
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
     )  # fmt: skip
@@ -222,9 +222,7 @@ def test_files_that_start_at_logon_are_read_only():
 
 
 def test_missing_self_starting_files_are_watched():
-    """Check that the report watches for such files, because a missing file cannot be made
-    read-only.
-    """
+    """Check that the report watches for new self-starting files, because a missing file cannot be made read-only."""
     documents = "C:\\Users\\Ann\\Documents"
     seen = tree(Node(name="sub", directory=True))
     step = plan((grant(documents, "write"), seen), (grant("D:\\read"), seen))
@@ -480,9 +478,7 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """Check that such an object is only read. A closed object gets no entry, so its access list
-    need not be changed.
-    """
+    """Check that a closed object is opened only for reading. It gets no entry, so its access list need not be changed."""
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
     assert [node.name for node, _ in granted_tree.walk("/t", {"x"})] == ["", "x"]
@@ -509,8 +505,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Refuse such a secret. Some directories, such as Program Files, give new files entries for all
-    containers.
+    """Refuse a secret that has an entry for all containers. Some directories, such as Program Files, give new files such
+    entries.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw
@@ -524,8 +520,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_must_be_closed_to_every_container():
-    """Check only secrets. The other closed names are packages with a copy in the store, and files
-    of other users, which cannot be opened.
+    """The other closed names need no check: they are packages with a copy in the store, and files of other users, which
+    cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

@@ -47,9 +47,7 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
-    """Check that a cut journal counts as empty, because no entry was made before the journal was
-    complete.
-    """
+    """Check that a cut journal counts as empty, because corral changes no access list before the journal is complete."""
     raw = journal.encode(one)
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
 
@@ -182,7 +180,7 @@ def test_a_missing_directory_has_no_journals(tmp_path):
 
 
 def test_a_journal_that_is_too_long_is_refused(tmp_path):
-    """Refuse a long file, because if it were read only in part, it would count as empty."""
+    """Refuse to write a long journal, because a journal that is read only in part counts as empty."""
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()
     with pytest.raises(OSError, match="too many grants"):

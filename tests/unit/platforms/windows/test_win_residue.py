@@ -143,7 +143,7 @@ def claimed(directory, name, *roots):
 
 @pytest.fixture(autouse=True)
 def windows_codes(monkeypatch):
-    """Make OSError keep its fourth argument, as it does on Windows."""
+    """Imitate `winerror` on other systems, where OSError does not keep its fourth argument."""
     if sys.platform != "win32":
         monkeypatch.setattr(
             win32,

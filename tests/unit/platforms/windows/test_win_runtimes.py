@@ -298,9 +298,7 @@ def test_a_link_that_names_the_tree_by_another_path_is_copied(source, tmp_path):
 @pytest.mark.links
 @pytest.mark.parametrize("text", ["\\\\host\\share\\x", "\\\\?\\UNC\\host\\share\\x", "//host/x"])
 def test_a_link_to_another_machine_is_not_opened(source, monkeypatch, text):
-    """Check that such a link is not opened, because Windows would send the user's credentials to
-    that machine.
-    """
+    """Check that the link is not opened, because Windows would send the user's credentials to the other machine."""
     (source / "link").symlink_to(text)
     monkeypatch.setattr(file_trees.os.path, "realpath", lambda _: pytest.fail("opened"))
     with pytest.raises(file_trees.Unsuitable, match="leads out"):
