@@ -85,7 +85,7 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The surroundings of a benchmark of the installed corral. `directory` is removed at the end."""
+    """The environment of a benchmark of the installed corral. `directory` is removed at the end."""
 
     output: measure.Output
     directory: str

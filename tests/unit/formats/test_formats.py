@@ -36,9 +36,7 @@ def check_spans(form, text, value):
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([None, 1, 2, "\t"]), st.booleans())
 def test_json_values_have_positions(value, indent, ascii_only):
-    """Check that each value that may be a server has its own position. A large value elsewhere has
-    one position for all of its content.
-    """
+    """Check the data and the position of every value, also of values in lists and tables."""
     whole = {"mcpServers": value, "history": [value]}
     text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only)
     found = jsonc.read(text)

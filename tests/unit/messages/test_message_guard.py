@@ -221,8 +221,8 @@ def test_requests_of_the_server_pass_only_if_allowed(method):
 
 @pytest.mark.parametrize("method", REQUESTS[:3])
 def test_requests_inside_an_answer_need_permission_too(method):
-    """Refuse requests inside an answer. In protocol 2026-07-28 a server sends no requests of its own, but asks for input
-    in its answer.
+    """Refuse requests inside an answer. In protocol 2026-07-28 a server sends no requests of its own, but asks for
+    input in its answer.
     """
     result = {"resultType": "input_required", "inputRequests": {"q": {"method": method}}}
     for change in (result, {"inputRequests": {}, "InputRequests": result["inputRequests"]}, {"inputRequests": [1]}):  # fmt: skip

@@ -558,8 +558,8 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
-    """Check that the filter does not read the arguments of frequent calls. The kernel then decides them by a bitmap, and
-    does not run the filter.
+    """Check that the filter does not read the arguments of frequent calls. The kernel then decides them by a bitmap,
+    and does not run the filter.
     """
     filter_ = target(machine, **options)
     for name in ("read", "write", "futex", "mmap", "getppid", "epoll_pwait", "recvfrom"):

@@ -478,7 +478,7 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """Check that a closed object is opened only for reading. It gets no entry, so its access list need not be changed."""
+    """Check that a closed object is opened only for reading, because it gets no entry in its access list."""
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
     assert [node.name for node, _ in granted_tree.walk("/t", {"x"})] == ["", "x"]
@@ -505,8 +505,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Refuse a secret that has an entry for all containers. Some directories, such as Program Files, give new files such
-    entries.
+    """Refuse a secret that has an entry for all containers. Some directories, such as Program Files, give new files
+    such entries.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw

@@ -47,7 +47,7 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
-    """Check that a cut journal counts as empty, because corral changes no access list before the journal is complete."""
+    """A cut journal has nothing to undo, because corral changes no access list before the journal is complete."""
     raw = journal.encode(one)
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
 
