@@ -51,7 +51,7 @@ def _of_processes(pids: Iterable[int]) -> dict[str, list[float]]:
 
 
 def of_process(pid: int) -> dict[str, float]:
-    """Return the counters of one process, with memory and descriptors if they can be read."""
+    """Return the counters of one process, without PSS and descriptors if they cannot be read."""
     tasks = os.listdir(f"/proc/{pid}/task")
     stat = processes.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     pages = int(processes.read(f"/proc/{pid}/statm").split()[1])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 POINT = "/mnt"
 WORK = "/var/tmp"
 ADMIN = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
-TARGET_OF_ROOT = 1879097344  # user_ids.unused_id
+TARGET_OF_ROOT = 1879097344  # the id that user_ids.unused_id finds for root's target
 LAYERS = "mkdir lower upper work && "
 LAYERED = "lowerdir=lower,upperdir=upper,workdir=work /mnt"
 FUSE = "mkdir under && chmod 755 under && "

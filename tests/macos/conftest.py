@@ -33,7 +33,7 @@ class Mac:
         return json.loads(done.stdout)
 
     def outside(self, code, *arguments):
-        """Run the same code without the sandbox, as the control."""
+        """Run code without the sandbox, as the control for `inside`."""
         command = [sys.executable, "-c", script(code), *arguments]
         return json.loads(
             subprocess.run(command, capture_output=True, check=True, timeout=60).stdout

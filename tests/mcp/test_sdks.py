@@ -142,7 +142,7 @@ def test_sandboxed_works_with_both_generations_of_the_sdk(name, requirement, env
 
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
 def test_both_eras_pass_the_guard(mode, environment, packages):
-    """In the legacy era a server asks for roots with a request of its own, in the modern era inside an answer."""
+    """A server asks for roots with its own request (legacy era) or inside an answer (modern era). Both have to pass."""
     interpreter = sdk.python("mcp-2", "mcp>=2")
     server = (interpreter, str(HERE / "both_eras_server.py"))
     asked = {

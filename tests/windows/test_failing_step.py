@@ -77,7 +77,7 @@ def test_a_step_that_fails_leaves_nothing(plan, tmp_path, verb, at):
     assert caught.value.step == names[at]
     assert win32.open_handles() == before
     assert os.listdir(tmp_path) == []
-    assert bool(failing.pid) == (verb == "verify")  # only then the process exists
+    assert bool(failing.pid) == (verb == "verify")  # a process exists only for `verify`
     if failing.pid:
         assert ended(failing.pid)
 

@@ -240,8 +240,8 @@ def test_nothing_can_be_scheduled(corral, name):
 
 
 def test_no_com_server_starts_outside(corral):
-    """Check that a COM server cannot be started, because outside it would run programs for any
-    caller, as the user and without the sandbox.
+    """Check that a COM server cannot be started, because it runs as the user without the sandbox, and would run any
+    program for the target.
     """
     act = f"""
     import ctypes, uuid

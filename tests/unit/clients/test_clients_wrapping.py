@@ -774,7 +774,7 @@ def test_a_profile_applies_only_to_an_unmodified_package(more):
     assert state_of({**entry, **more}) == "refused"
     assert state_of({**entry, **more}, use_profiles=False) == "wrapped"
     assert state_of({**entry, **more}, flags=("--profile", "sqlite")) == "wrapped"
-    # This profile grants nothing beyond the defaults, so other code gains nothing from it.
+    # The profile `time` grants nothing beyond the defaults, so other code gains nothing from it.
     words = [word.replace("sqlite", "time") for word in {**entry, **more}["args"]]
     assert state_of({**entry, **more, "args": words}) == "wrapped"
 

@@ -16,9 +16,7 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_is_the_answer():
-    """Let a child of the probe fail first, and then the probe itself, which waited for
-    the child.
-    """
+    """Let a child of the probe fail first, and then the probe, which waited for it. The child's error is the cause."""
 
     def attempt() -> str:
         pid = os.fork()
