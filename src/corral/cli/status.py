@@ -12,7 +12,6 @@ from corral.clients.corral_path import find_corral, is_same_program
 from corral.clients.edit_file import read_client_file
 from corral.clients.server_needs import UnfitError, refuse_unsafe_variables
 from corral.clients.unwrap import is_untouched
-from corral.denials import kept
 from corral.errors import SandboxError
 from corral.platforms import states
 from corral.policy.variables import masked
@@ -177,8 +176,10 @@ def _count_denials(server: ConfiguredServer) -> int:
 
 
 def _measure_state(server: ConfiguredServer) -> int | None:
-    wanted = why.identify(server) if server.inner_argv else ()
-    found = [one for one in states.list_states() if kept.is_run_of(one.server, wanted)]
+    if not server.inner_argv:
+        return None
+    wanted = why.identify(server)
+    found = [one for one in states.list_states() if one.server.is_started_by(wanted)]
     return sum(states.measure(one.path) for one in found) if found else None
 
 
