@@ -415,6 +415,17 @@ def test_wrap_refuses_a_duration_without_an_end(desk):
         assert done.stderr.decode().startswith(told) or text == "none"
 
 
+@pytest.mark.parametrize("words", [("wrap", "cursor"), ("grant", "notes")], ids=" ".join)
+def test_a_mistake_in_a_flag_points_to_the_help_of_the_typed_command(desk, words):
+    configure(desk, "cursor")
+    own = ("--corral", str(desk.corral_path)) if words[0] == "wrap" else ()
+    done = desk.corral(*words, *own, "--max-memory", "5X")
+    assert done.returncode == 2, done.stderr
+    told = f"hint: `corral {words[0]} --help` shows how each flag is written\n"
+    assert done.stderr.decode().endswith(told)
+    assert "--max-memory SIZE" in desk.does(words[0], "--help")
+
+
 def test_kept_denials_are_bounded_and_private(desk):
     path = configure(desk, "cursor")
     for _ in range(3):
