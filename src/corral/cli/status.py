@@ -33,7 +33,7 @@ class ServerStatus:
     `walled` means that this corral starts the server; None if it does not run on this machine.
     `denials` counts the denials of its last runs that its flags do not allow. `state_bytes` is the
     size of its home directory, None if none is kept. `refused` is the reason why it would not start
-    now, and `mend` is the command that mends it.
+    now, and `mend` is the command that mends it. `guard` are the settings of the MCP guard.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ServerStatus:
     refused: str = ""
     mend: str = ""
     may: tuple[str, ...] = ()
+    guard: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
 
 
@@ -73,6 +74,7 @@ def main(options: Options, rest: list[str]) -> int:
             _print_file(file)
         if not found:
             output.write_line("none of the clients that corral knows has a configuration here")
+            output.write_line("hint: `corral wrap FILE` takes the settings file of any MCP client")
         _print_inventory(found)
     unknown = any(one.state == NOT_UNDERSTOOD for file in found for one in file.servers)
     return int(unknown or any(file.error for file in found))
@@ -145,6 +147,7 @@ def _read_server(server: ConfiguredServer, text: str, original: Original | None)
     )
     if server.is_wrapped:
         own = _is_this_corral(text, server, original)
+        described = client_output.describe_permissions(server.run_flags, server.inner_argv)
         return replace(
             status,
             state="wrapped",
@@ -154,7 +157,8 @@ def _read_server(server: ConfiguredServer, text: str, original: Original | None)
             walled=own,
             denials=_count_denials(server),
             state_bytes=_measure_state(server),
-            may=tuple(client_output.describe_permissions(server.run_flags, server.inner_argv)),
+            may=described.may,
+            guard=described.guard,
             command=masked(server.inner_argv),
         )
     package = parse_runner(server.argv[0], server.argv[1:])
@@ -240,7 +244,8 @@ def _print_file(file: FileStatus) -> None:
         why = f": {server.why}" if server.why else ""
         output.write_line(f"  {name}  {server.state}{off}{why}")
         if server.state == "wrapped":
-            output.write_line(f"    may: {'; '.join(server.may) or 'nothing beyond the defaults'}")
+            permissions = client_output.Permissions(may=server.may, guard=server.guard)
+            output.write_lines(permissions.lines())
         if server.denials:
             name = shlex.quote(server.name)
             output.write_line(f"    recent denials: {server.denials}; corral why {name}")
