@@ -278,7 +278,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="listen-taken",
         sentence="If the port is taken, corral refuses the run.",
-        tests=(f"{LISTEN}::test_a_port_that_is_taken_refuses_the_run",),
+        tests=(f"{LISTEN}::test_a_run_is_refused_if_the_port_that_it_publishes_is_taken",),
         source=GATEWAY,
     ),
     Claim(

@@ -60,7 +60,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="macos-refuses",
         sentence="corral refuses the run and names what is missing.",
         tests=(
-            f"{MACOS_PLAN}::test_without_seatbelt_a_run_refuses_and_names_the_walls",
+            f"{MACOS_PLAN}::test_a_run_without_seatbelt_is_refused_and_the_error_names_the_missing_walls",
             "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_a_run_is_refused_and_best_effort_is_cooperative",
         ),
         source=SECURITY,

@@ -189,6 +189,21 @@ def test_errors_have_their_own_class_and_a_text(caller, call, error):
     )
 
 
+@pytest.mark.parametrize("word", ["npm:some-server", "pypi:some-server", "server.mcpb"])
+@pytest.mark.parametrize("launch", ["corral.run", "corral.launch", "corral.Pool().launch"])
+def test_a_package_in_place_of_a_program_is_answered_with_the_call_that_runs_it(
+    caller, launch, word
+):
+    caller.run(
+        f"error = refused(lambda: {launch}([{word!r}]), corral.CommandError)\n"
+        f"assert ' `mcp`: sandboxed({{\"command\": ' + repr({word!r}) in error.hint, error.hint\n"
+        f"other = refused(lambda: {launch}(['no-such-program']), corral.CommandError)\n"
+        "assert 'sandboxed' not in other.hint  # the control: this is not a package\n"
+        f"none = refused(lambda: {launch}([]), corral.CommandError)\n"
+        "assert 'sandboxed' not in none.hint\n"
+    )
+
+
 @pytest.mark.parametrize("launch", ["corral.launch", "corral.Pool().launch"])
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),

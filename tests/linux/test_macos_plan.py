@@ -139,7 +139,7 @@ def fifo(mac):
     return path
 
 
-def test_without_seatbelt_a_run_refuses_and_names_the_walls(mac):
+def test_a_run_without_seatbelt_is_refused_and_the_error_names_the_missing_walls(mac):
     process = mac.popen("run", "--", "/bin/echo", "ran")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (125, b"")

@@ -223,6 +223,32 @@ def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
     ).to_bytes(2, "big")
 
 
+def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
+    """A lost answer would let the client wait until it gives up. A close lets it ask again at once."""
+    framed = dns_messages.frame_message(question(EMPTY))
+    dropped, end = socket.socketpair()
+    reading, other = socket.socketpair()
+    for client, server_end in ((dropped, end), (reading, other)):
+        scene.stack.enter_context(client)
+        server_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        scene.gateway.dns_server.add_stream(server_end)
+    sent = got = 0
+    while len(scene.gateway.dns_server.streams) == 2 and sent < 1000:
+        for client in (dropped, reading):
+            client.sendall(framed)
+        scene.pass_on(0.01)
+        sent += 1
+        got += len(reading.recv(4096, socket.MSG_DONTWAIT)) > 0
+    dropped.setblocking(False)
+    answers = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := dropped.recv(4096):
+            answers += chunk
+    assert 1 < len(dns_messages.Framing().feed(answers)) < sent
+    assert got == sent  # the control: a client that reads gets every answer
+    assert len(scene.gateway.dns_server.streams) == 1
+
+
 def test_new_tcp_clients_count_as_questions(scene):
     clients = [scene.client(scene.dns) for _ in range(dns_server.MAX_STREAMS)]
     for _ in range(dns_server.BURST):

@@ -131,6 +131,27 @@ def test_pyenvs_python_installs_and_starts_a_package(user, env, registry, tools)
     assert f"is installed here: --python {minor.partition('.')[0]}.".encode() in refused.stderr
 
 
+@ONE_USER
+def test_a_python_that_the_server_may_not_read_is_refused_before_the_installation(
+    user, env, registry, tools, scratch
+):
+    body = "def main():\n    print('ran')\n"
+    registry.publish_wheel("needs", "1.0.0", {"needs.py": body}, {"needs": "needs:main"})
+    python = scratch / "python" / "bin" / "python3"
+    python.parent.mkdir(parents=True)
+    shutil.copy(os.path.realpath(user.python), python)
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    words = ["--python", str(python)]
+    refused = user.corral("run", *words, "pypi:needs", env=env)
+    assert refused.returncode == REFUSED
+    grant = ["--read", str(python.parents[1])]
+    assert refused.stderr.decode().split()[-2:] == grant
+    assert (registry.asked, entries(user, env)) == ([], [])
+    done = user.corral("run", *words, *grant, "pypi:needs", env=env)
+    assert done.stdout == b"ran\n", done.stderr  # the control: with the grant it is installed
+    assert registry.asked
+
+
 @pytest.mark.rig("debian_python")
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("form", ["path", "version", "uv"])

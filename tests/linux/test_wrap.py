@@ -608,6 +608,10 @@ def test_status_says_what_a_profile_grants(desk):
             "--profile",
             "filesystem",
             "--best-effort",
+            "--pins",
+            "refuse",
+            "--tools",
+            "read_*",
             "--",
             "npm:x",
             str(desk.home),
@@ -625,7 +629,20 @@ def test_status_says_what_a_profile_grants(desk):
         "read and write ${HOME}/x (the client chooses the path)",
         "run even if a control cannot be enforced",
     ]
+    assert first["guard"] == ["set mcp.pins to 'refuse'", "set mcp.tools.allow to 'read_*'"]
+    shown = desk.does("status", "some.json")
+    assert (
+        shown.count("    guard: set mcp.pins to 'refuse'; set mcp.tools.allow to 'read_*'\n") == 1
+    )
     assert second["may"][0].startswith("nothing: it cannot start, because there is no profile")
+    assert second["guard"] == []
+
+
+def test_status_without_clients_says_that_wrap_takes_any_file(desk):
+    told = "hint: `corral wrap FILE` takes the settings file of any MCP client\n"
+    assert desk.does("status").endswith(told)
+    desk.put(".cursor/mcp.json", '{"mcpServers": {}}')
+    assert told not in desk.does("status")  # the control: this client is known
 
 
 def test_a_server_is_run_by_its_name_wrapped_or_not(desk):

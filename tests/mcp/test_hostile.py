@@ -465,6 +465,10 @@ def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
     os.chown(config, ordinary.uid, ordinary.uid)
     done = ordinary.corral("wrap", "--pin-tools", "--corral", "/bin/true", str(config))
     assert done.returncode == 0, done.stderr.decode()
+    [may, guard] = [line for line in done.stdout.decode().splitlines() if line.startswith("    ")]
+    assert may.startswith("    may: ")
+    assert "pins" not in may
+    assert guard == "    guard: set mcp.pins to 'refuse'"
     words = json.loads(config.read_text())["mcpServers"]["a"]["args"]
     at = words.index("--pins")
     assert words[at : at + 2] == ["--pins", "refuse"]

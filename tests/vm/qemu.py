@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Linux 6.1 has Landlock ABI 2, which cannot deny truncation. 6.12 has ABI 6, with scopes.
 SUITES = ("bookworm", "trixie")
-# Linux 7.2 and later have Landlock ABI 9, with a right for unix sockets.
+# Linux 7.1 and later have Landlock ABI 9, with a right for unix sockets. This suite has a later kernel.
 NEWEST = "forky"
 
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from corral.api import child_python, wire_format
 from corral.api.sandbox import PIPE, Sandbox
-from corral.errors import SandboxError
+from corral.errors import CommandError, SandboxError
 from corral.plan.host import Host
 from corral.platforms import current
 from corral.policy.manifest import COMMAND_LINE, Manifest, from_data, load
 from corral.policy.model import Source
 from corral.record import record
+from corral.safe_text import shell_word, shown
 from corral.supervisor import findings
 from corral.supervisor.prepare import prepare
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
     PolicyLike = str | os.PathLike[str] | PolicyDict | Manifest | None
 
+PACKAGES = ("npm:", "pypi:", "mcp:")
+BUNDLES = (".mcpb", ".dxt")
 PROBE = (
     "from corral.api import wire_format; from corral.supervisor import findings; "
     "sys.stdout.buffer.write(wire_format.encode(findings.current_host(fresh=True)))"
@@ -89,7 +92,21 @@ def plan(
         raise TypeError(f"argv must be a list of words, not {argv!r}; use shlex.split")
     if not os.path.isdir(directory):
         raise NotADirectoryError(errno.ENOTDIR, "cwd is not a directory", directory)
-    return prepare(argv, sources, environment=environment, cwd=directory, machine=probe())
+    try:
+        return prepare(argv, sources, environment=environment, cwd=directory, machine=probe())
+    except CommandError as error:
+        if argv and is_reference(argv[0]):
+            error.hint = (
+                "argv is a program and its arguments; for a package or a bundle use `sandboxed` "
+                f'of corral\'s module `mcp`: sandboxed({{"command": {shown(argv[0], 200)}}}), '
+                f"or type: corral run {shell_word(argv[0])}"
+            )
+        raise
+
+
+def is_reference(word: str) -> bool:
+    """Return whether a word names a package, a bundle or a registry's server. `argv` takes none."""
+    return word.startswith(PACKAGES) or word.lower().endswith(BUNDLES)
 
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sys
 
 from corral import code_cache
 from corral.cli import option_parser, output
-from corral.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CommandError, SandboxError
+from corral.errors import EXIT_NOT_FOUND, EXIT_REFUSED, CommandError, ManifestError, SandboxError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,13 +114,20 @@ def _dispatch(words: list[str]) -> int:
     chosen, rest = option_parser.parse(flags, words, anywhere=anywhere)
     if chosen.has("--help"):
         return show_help(name)
-    if anywhere or name == "export":  # `export` parses the words after the engine itself
-        return command.main(chosen, rest)
-    _warn_of_late_flags(command, words, rest)
+    is_command_line = not anywhere and name != "export"  # `export` parses the command itself
+    if is_command_line:
+        _warn_of_late_flags(command, words, rest)
     try:
         return command.main(chosen, rest)
+    except ManifestError as problem:
+        if any(flag.key for flag in command.FLAGS):
+            from corral.policy.manifest import IN_FLAGS
+
+            if problem.hint == IN_FLAGS:
+                problem.hint = IN_FLAGS.replace("corral run", f"corral {name}")
+        raise
     except CommandError as problem:
-        if problem.exit_code == EXIT_NOT_FOUND and rest:
+        if is_command_line and problem.exit_code == EXIT_NOT_FOUND and rest:
             from corral.clients.find_server import list_references
 
             if names := list_references(rest[0]):

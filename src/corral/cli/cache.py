@@ -5,7 +5,6 @@ import sys
 
 from corral.cli import client_output, output, why
 from corral.cli.option_parser import Flag, Options, UsageError
-from corral.denials import kept
 from corral.errors import SandboxError
 from corral.platforms import states
 from corral.servers.store import store
@@ -76,11 +75,16 @@ def _remove(words: list[str], *, as_json: bool) -> int:
 def _list_homes(*, as_json: bool) -> int:
     found = [(one, states.measure(one.path)) for one in states.list_states()]
     if as_json:
-        rows = [{"server": one.server, "bytes": size, "path": one.path} for one, size in found]
+        rows = [
+            {"server": one.server.command, "bytes": size, "path": one.path} for one, size in found
+        ]
         output.write_json(rows)
     else:
         output.write_table(
-            [(shlex.join(one.server), f"{size / 1e6:.1f} MB", one.path) for one, size in found],
+            [
+                (shlex.join(one.server.command), f"{size / 1e6:.1f} MB", one.path)
+                for one, size in found
+            ],
             "no server keeps a home directory",
         )
     return 0
@@ -96,8 +100,8 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
         fitting = [
             one
             for one in states.list_states()
-            if word in {one.path, shlex.join(one.server), *one.server[:1]}
-            or any(kept.is_run_of(one.server, wanted) for wanted in named)
+            if word in {one.path, shlex.join(one.server.command), *one.server.command[:1]}
+            or any(one.server.is_started_by(wanted) for wanted in named)
         ]
         if not fitting:
             raise SandboxError(f"no home directory of {word} is kept", hint="corral cache homes")

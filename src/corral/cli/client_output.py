@@ -11,9 +11,10 @@ from corral.clients.configured_servers import ConfiguredServer, mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
 from corral.clients.file_formats import load_format
 from corral.clients.rewrite import ServerOutcome
+from corral.directories import home_directory
 from corral.errors import SandboxError
 from corral.policy import profiles
-from corral.policy.requests import describe_requests
+from corral.policy.requests import GUARD, requested_items
 from corral.policy.secret_files import Client
 from corral.record import record
 
@@ -35,20 +36,41 @@ class Selection:
     names: tuple[str, ...]
 
 
-def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> list[str]:
+@record
+class Permissions:
+    """What a server may do beyond the defaults. `guard` are the settings of the MCP guard, which
+    grant nothing to the server.
+    """
+
+    may: tuple[str, ...]
+    guard: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        lines = [f"    may: {'; '.join(self.may) or 'nothing beyond the defaults'}"]
+        return [*lines, f"    guard: {'; '.join(self.guard)}"] if self.guard else lines
+
+
+def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permissions:
     """Describe what the flags of `run` let a server do, in the same words as `approve`."""
     try:
         options, rest = parse(run.FLAGS, flags)
         if rest or not command:
-            return ["nothing: it cannot start, because its `--` is missing"]
+            return Permissions(may=("nothing: it cannot start, because its `--` is missing",))
         # Only the arguments matter here, so the program is not looked up.
         sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
-        return [f"nothing: it cannot start, because {error.message}"]
-    found = [words for source in sources for words in describe_requests(source.manifest)]
-    found += _describe_variables(options, command)
-    found += [words for flag, words in OTHER_PERMISSIONS.items() if options.has(flag)]
-    return list(dict.fromkeys(found))
+        return Permissions(may=(f"nothing: it cannot start, because {error.message}",))
+    here = what_to_run.current_directory()
+    items = [
+        item
+        for source in sources
+        for item in requested_items(source.manifest, home_directory(), here)
+    ]
+    may = [item.text for item in items if item.field != GUARD]
+    may += _describe_variables(options, command)
+    may += [words for flag, words in OTHER_PERMISSIONS.items() if options.has(flag)]
+    guard = {item.text for item in items if item.field == GUARD}
+    return Permissions(may=tuple(dict.fromkeys(may)), guard=tuple(sorted(guard)))
 
 
 def _describe_variables(options: Options, command: Sequence[str]) -> list[str]:
@@ -279,8 +301,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
     command = outcome.command
     end = command.index("--") if "--" in command else len(command)
     flags = command[1:end]
-    permissions = describe_permissions(flags, command[end + 1 :])
-    output.write_line(f"    may: {'; '.join(permissions) or 'nothing beyond the defaults'}")
+    output.write_lines(describe_permissions(flags, command[end + 1 :]).lines())
     profile = parse(run.FLAGS, flags)[0].get("--profile") if outcome.state == "wrapped" else None
     if profile and (note := profiles.load(profile).note):
         output.write_line(f"    hint: {note}")

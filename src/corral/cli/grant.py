@@ -13,7 +13,7 @@ from corral.clients.rewrite import ServerOutcome
 from corral.denials import kept
 from corral.denials.records import Denial
 from corral.errors import SandboxError
-from corral.policy.variables import masked
+from corral.policy.server_identity import identify_command
 from corral.record import fields, record
 from corral.servers.reference import name_server
 
@@ -145,7 +145,7 @@ def split_flags(words: Sequence[str]) -> list[FlagWords]:
 
 def list_open_denials(server: ConfiguredServer) -> list[Denial]:
     """Return the denials of a server's last runs that its current flags do not allow."""
-    runs = kept.load_server(masked(name_server(server.inner_argv)))
+    runs = kept.load_server(identify_command(name_server(server.inner_argv)))
     has = split_flags(server.run_flags)
     return [one for one in kept.merge(runs) if not is_allowed(one, has)]
 

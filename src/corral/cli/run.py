@@ -6,7 +6,7 @@ import os
 import sys
 
 from corral.cli import output, what_to_run
-from corral.denials.records import Denials, kept_directory
+from corral.denials.records import Denials, all_kept, kept_directory
 from corral.directories import home_directory
 from corral.errors import ChangedPathsError, SandboxError, UnenforceableError
 from corral.plan.decide import default_warnings
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from corral.cli.option_parser import Flag, Options
     from corral.denials.audit import Audit
     from corral.denials.records import Denial
+    from corral.denials.server_id import ServerId
     from corral.plan.model import Plan
     from corral.platforms.contract import Ending, Watcher
     from corral.policy.model import Source
@@ -234,13 +235,13 @@ def _preload() -> None:
     """Import modules for the end of the run now, because the package may be replaced meanwhile."""
     from corral.denials import discarded  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
-    from corral.policy import secret_files  # noqa: F401
+    from corral.policy import secret_files, server_identity  # noqa: F401
     from corral.supervisor import kept_report, secret_values  # noqa: F401
 
 
 class _KeptDenials:
     """Stores the denials for `corral why`. A run without denials is stored only if earlier runs of
-    the same command are stored.
+    the same server are stored.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -251,20 +252,21 @@ class _KeptDenials:
         self._open().add(denial)
 
     def end(self, denials: Sequence[Denial]) -> None:
-        if denials or os.path.isdir(kept_directory(self._command())):
+        # Without any stored denials the modules for the digest are not imported.
+        if denials or (os.path.isdir(all_kept()) and os.path.isdir(kept_directory(self._server()))):
             self._open().end(denials)
 
     def _open(self) -> KeptReport:
         if self._report is None:
             from corral.supervisor.kept_report import KeptReport
 
-            self._report = KeptReport(self._command())
+            self._report = KeptReport(self._server())
         return self._report
 
-    def _command(self) -> tuple[str, ...]:
-        from corral.policy.variables import masked
+    def _server(self) -> ServerId:
+        from corral.policy.server_identity import identify_command
 
-        return masked(self._program.server or self._program.typed)
+        return identify_command(self._program.server or self._program.typed)
 
 
 def _signed(code: int) -> int:

@@ -12,7 +12,6 @@ from corral.clients.corral_path import find_corral, is_same_program
 from corral.clients.edit_file import read_client_file
 from corral.clients.server_needs import UnfitError, refuse_unsafe_variables
 from corral.clients.unwrap import is_untouched
-from corral.denials import kept
 from corral.errors import SandboxError
 from corral.platforms import states
 from corral.policy.variables import masked
@@ -43,6 +42,7 @@ class ServerStatus:
     refused: str = ""  # the reason why the server would not start now
     mend: str = ""  # the command that makes it start again
     may: tuple[str, ...] = ()
+    guard: tuple[str, ...] = ()  # the settings of the MCP guard
     command: tuple[str, ...] = ()
 
 
@@ -67,6 +67,7 @@ def main(options: Options, rest: list[str]) -> int:
             _print_file(file)
         if not found:
             output.write_line("none of the clients that corral knows has a configuration here")
+            output.write_line("hint: `corral wrap FILE` takes the settings file of any MCP client")
         _print_inventory(found)
     unknown = any(one.state == NOT_UNDERSTOOD for file in found for one in file.servers)
     return int(unknown or any(file.error for file in found))
@@ -139,6 +140,7 @@ def _read_server(server: ConfiguredServer, text: str, original: Original | None)
     )
     if server.is_wrapped:
         own = _is_this_corral(text, server, original)
+        described = client_output.describe_permissions(server.run_flags, server.inner_argv)
         return replace(
             status,
             state="wrapped",
@@ -148,7 +150,8 @@ def _read_server(server: ConfiguredServer, text: str, original: Original | None)
             walled=own,
             denials=_count_denials(server),
             state_bytes=_measure_state(server),
-            may=tuple(client_output.describe_permissions(server.run_flags, server.inner_argv)),
+            may=described.may,
+            guard=described.guard,
             command=masked(server.inner_argv),
         )
     package = parse_runner(server.argv[0], server.argv[1:])
@@ -170,8 +173,10 @@ def _count_denials(server: ConfiguredServer) -> int:
 
 
 def _measure_state(server: ConfiguredServer) -> int | None:
-    wanted = why.identify(server) if server.inner_argv else ()
-    found = [one for one in states.list_states() if kept.is_run_of(one.server, wanted)]
+    if not server.inner_argv:
+        return None
+    wanted = why.identify(server)
+    found = [one for one in states.list_states() if one.server.is_started_by(wanted)]
     return sum(states.measure(one.path) for one in found) if found else None
 
 
@@ -232,7 +237,8 @@ def _print_file(file: FileStatus) -> None:
         why = f": {server.why}" if server.why else ""
         output.write_line(f"  {name}  {server.state}{off}{why}")
         if server.state == "wrapped":
-            output.write_line(f"    may: {'; '.join(server.may) or 'nothing beyond the defaults'}")
+            permissions = client_output.Permissions(may=server.may, guard=server.guard)
+            output.write_lines(permissions.lines())
         if server.denials:
             name = shlex.quote(server.name)
             output.write_line(f"    recent denials: {server.denials}; corral why {name}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from corral.cli.option_parser import UsageError
 from corral.errors import EXIT_USAGE, ManifestError, SandboxError
@@ -267,6 +268,11 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
     from corral.cli import output
     from corral.servers.open_reference import Choices, open_reference
 
+    python = options.get("--python") or ""
+    if sys.platform != "win32" and reference.kind == "pypi" and "/" in python:
+        from corral.cli.chosen_python import check_chosen_python
+
+        check_chosen_python(options, _typed_sources(options, rest, rest[1:])[0])
     choices = Choices(
         install=install_options(options),
         config=options.all("--config"),

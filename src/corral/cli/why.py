@@ -8,10 +8,10 @@ from corral.cli import client_output, grant, output
 from corral.cli.option_parser import Flag, Options, find_nearest
 from corral.clients.configured_servers import ConfiguredServer
 from corral.denials import kept
-from corral.denials.kept import KeptRun
 from corral.denials.records import Denial
+from corral.denials.server_id import ServerId
 from corral.errors import SandboxError
-from corral.policy.variables import masked
+from corral.policy.server_identity import identify_command
 from corral.programs.package_runners import Package, parse_runner
 from corral.record import record
 from corral.servers.reference import name_server
@@ -53,8 +53,8 @@ Configured = Sequence[tuple[str, str, ConfiguredServer]]
 
 
 def _find_all(configured: Configured) -> list[ServerDenials]:
-    commands = dict.fromkeys(run.command for run in kept.load_all())
-    return [_describe(command, configured) for command in commands]
+    servers = {run.server.digest: run.server for run in kept.load_all()}
+    return [_describe(server, configured) for server in servers.values()]
 
 
 def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
@@ -62,61 +62,70 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
     if len(rest) == 1:
         named = [one for one in configured if rest[0] in {one[2].name, f"{one[0]}:{one[2].name}"}]
         if named:
-            commands = dict.fromkeys(identify(server) for _, _, server in named)
-            return [_describe(command, configured, named) for command in commands]
-    words = masked(name_server(rest))
-    runs = [run.command for run in kept.load_all() if run.command[: len(words)] == words]
-    if not runs and len(rest) == 1:
-        runs = _find_unwrapped(rest[0])
-    if not runs:
+            servers = dict.fromkeys(identify(server) for _, _, server in named)
+            return [_describe(server, configured, named) for server in servers]
+    found = _find_typed(identify_command(name_server(rest)))
+    if not found and len(rest) == 1:
+        found = _find_unwrapped(rest[0])
+    if not found:
         names = [server.name for _, _, server in configured]
         near = find_nearest(rest[0], names)
         raise SandboxError(
             f"no server {' '.join(rest)} is known, and no denials of it are recorded",
             hint=f"did you mean {near}?" if near else "`corral why` lists what is known",
         )
-    return [_describe(command, configured) for command in dict.fromkeys(runs)]
+    return [_describe(server, configured) for server in dict.fromkeys(found)]
 
 
-def _find_unwrapped(word: str) -> list[tuple[str, ...]]:
-    """Return the commands of stored runs of a server that is not wrapped now. If no runs are
-    stored, raise an error that names the command to wrap the server.
+def _find_typed(typed: ServerId) -> list[ServerId]:
+    """Return the stored servers whose commands start with the typed words. A server that differs
+    from the typed one only in its secrets is left out, unless the typed one has no runs.
     """
-    found: list[tuple[str, ...]] = []
+    words = typed.command
+    stored = {run.server.digest: run.server for run in kept.load_all()}
+    found = [one for one in stored.values() if one.command[: len(words)] == words]
+    if typed.digest not in stored:
+        return found
+    return [one for one in found if one.command != words or one.digest == typed.digest]
+
+
+def _find_unwrapped(word: str) -> list[ServerId]:
+    """Return the servers as which earlier runs of a server that is no longer wrapped are stored.
+    If there are none, raise an error that names the command to wrap the server.
+    """
+    found: list[ServerId] = []
     for client, server in client_output.list_unwrapped(word):
         package = parse_runner(server.argv[0], server.argv[1:])
         start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
         used = package.used if isinstance(package, Package) else 0
-        command = masked(name_server([*start, *server.argv[1 + used :]]))
+        stored = identify_command(name_server([*start, *server.argv[1 + used :]]))
         again = f"corral wrap {shlex.quote(client)} {shlex.quote(server.name)}"
         text = f"{server.name} of {client} is not wrapped: corral does not start it"
-        if not kept.load_server(command):
+        if not kept.load_server(stored):
             raise SandboxError(text, hint=again)
         output.note(f"{text}; to wrap it: {again}")
-        found.append(command)
+        found.append(stored)
     return found
 
 
-def identify(server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the command under which a wrapped server's runs are stored."""
-    return masked(name_server(server.inner_argv))
+def identify(server: ConfiguredServer) -> ServerId:
+    """Return the identity under which a wrapped server's runs are stored."""
+    return identify_command(name_server(server.inner_argv))
 
 
-def _describe(
-    command: tuple[str, ...], configured: Configured, named: Configured = ()
-) -> ServerDenials:
-    """Describe the stored runs of a command.
+def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
+    """Describe the stored runs of a server.
 
-    A denial counts as granted if all configured servers with this command allow it, or all of those
+    A denial counts as granted if all configured servers that start it allow it, or all of those
     that the user named.
     """
-    runs: list[KeptRun] = kept.load_server(command)
-    starters = [one for one in configured if kept.is_run_of(command, identify(one[2]))]
+    runs = kept.load_server(stored)
+    starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
     denials = kept.merge(runs)
     asked = [one for one in starters if one in named] or starters
     flags = [grant.split_flags(server.run_flags) for _, _, server in asked]
     return ServerDenials(
-        command=command,
+        command=stored.command,
         names=tuple(f"{client}:{server.name}" for client, _, server in starters),
         runs=len(runs),
         last_run=runs[-1].time if runs else 0,

@@ -7,11 +7,13 @@ replacement.
 
 import os
 import stat
+import sys
 
 from corral.abi.whole_file import replace_file
 from corral.disk_hints import disk_hint
 from corral.errors import SandboxError
 from corral.record import record
+from corral.safe_text import shell_word
 
 MAX_SIZE = 32 << 20
 # O_BINARY exists only on Windows, the other two only on POSIX.
@@ -59,14 +61,22 @@ def refuse_unwritable(content: FileContent) -> None:
     """
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):
-        raise SandboxError(
-            f"{path} is read-only", hint="if another program makes this file, change it there"
-        )
+        hint = "if another program makes this file, change it there"
+        if not found.st_mode & stat.S_IWUSR:
+            hint += f"; otherwise: {_unlock(path)}"
+        raise SandboxError(f"{path} is read-only", hint=hint)
     if found.st_nlink > 1:
         raise SandboxError(
             f"{path} has {found.st_nlink} hard links, and a new file would replace only one",
             hint="make it a separate file, or a symbolic link",
         )
+
+
+def _unlock(path: str) -> str:
+    """Return the command that lets the owner write a file."""
+    if sys.platform == "win32":
+        return f'attrib -r "{path}"'
+    return f"chmod u+w {shell_word(path)}"
 
 
 def replace(content: FileContent, data: bytes) -> None:

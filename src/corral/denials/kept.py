@@ -4,9 +4,9 @@ Each run has its own file, so that concurrent runs do not conflict. Each denial 
 immediately, so that a killed run loses none. At its end the run replaces the file with one that has
 all counts.
 
-The files of a server are in one directory, named after a checksum of its command. The first line of
-each file is the command itself. Readers compare the command, not the checksum. Callers mask secrets
-beforehand.
+The files of a server are in one directory, named after the digest of its command. The first line of
+each file is the command with masked secrets. Only the digest distinguishes two servers that differ
+only in words that look like secrets.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import stat
 from corral.abi.private_directory import make_private_directory
 from corral.abi.whole_file import replace_file
 from corral.denials.records import Denial, all_kept, kept_directory
+from corral.denials.server_id import ServerId
 from corral.directories import is_private
 from corral.record import fields, record, replace
+from corral.safe_text import is_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,22 +38,22 @@ class KeptRun:
     """A stored run. `time` is its end in Unix seconds, or its first denial if it was killed."""
 
     time: int
-    command: tuple[str, ...]
+    server: ServerId
     denials: tuple[Denial, ...] = ()
 
 
-def keep(command: Sequence[str], denials: Sequence[Denial], now: float) -> None:
+def keep(server: ServerId, denials: Sequence[Denial], now: float) -> None:
     """Write a run's denials. A run without denials is stored only if earlier runs of the same
-    command are stored.
+    server are stored.
 
     If the files cannot be written, the run continues, and `corral why` lacks these denials.
     """
-    directory = kept_directory(command)
+    directory = kept_directory(server)
     try:
         if not denials and not os.path.isdir(directory):
             return
         path = _new_path(directory, now)
-        text = _format(command, denials[:MAX_LINES])
+        text = _format(server, denials[:MAX_LINES])
         replace_file(path, text.encode("ascii"), sync=False)
         _prune(directory)
     except OSError:
@@ -61,8 +63,8 @@ def keep(command: Sequence[str], denials: Sequence[Denial], now: float) -> None:
 class LiveRun:
     """Stores the denials of a run while it runs."""
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
+    def __init__(self, server: ServerId) -> None:
+        self._server = server
         self._path = ""
         self._left = MAX_LINES
 
@@ -73,8 +75,8 @@ class LiveRun:
             return
         try:
             if not self._path:
-                self._path = _new_path(kept_directory(self._command), now)
-                text = _format(self._command, [denial])
+                self._path = _new_path(kept_directory(self._server), now)
+                text = _format(self._server, [denial])
                 replace_file(self._path, text.encode(), sync=False)
                 return
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
@@ -84,7 +86,7 @@ class LiveRun:
             return
 
     def end(self, denials: Sequence[Denial], now: float) -> None:
-        keep(self._command, denials, now)
+        keep(self._server, denials, now)
         if self._path:
             try:
                 os.unlink(self._path)
@@ -100,10 +102,10 @@ def _new_path(directory: str, now: float) -> str:
     return os.path.join(directory, f"{int(now * 1e6):020}-{os.getpid()}{ENDING}")
 
 
-def _format(command: Sequence[str] | None, denials: Sequence[Denial]) -> str:
+def _format(server: ServerId | None, denials: Sequence[Denial]) -> str:
     import json
 
-    head = [] if command is None else [{"command": list(command)}]
+    head = [] if server is None else [{"command": list(server.command)}]
     return "".join(f"{json.dumps(row)}\n" for row in (*head, *map(_to_json, denials)))
 
 
@@ -117,17 +119,17 @@ def load(directory: str) -> list[KeptRun]:
     return found
 
 
-def load_server(command: Sequence[str]) -> list[KeptRun]:
-    """Return the stored runs of a command, which may contain variables that its client fills in."""
-    wanted = tuple(command)
-    if any("${" in word for word in wanted):
-        return [run for run in load_all() if is_run_of(run.command, wanted)]
-    return [run for run in load(kept_directory(wanted)) if run.command == wanted]
+def load_server(server: ServerId) -> list[KeptRun]:
+    """Return the stored runs of a server, oldest first."""
+    if server.has_variables:
+        return [run for run in load_all() if run.server.is_started_by(server)]
+    return load(kept_directory(server))
 
 
 def load_all() -> list[KeptRun]:
     base = all_kept()
-    found = [run for name in _list(base, "") for run in load(os.path.join(base, name))]
+    names = filter(is_digest, _list(base, ""))
+    found = [run for name in names for run in load(os.path.join(base, name))]
     return sorted(found, key=lambda run: run.time)
 
 
@@ -141,13 +143,6 @@ def merge(runs: Iterable[KeptRun]) -> tuple[Denial, ...]:
             key = replace(one, count=1)
             counts[key] = counts.get(key, 0) + one.count
     return tuple(replace(key, count=count) for key, count in counts.items())
-
-
-def is_run_of(command: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    """Return whether a client that replaces the `${...}` in `wanted` would start this command."""
-    return len(command) == len(wanted) and all(
-        want == word or "${" in want for word, want in zip(command, wanted, strict=True)
-    )
 
 
 def _to_json(denial: Denial) -> dict[str, object]:
@@ -191,9 +186,11 @@ def _read(path: str) -> KeptRun | None:
                 return None
             *lines, _ = file.read(MAX_BYTES).split("\n")
             first, *rows = map(json.loads, lines)
+        directory, name = os.path.split(path)
+        digest, command = os.path.basename(directory), tuple(map(str, first["command"]))
         return KeptRun(
-            time=int(os.path.basename(path).partition("-")[0]) // 1_000_000,
-            command=tuple(map(str, first["command"])),
+            time=int(name.partition("-")[0]) // 1_000_000,
+            server=ServerId(digest=digest, command=command),
             denials=tuple(Denial(**row) for row in rows),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

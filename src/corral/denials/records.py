@@ -11,17 +11,17 @@ from __future__ import annotations
 import _thread
 import os
 
-from corral.abi.private_directory import checksum
 from corral.directories import directories
 from corral.record import record, replace
 from corral.safe_text import MASK, shell_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from typing import Literal
 
     from corral.denials.audit import Audit
+    from corral.denials.server_id import ServerId
 
     Hide = Callable[[str], tuple[str, str]]
     Kind = Literal[
@@ -247,7 +247,6 @@ def all_kept() -> str:
     return os.path.join(directories().state, "denials")
 
 
-def kept_directory(command: Sequence[str]) -> str:
-    """Return the directory of the stored denials of a command's runs."""
-    words = "\0".join(command).encode("utf-8", "surrogateescape")
-    return os.path.join(all_kept(), f"{checksum(words):x}")
+def kept_directory(server: ServerId) -> str:
+    """Return the directory of the stored denials of a server's runs."""
+    return os.path.join(all_kept(), server.digest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -185,11 +186,12 @@ def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
     return Learned(
         proposed=tuple(
             Proposal(
-                flag=allow.partition(" ")[0],
-                path=allow.partition(" ")[2].strip("'"),
+                flag=flag,
+                path="".join(value),
                 why=replace(row, allow="").describe().removeprefix("denied: "),
             )
             for allow, row in found.items()
+            for flag, *value in [shlex.split(allow)]
             if allow not in never
         ),
         never=tuple((row.destination, METADATA_SERVICE) for row in never.values()),

@@ -8,24 +8,23 @@ import stat
 import sys
 from contextlib import suppress
 
+from corral.denials.server_id import ServerId
 from corral.directories import directories, is_private
 from corral.errors import SandboxError
 from corral.platforms import run_records
 from corral.platforms.run_records import NAME_OF_STATE as NAME
 from corral.record import record
-from corral.safe_text import shell_word
+from corral.safe_text import is_digest, shell_word
 
 MAX_ENTRIES = 100_000
 
 
 @record
 class State:
-    """A kept home directory. `server` is the server's command with masked secrets. It is empty if
-    the file with the command cannot be read.
-    """
+    """A kept home directory. The command of `server` is empty if its file cannot be read."""
 
     path: str
-    server: tuple[str, ...] = ()
+    server: ServerId
 
 
 def list_states() -> list[State]:
@@ -44,12 +43,16 @@ def list_states() -> list[State]:
     return [State(path=path, server=_read_server(path)) for path in homes]
 
 
-def _read_server(path: str) -> tuple[str, ...]:
+def _read_server(path: str) -> ServerId:
+    """Return the server of a kept home. Earlier versions wrote its command without a digest."""
     try:
         with open(path + NAME, encoding="utf-8") as file:
-            return tuple(file.read().split("\0"))
+            first, *words = file.read().split("\0")
     except (OSError, ValueError):
-        return ()
+        return ServerId(digest="", command=())
+    if is_digest(first):
+        return ServerId(digest=first, command=tuple(words))
+    return ServerId(digest="", command=(first, *words))
 
 
 def measure(path: str) -> int:

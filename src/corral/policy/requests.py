@@ -42,6 +42,8 @@ SWITCH_TEXTS = {
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",
     "trustd": "have certificates checked outside of the sandbox (macOS)",
 }
+GUARD = "mcp"
+"""The field of an item that sets the MCP guard."""
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
 
 
@@ -90,7 +92,7 @@ def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[Request
         path = next(key.path for key in KEYS if key.path.startswith(MCP) and key.field == name)
         words = ", ".join(map(str, value)) if isinstance(value, tuple) else value
         text = f"set {path} to {shown(words)}"
-        yield RequestedItem(field="mcp", value=name, text=text)
+        yield RequestedItem(field=GUARD, value=name, text=text)
     for control in manifest.degrade or ():
         text = f"run even if {control} cannot be enforced"
         yield RequestedItem(field="degrade", value=control, text=text)
@@ -148,7 +150,7 @@ def _is_granted(field: str, value: object, users: Sequence[Source], home: str, c
         wanted = {"read": ("read", "write"), "write": ("write",)}.get(field, ("socket",))
         granted = {(access, path) for _, _, access, path in resolve_paths(users, home, cwd)}
         return any((access, value) in granted for access in wanted)
-    if field == "mcp":
+    if field == GUARD:
         return any(value in one.manifest.mcp for one in users)
     if field in {"pass_names", "secret_names", "set_values"}:
         names = merge_environment(users).values()

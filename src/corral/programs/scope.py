@@ -193,6 +193,14 @@ class Scope:
         if not self.is_runtime(real):
             self.refuse(self.enclose(real), link)
 
+    def check_runtime(self, named_by: str, real: str) -> None:
+        """Raise UnchosenReadsError for an interpreter that no server may use: one that is in no
+        known place and not granted.
+        """
+        if not self.allows(real) and not self.is_runtime(real):
+            self.refuse(self.enclose(real), named_by)
+            self.raise_refused()
+
     def check_choice(self, path: str, by: Executable) -> None:
         """Refuse a program outside of the server's root that a script of the server names."""
         if is_system(by.real) or self.is_on_path(by.real):

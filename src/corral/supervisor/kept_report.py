@@ -11,11 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from corral.denials.records import Denial
+    from corral.denials.server_id import ServerId
 
 
 class KeptReport:
-    def __init__(self, command: Sequence[str]) -> None:
-        self._run = kept.LiveRun(command)
+    def __init__(self, server: ServerId) -> None:
+        self._run = kept.LiveRun(server)
 
     def add(self, denial: Denial) -> None:
         self._run.add(denial, time.time())

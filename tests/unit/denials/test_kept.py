@@ -6,9 +6,9 @@ import pytest
 
 from corral.denials import kept
 from corral.denials.records import Denial
-from corral.policy.variables import masked
+from corral.policy.server_identity import identify_command
 
-COMMAND = ("npm:notes", "--x")
+COMMAND = identify_command(("npm:notes", "--x"))
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def denial(name, count=1):
 def test_kept_denials_are_counted_across_runs():
     kept.keep(COMMAND, [denial("a", 2)], 1.0)
     kept.keep(COMMAND, [denial("a"), denial("b")], 2.0)
-    kept.keep(("other",), [denial("c")], 3.0)
+    kept.keep(identify_command(("other",)), [denial("c")], 3.0)
     runs = kept.load_server(COMMAND)
     assert [run.time for run in runs] == [1, 2]
     assert kept.merge(runs) == (denial("a", 3), denial("b"))
@@ -77,18 +77,29 @@ def test_the_oldest_runs_are_removed_first():
 def test_the_oldest_servers_are_removed_first(monkeypatch):
     monkeypatch.setattr(kept, "MAX_SERVERS", 3)
     for number in range(5):
-        kept.keep((f"server-{number}",), [denial("a")], float(number + 1))
-        for run, path in [(number, kept.kept_directory((f"server-{number}",)))]:
-            os.utime(path, (run, run))
-    assert [run.command[0] for run in kept.load_all()] == ["server-2", "server-3", "server-4"]
+        server = identify_command((f"server-{number}",))
+        kept.keep(server, [denial("a")], float(number + 1))
+        os.utime(kept.kept_directory(server), (number, number))
+    left = [run.server.command[0] for run in kept.load_all()]
+    assert left == ["server-2", "server-3", "server-4"]
 
 
 def test_secrets_in_the_command_are_masked(home):
-    words = ("python3", "s.py", "--token", "hunter2")
-    kept.keep(masked(words), [denial("a")], 1.0)
+    server = identify_command(("python3", "s.py", "--token", "hunter2"))
+    kept.keep(server, [denial("a")], 1.0)
     [file] = home.rglob("*.jsonl")
-    assert "hunter2" not in file.read_text()
-    assert kept.load_server(masked(words))
+    assert "hunter2" not in f"{file} {file.read_text()}"
+    assert kept.load_server(server)
+
+
+def test_servers_that_differ_only_in_their_secrets_do_not_share_denials():
+    one, other = (identify_command(("s.py", "--token", word)) for word in ("hunter2", "hunter3"))
+    assert one.command == other.command
+    kept.keep(one, [denial("a")], 1.0)
+    assert kept.load_server(other) == []
+    kept.keep(other, [denial("b")], 2.0)
+    assert kept.merge(kept.load_server(one)) == (denial("a"),)
+    assert kept.merge(kept.load_server(other)) == (denial("b"),)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
@@ -109,6 +120,14 @@ def test_files_of_other_users_and_broken_files_are_not_read(home):
 
 
 def test_placeholders_of_a_client_match_any_word():
-    kept.keep(("s.py", "/home/me/project"), [denial("a")], 1.0)
-    assert kept.load_server(("s.py", "${workspaceFolder}"))
-    assert not kept.load_server(("s.py", "${workspaceFolder}", "more"))
+    kept.keep(identify_command(("s.py", "/home/me/project")), [denial("a")], 1.0)
+    assert kept.load_server(identify_command(("s.py", "${workspaceFolder}")))
+    assert not kept.load_server(identify_command(("s.py", "${workspaceFolder}", "more")))
+
+
+@pytest.mark.parametrize("secret", ["--token=${TOKEN}", "https://me:${WORD}@host.test/"])
+def test_a_placeholder_in_place_of_a_secret_matches_the_secret(secret):
+    run = secret.replace("${TOKEN}", "hunter2").replace("${WORD}", "hunter2")
+    kept.keep(identify_command(("s.py", run)), [denial("a")], 1.0)
+    assert kept.load_server(identify_command(("s.py", secret)))
+    assert not kept.load_server(identify_command(("s.py", "--other=${TOKEN}", "more")))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import corral
+from corral.abi import private_directory
 from corral.platforms import run_records
 from corral.record import replace
 
@@ -126,13 +127,39 @@ def test_a_run_without_its_record_ends_normally(place):
     assert os.listdir(place) == []
 
 
-def test_two_runs_with_one_name_do_not_share_a_record(place):
-    """Start a second run with the name of a run that has ended, and whose record was removed."""
+def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
     first = run_records.Run("1-a", residue=[], command=["first"])
-    first.end()
     second = run_records.Run("1-a", residue=[], command=["second"])
-    assert [entry.command for entry in run_records.live()] == [("second",)]
+    second.started(7)
+    assert [(entry.command, entry.root) for entry in run_records.live()] == [(("first",), 0)]
     second.end()
+    assert [entry.command for entry in run_records.live()] == [("first",)]
+    first.end()
+    third = run_records.Run("1-a", residue=[], command=["third"])  # the control: the name is free
+    assert [entry.command for entry in run_records.live()] == [("third",)]
+    third.end()
+
+
+@POSIX
+def test_a_record_that_a_sweep_removes_before_its_lock_is_made_again(place, swept, monkeypatch):
+    """Sweep between the creation of a record and its lock, when the run looks dead."""
+    lock_soon = private_directory._lock_soon
+    names = []
+
+    def sweep_first(fd, path):
+        if not names:
+            names.append(os.listdir(place))
+            run_records.sweep(swept)
+            names.append(os.listdir(place))
+        lock_soon(fd, path)
+
+    monkeypatch.setattr(private_directory, "_lock_soon", sweep_first)
+    run = run_records.Run("1-a", residue=[], command=["x"])
+    assert names == [["1-a"], []]  # the control: the sweep removed the first file
+    assert [entry.command for entry in run_records.live()] == [("x",)]
+    assert run_records.sweep(swept) == []
+    assert os.listdir(place) == ["1-a"]
+    run.end()
 
 
 FULL = """

@@ -163,13 +163,18 @@ class _Stream:
     def _read(self, client: _socket.socket) -> None:
         try:
             chunk = client.recv(dns.MAX_QUERY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        try:
             answers = [self._server.names.respond(item) for item in self._framing.feed(chunk)]
             self._server.inputs.count_requests(1 + len(answers))
             reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
-            # A reply that is sent only in part breaks the framing, so the client is then dropped.
+            # A client whose buffer is full is dropped, also by BlockingIOError. It would wait for
+            # a lost answer, and an answer that is sent only in part breaks the framing.
             whole = client.send(reply) == len(reply) if reply else True
-        except BlockingIOError:
-            return
         except (OSError, dns.MalformedError):
             self.close()
             return

@@ -123,9 +123,10 @@ class State:
 
     def _make(self) -> None:
         make_private_directory(self.path)
-        from corral.policy.variables import masked
+        from corral.policy.server_identity import identify_command
 
-        name = "\0".join(masked(self.server)).encode()
+        server = identify_command(self.server)
+        name = "\0".join((server.digest, *server.command)).encode()
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
@@ -172,7 +173,8 @@ def state_path(program: Program) -> str:
     The same program with the same arguments is the same server. All versions of a package are the
     same server too.
 
-    A file beside the directory, with the ending NAME_OF_STATE, contains the command.
+    A file beside the directory, with the ending NAME_OF_STATE, contains the digest of the
+    typed command, and the command with masked secrets.
     """
     import hashlib
 

@@ -1,0 +1,38 @@
+"""Identify a server by its command, without the secrets in the command."""
+
+from __future__ import annotations
+
+from corral.formats.light import sha256
+from corral.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VARIABLE = "${"
+
+
+@record
+class ServerId:
+    """The identity of a server. `digest` is of the command with its secrets, so that two servers
+    whose words look like keys differ. `command` has the secrets masked.
+
+    If `has_variables`, a client fills in words of the command, so its digest is not that of a run.
+    """
+
+    digest: str
+    command: tuple[str, ...]
+    has_variables: bool = False
+
+    def is_started_by(self, wanted: ServerId) -> bool:
+        """Return whether a client that starts `wanted` would start this server."""
+        if self.digest and not wanted.has_variables:
+            return self.digest == wanted.digest
+        return len(self.command) == len(wanted.command) and all(
+            want == word or VARIABLE in want
+            for word, want in zip(self.command, wanted.command, strict=True)
+        )
+
+
+def digest_command(words: Sequence[str]) -> str:
+    return sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()

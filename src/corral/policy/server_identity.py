@@ -1,0 +1,19 @@
+"""Make the identity under which a server's denials and its kept home are stored."""
+
+from __future__ import annotations
+
+from corral.denials.server_id import VARIABLE, ServerId, digest_command
+from corral.policy.variables import masked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def identify_command(words: Sequence[str]) -> ServerId:
+    """Return the identity of a command whose secrets are not masked."""
+    return ServerId(
+        digest=digest_command(words),
+        command=masked(words),
+        has_variables=any(VARIABLE in word for word in words),
+    )
