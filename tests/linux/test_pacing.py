@@ -307,3 +307,30 @@ def test_packets_are_read_at_a_limited_rate(together):
     first, later, burst, batch = json.loads(done.stdout)
     assert burst <= first <= burst + batch
     assert later > first
+
+
+def test_hundreds_of_waiting_connections_can_fail_at_once():
+    """The broker lets connections wait. Each of these fails at once when it is opened, because its address is guarded."""
+    denials = Denials()
+    check = DestinationCheck(
+        parse_rules(["0.0.0.0/0:80", f"{NAME}:443"]), denials, host_addresses=(),
+        synthetic=parse_network("127.77.0.0/16"),
+    )  # fmt: skip
+    tested = gateway.Gateway(check, listeners=(), max_connections=1)
+    first, held = socket.socketpair()
+    tested.admit(held, tested.find_destination(tested.names.assign_address(NAME), 443))
+    guarded = tested.find_destination(socket.inet_aton("10.1.2.3"), 80)
+    clients = []
+    for _ in range(gateway.MAX_WAITING):
+        client, inner = socket.socketpair()
+        clients.append(client)
+        tested.admit(inner, guarded)
+    assert not any(select.select(clients, [], [], 0))  # the control: they wait
+    first.close()
+    while select.select([tested.fileno()], [], [], 0)[0]:
+        tested.run_ready()
+    for client in clients:
+        assert client.recv(1) == b""
+        client.close()
+    tested.close()
+    assert sum(row.count for row in denials.rows() if row.kind == "guard") == gateway.MAX_WAITING

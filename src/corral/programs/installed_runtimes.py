@@ -174,8 +174,11 @@ def _on_path(kind: Kind, caller: Caller, ask: Ask) -> Iterator[tuple[str, Versio
 
 
 def _is_script(path: str) -> bool:
-    with open(path, "rb") as file:
-        return file.read(2) == b"#!"
+    try:
+        with open(path, "rb") as file:
+            return file.read(2) == b"#!"
+    except PermissionError:
+        return False  # a script that cannot be read could not run either
 
 
 def _ask_version(kind: Kind, path: str, ask: Ask) -> Version:

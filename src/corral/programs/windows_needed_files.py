@@ -68,10 +68,10 @@ class Needs:
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")
         prefix = ntpath.dirname(program)
+        if kind == "java":
+            prefix = ntpath.dirname(prefix)  # java.exe is in its directory `bin`
         if kind in {"python", "java"} and not self.forbids(prefix):
-            self.take(
-                prefix if kind == "python" else ntpath.dirname(prefix), f"the prefix of {kind}"
-            )
+            self.take(prefix, f"the prefix of {kind}")
         elif kind:
             self.take(program, f"the program {kind}")
         else:

@@ -87,3 +87,13 @@ def test_no_program_makes_a_directory_of_secrets_readable_on_windows():
             assert needs.forbids(f"{path}\\server"), name
     assert not needs.forbids("C:\\Users\\me\\AppData\\Roaming\\Claude\\Claude Extensions\\server")
     assert not needs.forbids("C:\\Users\\me\\projects\\server")
+
+
+def test_a_java_outside_of_an_installation_makes_only_itself_readable():
+    needs = Needs(None, {"SYSTEMROOT": "C:\\Windows"}, "C:\\Users\\me")
+    for program in ("D:\\bin\\java.exe", "C:\\Users\\me\\bin\\java.exe"):
+        needs.runtime(program, "java", "")
+        assert list(needs.reads) == [program]
+        needs.reads.clear()
+    needs.runtime("D:\\jdk\\bin\\java.exe", "java", "")  # the control
+    assert list(needs.reads) == ["D:\\jdk"]

@@ -108,6 +108,12 @@ def test_shims_of_version_managers_do_not_count_as_runtimes(home):
     assert (3, 97) in {one.version for one in list_runtimes("python")}
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read every file")
+def test_a_program_that_cannot_be_read_counts_as_a_runtime(home):
+    os.chmod(put(home / "bin" / "python3.97"), 0o111)
+    assert (3, 97) in {one.version for one in list_runtimes("python")}
+
+
 @pytest.mark.parametrize(
     ("requirement", "fitting"),
     [

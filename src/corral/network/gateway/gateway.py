@@ -85,6 +85,7 @@ class Gateway:
         self._traffic: dict[str, Traffic] = {}
         self._connections: set[connection.Connection] = set()
         self._waiting: list[tuple[_socket.socket, Destination]] = []
+        self._opens_waiting = False
         self._context = connection.Context(
             check=check,
             loop=self._loop,
@@ -187,6 +188,18 @@ class Gateway:
             self._rate_limit.use()
         host = opened.destination.host
         count_connection(self._traffic, host, failed=copy is None, up=up, down=down)
-        if self._waiting:
-            self._open(*self._waiting.pop(0))
+        self._open_waiting()
         self._inputs.start()
+
+    def _open_waiting(self) -> None:
+        """Open waiting connections. Those that fail at once end here, so do not recurse: a target
+        can make hundreds of them wait.
+        """
+        if self._opens_waiting:
+            return
+        self._opens_waiting = True
+        try:
+            while self._waiting and len(self._connections) < self._max_connections:
+                self._open(*self._waiting.pop(0))
+        finally:
+            self._opens_waiting = False
