@@ -409,6 +409,26 @@ answer = [os.path.dirname(home), tried(os.chmod, os.path.dirname(home), 0o777)]
 
 
 @BARE
+@pytest.mark.parametrize("user", ["ordinary"], indirect=True)
+@pytest.mark.parametrize("mode", [0, 0o400, 0o500])
+def test_a_server_that_closes_its_kept_home_starts_again(user, mode):
+    """The server finds its files in the next run. Root's targets have no kept home without namespaces."""
+    code = f"""
+home = os.environ["HOME"]
+answer = [os.path.exists(home + "/file"), home]
+if not answer[0]:
+    put(home + "/file")
+os.chmod(home, {mode})
+"""
+    first, home = inside(user, code, flags=("--state",))
+    assert stat.S_IMODE(os.stat(home).st_mode) == mode
+    assert (first, inside(user, code, flags=("--state",))) == (False, [True, home])
+    removed = user.corral("cache", "rm-home", home)
+    assert removed.returncode == 0, removed.stderr
+    assert not os.path.lexists(home)
+
+
+@BARE
 def test_git_clones_into_a_write_grant(user, scratch):
     import rigs
 
