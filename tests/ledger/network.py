@@ -26,7 +26,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{CLIENTS}::test_curl_reaches_only_the_allowed_host",
             f"{CLIENTS}::test_node_verifies_tls_end_to_end",
-            f"{CLIENTS}::test_git_fetches_over_https",
+            f"{CLIENTS}::test_git_clones_over_https",
             f"{CLIENTS}::test_musls_resolver_works",
             f"{CLIENTS}::test_gos_resolver_works",
             f"{CLIENTS}::test_http2_works",

@@ -9,6 +9,7 @@ BARE = "tests/linux/test_bare.py"
 BARE_INSIDE = "tests/inside/test_without_namespaces.py"
 BROKER = "tests/inside/test_socket_broker.py"
 CGROUP = "tests/vm/test_cgroup.py"
+CHANGES = "tests/inside/test_file_changes.py"
 DEADLINES = "tests/unit/platforms/test_deadlines.py"
 EFFECTS = "tests/linux/test_filter_effects.py"
 EXEC = "tests/inside/test_exec.py"
@@ -584,8 +585,40 @@ CLAIMS: tuple[Claim, ...] = (
             ("bare-ipc", "System V IPC", (f"{IPC}::test_ipc_objects_of_the_host_are_not_visible",)),
             (
                 "bare-modes",
-                "changes of mode, owner and times",
-                (f"{BARE_INSIDE}::test_ungranted_and_read_only_files_cannot_be_changed", f"{EFFECTS}::test_without_namespaces_a_read_only_descriptor_changes_nothing"),
+                "changes of owner and attributes, and of modes and times outside of the target's writable places",
+                (
+                    f"{BARE_INSIDE}::test_ungranted_and_read_only_files_cannot_be_changed",
+                    f"{EFFECTS}::test_without_namespaces_a_read_only_descriptor_changes_nothing",
+                    f"{CHANGES}::test_modes_and_times_outside_cannot_be_changed",
+                    f"{CHANGES}::test_learning_does_not_open_other_files",
+                ),
+            ),
+            (
+                "bare-changes",
+                "It finds the file beneath a write grant or a private directory, and the kernel refuses to leave this place during the lookup.",
+                (
+                    f"{CHANGES}::test_modes_and_times_can_be_changed_in_writable_places",
+                    f"{CHANGES}::test_a_race_never_changes_a_file_outside",
+                    f"{CHANGES}::test_a_replaced_grant_is_not_changed",
+                    f"{CHANGES}::test_git_clones_into_a_write_grant",
+                    "tests/unit/platforms/linux/test_file_changes.py::test_whatever_is_found_is_in_a_place",
+                ),
+            ),
+            (
+                "bare-changes-wait",
+                "A thread of the supervisor with the target's ids and without capabilities does this, so a change that has to wait delays no timeout.",
+                (
+                    f"{CHANGES}::test_a_change_that_has_to_wait_does_not_delay_the_timeout",
+                    f"{CHANGES}::test_only_the_owner_may_change_a_file",
+                ),
+            ),
+            (
+                "bare-changes-denied",
+                "In a flood of such calls the supervisor slows the target down. If a container engine has the seccomp listener, all these changes are denied.",
+                (
+                    f"{CHANGES}::test_a_flood_of_changes_is_slowed_down",
+                    f"{CHANGES}::test_without_a_listener_all_changes_are_denied",
+                ),
             ),
             (
                 "bare-tree",

@@ -357,10 +357,13 @@ CLAIMS: tuple[Claim, ...] = (
                 ),
             ),
             (
-                "package-needs-walls",
-                "npm, pip and uv need this, and an installation that fails for this reason says so.",
+                "package-bare",
+                "Packages of npm and PyPI are installed without namespaces, too.",
                 LINUX,
-                (f"{PACKAGES}::test_without_namespaces_nothing_is_installed",),
+                (
+                    f"{PACKAGES}::test_without_namespaces_a_package_is_installed",
+                    f"{PACKAGES}::test_without_namespaces_a_python_package_is_installed",
+                ),
             ),
             (
                 "bundle-malice",

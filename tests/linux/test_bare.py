@@ -39,7 +39,7 @@ def test_runs_of_this_module_have_no_namespaces(user):
     """The control for this file: its runs use other mechanisms than runs with namespaces."""
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
     walls = {held["control"]: held["mechanism"] for held in explained["controls"]}
-    assert walls["filesystem"] == "landlock"
+    assert walls["filesystem"] == "landlock + notification"
     assert walls["network"] == "seccomp socket families"
     assert walls["tree"].startswith("guardian")
     steps = [step["step"] for step in explained["steps"]]

@@ -91,7 +91,7 @@ def test_every_act_is_stopped_without_namespaces(user):
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
     acts = {row["act"]: row for row in data["acts"]}
     walls = {name: row["wall"]["mechanism"] for name, row in acts.items() if row["wall"]}
-    assert walls["read the SSH key"] == "landlock"
+    assert walls["read the SSH key"] == "landlock + notification"
     assert walls["connect to the host by TCP"] == "seccomp socket families"
     assert walls["start 200 threads"] == "seccomp notification"
     assert acts["outlive the server"]["inside"]["text"] == "its daemon died with it"

@@ -9,6 +9,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ctypes import (
+        CDLL,
         PyDLL,
         addressof,
         byref,
@@ -22,15 +23,13 @@ if TYPE_CHECKING:
     )
 
     __all__ = [
-        "PyDLL", "addressof", "byref", "c_char_p", "c_int", "c_long",
+        "CDLL", "PyDLL", "addressof", "byref", "c_char_p", "c_int", "c_long",
         "c_void_p", "create_string_buffer", "get_errno", "pythonapi",
     ]  # fmt: skip
 else:
     try:
         import _ctypes
         from _ctypes import addressof, byref, get_errno
-
-        FLAGS = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
 
         def _simple(name: str, code: str) -> type:
             return type(name, (_ctypes._SimpleCData,), {"_type_": code})  # noqa: SLF001
@@ -39,17 +38,24 @@ else:
         c_char, c_char_p = _simple("c_char", "c"), _simple("c_char_p", "z")
         c_void_p = _simple("c_void_p", "P")
 
-        class PyDLL:
-            """A library's functions, called without releasing the interpreter's lock."""
+        class CDLL:
+            """A library's functions. Other threads of the interpreter run during a call."""
+
+            flags = _ctypes.FUNCFLAG_CDECL
 
             def __init__(self, name: str | None, *, use_errno: bool = False) -> None:
                 self._handle = _ctypes.dlopen(name, _ctypes.RTLD_LOCAL)
-                flags = FLAGS | (_ctypes.FUNCFLAG_USE_ERRNO if use_errno else 0)
+                flags = self.flags | (_ctypes.FUNCFLAG_USE_ERRNO if use_errno else 0)
                 fields = {"_flags_": flags, "_restype_": c_int}
                 self._function = type("Function", (_ctypes.CFuncPtr,), fields)
 
             def __getattr__(self, name: str) -> object:
                 return self._function((name, self))
+
+        class PyDLL(CDLL):
+            """A library's functions, called without releasing the interpreter's lock."""
+
+            flags = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
 
         def create_string_buffer(init: bytes | int, size: int | None = None) -> object:
             """Return a buffer with the bytes `init`, or, for a number, with so many zero bytes."""

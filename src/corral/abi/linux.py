@@ -2,7 +2,7 @@
 
 The C library is bound at the first call, so this module can be imported on every system. The calls
 do not release the interpreter's lock (PyDLL), because the callers have only one thread, and because
-the child of `clone` has to own this lock.
+the child of `clone` has to own this lock. Only calls of `waiting_syscall` let other threads run.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ FSOPEN_CLOEXEC = 1
 FSMOUNT_CLOEXEC = 1
 FSCONFIG_SET_STRING = 1
 FSCONFIG_CMD_CREATE = 6
+RESOLVE_NO_XDEV = 0x01
+RESOLVE_BENEATH = 0x08
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_NO_MAGICLINKS = 0x02
 
@@ -103,23 +105,38 @@ SOCK_DGRAM = 2
 SOCK_CLOEXEC = 0o2000000
 
 _bound: list[tuple[Syscall, dict[str, int]]] = []
+_waiting: list[tuple[Syscall, dict[str, int]]] = []
 
 
-def _bind() -> tuple[Syscall, dict[str, int]]:
+def _bind(library: type[ctypes.CDLL]) -> tuple[Syscall, dict[str, int]]:
     from corral.abi.linux_syscalls import TABLES
 
     if sys.platform == "win32":
         raise OSError("Windows has no Linux system calls")
-    function = ctypes.PyDLL(None, use_errno=True).syscall
+    function = library(None, use_errno=True).syscall
     function.restype = ctypes.c_long
     # c_void_p accepts integers of any sign, bytes, buffers and None.
     function.argtypes = [ctypes.c_long] + [ctypes.c_void_p] * 6
-    _bound.append((function, TABLES[os.uname().machine]))
-    return _bound[0]
+    return function, TABLES[os.uname().machine]
 
 
 def syscall(name: str, *args: object) -> int:
-    function, numbers = _bound[0] if _bound else _bind()
+    if not _bound:
+        _bound.append(_bind(ctypes.PyDLL))
+    return _call(_bound[0], name, *args)
+
+
+def waiting_syscall(name: str, *args: object) -> int:
+    """Make a call that can take long, such as one that waits for a lock of a file. Other threads of
+    the interpreter run meanwhile.
+    """
+    if not _waiting:
+        _waiting.append(_bind(ctypes.CDLL))
+    return _call(_waiting[0], name, *args)
+
+
+def _call(bound: tuple[Syscall, dict[str, int]], name: str, *args: object) -> int:
+    function, numbers = bound
     result = function(numbers[name], *args, *(0,) * (6 - len(args)))
     if result == -1:
         code = ctypes.get_errno()

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 CAP_SYS_PTRACE = 19
 INT_BITS = 32
+PAGE = 4096
+"""The smallest size of a page. Larger pages consist of such parts."""
+PATH_MAX = 4096
+"""The maximum length of a path with its zero byte."""
 
 
 @record
@@ -84,6 +88,21 @@ class CallingThread:
             raise OSError(errno.EFAULT, "cannot be read")
         return found
 
+    def read_text(self, address: int) -> bytes:
+        """Copy a text that ends with a zero byte, once. Read no page that the text does not reach.
+
+        Raise ENAMETOOLONG if the text is longer than a path can be.
+        """
+        found = b""
+        while len(found) < PATH_MAX:
+            part = self.read(address, PAGE - address % PAGE)
+            before, ended, _ = part.partition(b"\0")
+            found += before
+            if ended and len(found) < PATH_MAX:
+                return found
+            address += len(part)
+        raise OSError(errno.ENAMETOOLONG, "the path is too long")
+
     def write(self, address: int, data: bytes) -> None:
         """Write to the caller's memory. Raise ESRCH if the caller no longer waits.
 
@@ -111,12 +130,22 @@ class CallingThread:
 
     def inode(self, fd: int) -> int:
         """Return a socket's inode, or 0 for other files. Raise EBADF for a closed descriptor."""
+        link = self.path_of(fd)
+        return int(link[8:-1]) if link.startswith("socket:[") else 0
+
+    def path_of(self, fd: int) -> str:
+        """Return the path of an open file. Raise EBADF for a closed descriptor."""
         try:
             with self._ids:
-                link = os.readlink(self._path("fd", fd))
+                return os.readlink(self._path("fd", fd))
         except FileNotFoundError as error:
             raise OSError(errno.EBADF, "no such descriptor") from error
-        return int(link[8:-1]) if link.startswith("socket:[") else 0
+
+    def identity(self, fd: int) -> tuple[int, int]:
+        """Return the device and the inode of an open file."""
+        with self._ids:
+            seen = os.stat(self._path("fd", fd))
+        return seen.st_dev, seen.st_ino
 
     def flags(self, fd: int) -> int:
         """Return the flags of a descriptor and of its open file, as one number."""

@@ -219,6 +219,8 @@ class Notifications:
                 # Too many files are open. Until that changes, these deciders' calls are denied.
                 pass
         decision = judge(request, self._names, self._deciders) if self._deciders else None
+        if decision is not None and decision.verdict == "answer_later":
+            return not self._pause() and time.monotonic() < self._turn_ends
         if not _send(request, decision):
             decision = None  # the caller was killed or interrupted, so the call did nothing
         if decision is not None and decision.then is not None:

@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from typing import Literal
 
     Decider = Literal[
+        "change_watch",
         "denied_sockets",
         "denied_starts",
+        "file_changes",
         "path_watch",
         "socket_broker",
         "socket_watch",
         "task_count",
     ]
-    Verdict = Literal["deny", "continue", "answer"]
+    Verdict = Literal["deny", "continue", "answer", "answer_later"]
 
 EPERM = 1
 UNKNOWN = "an unknown address"
@@ -53,6 +55,7 @@ class Given:
 @record
 class Decision:
     """The answer to a call. With `answer` the supervisor has done the call, which returns `value`.
+    With `answer_later` the decider itself sends the answer.
 
     A call that is denied, or that the supervisor could not do, fails with `error`. `then` is called
     once the thread has the answer.
@@ -68,6 +71,10 @@ class Decision:
 DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
+# Without namespaces only the supervisor changes modes and times. `change_watch` is `corral learn`
+# with namespaces, where a continued call cannot leave the private root.
+CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
+CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
 # On a socket that is not corral's, these calls may continue, because they neither connect nor send.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
@@ -125,10 +132,15 @@ WRITES = frozenset(
         "lsetxattr", "setxattrat", "removexattr", "lremovexattr", "removexattrat", *LINKS,
     )
 )  # fmt: skip
+CHANGES = (
+    "chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "utimensat", "futimesat",
+)  # fmt: skip
+"""Calls that change the mode or times of a file."""
 CREATES = ("open", "openat", "creat", "mkdir", "mkdirat")
 """Calls that create files and directories. A run that reports denied starts watches these."""
 CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     **dict.fromkeys((*PATHS, MEMORY), (PATH,)),
+    **dict.fromkeys(CHANGES, (CHANGE, CHANGE_WATCH)),
     **dict.fromkeys(STARTS, (START,)),
     **dict.fromkeys(TASKS, (START, TASK)),
     THREAD: (TASK,),

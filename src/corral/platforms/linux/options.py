@@ -42,6 +42,12 @@ def chains(policy: Policy) -> Chains:
             ),
             Option(mechanism="namespaces + pivot_root", needs=NAMESPACES, status="verified"),
             Option(
+                mechanism=f"landlock + {NOTIFICATION}",
+                needs=("landlock_wall", "seccomp", "task_count"),
+                status="verified",
+                note=_note_on_visibility(policy),
+            ),
+            Option(
                 mechanism="landlock",
                 needs=("landlock_wall", "seccomp"),
                 status="verified",

@@ -79,6 +79,8 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
+            if has_pid_namespace:  # elsewhere a continued chmod could change any file of the user
+                deciders.by_name["change_watch"] = path_watch
             if not brokered:
                 deciders.by_name["socket_watch"] = path_watch
         self._notifications = notifications.Notifications(

@@ -80,6 +80,11 @@ def compose(
         rlimits.plan(replace(policy.limits, pids=None), count_init=False),
         privileges.Capabilities(),
     ]
+    changes = NOTIFICATION in mechanisms.get("filesystem", "")
+    if changes:
+        from corral.platforms.linux.mechanisms import writable_places
+
+        steps.append(writable_places.plan(policy, layout))
     if "landlock" in mechanisms.get("filesystem", ""):
         steps.append(_landlock(policy, program, layout))
     steps.append(
@@ -93,6 +98,7 @@ def compose(
             notices=NOTIFICATION in mechanisms.get("subprocess", ""),
             broker=broker,
             limit_tasks=(limit_tasks := NOTIFICATION in mechanisms.get("pids", "")),
+            file_changes=changes,
         )
     )
     if limit_tasks:

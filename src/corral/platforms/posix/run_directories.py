@@ -118,6 +118,9 @@ class State:
     def apply(self, _results: Results) -> None:
         if not os.path.isdir(self.path):
             self._make()
+        elif not os.access(self.path, os.X_OK):
+            # Without namespaces a server that closed its home could not even start in it.
+            reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
 
@@ -217,6 +220,16 @@ def _open_top(path: str) -> int:
             return _open_directory(name, parent)
         finally:
             os.close(parent)
+
+
+def reopen(path: str) -> None:
+    """Make a kept home accessible again, if the target took away its own right to search it."""
+    top = _open_top(path)
+    try:
+        if os.fstat(top).st_uid == os.geteuid():
+            os.fchmod(top, 0o700)
+    finally:
+        os.close(top)
 
 
 def _empty(top: int, budget: Budget) -> None:

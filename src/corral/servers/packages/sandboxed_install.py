@@ -58,10 +58,6 @@ SANDBOX_HINT = (
 
 Notify = Callable[[str], None]
 MAX_ANSWER_BYTES = 4096
-NO_MODES = (
-    "without namespaces it may not set modes and times of files",
-    "install it where user namespaces are allowed; `corral doctor` says what forbids them here",
-)
 
 # Hints name only these denials. Others are harmless: for example, pip cannot start `lsb_release`,
 # but works without it.
@@ -133,11 +129,8 @@ def ask_program(argv: Sequence[str]) -> str:
 
 
 def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> SandboxError:
-    if _is_without_namespaces(sandbox):
-        why, hint = NO_MODES
-    else:
-        asked = parse_reference(label) if label.startswith(("npm:", "pypi:")) else None
-        why, hint = explain_failure(details, asked)
+    asked = parse_reference(label) if label.startswith(("npm:", "pypi:")) else None
+    why, hint = explain_failure(details, asked)
     kind = UnfinishedError if why in {UNREACHABLE, SILENT} else SandboxError
     return kind(
         f"cannot install {label}: {why}:",
@@ -160,11 +153,6 @@ def _remove_repository_marks(downloads: str) -> None:
             with suppress(FileNotFoundError, IsADirectoryError):
                 os.unlink(".git", dir_fd=directory)
             os.close(directory)
-
-
-def _is_without_namespaces(sandbox: Sandbox) -> bool:
-    held = sandbox.report.controls if sandbox.report else ()
-    return any(row.control == "filesystem" and row.mechanism == "landlock" for row in held)
 
 
 def build_policy(

@@ -14,6 +14,7 @@ from corral.platforms.linux.mechanisms import seccomp_rules
 from corral.platforms.linux.mechanisms.seccomp_compiler import ALLOW, NOTIFY
 from corral.platforms.linux.notified_calls import (
     CALLS,
+    CHANGES,
     CREATES,
     MEMORY,
     PATHS,
@@ -50,7 +51,8 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 def test_only_calls_that_the_table_permits_are_continued(machine, flags):
     """Only three kinds of calls may continue: watched calls, task starts that are decided by a
     number alone, and calls that ask a socket for a name or for received data. The target cannot
-    misuse them by changing its memory after the decision.
+    misuse them by changing its memory after the decision. Changes of modes and times never continue
+    without namespaces, not even in `corral learn`.
     """
     names = {one: name for name, one in TABLES[machine].items()}
     for number in range(-1, 601):
@@ -61,8 +63,16 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     name = names.get(number, "")
     is_thread = name == "clone" and bool(flags & 0x10000)
     asked = request(number, flags)
-    goes_on = name in {*PATHS, MEMORY} or is_thread or name in SOCKET_NAMES
+    watched_paths = {*PATHS, MEMORY} - {*CHANGES}
+    goes_on = name in watched_paths or is_thread or name in SOCKET_NAMES
     assert judge(asked, names, EVERY).verdict == ("continue" if goes_on else "deny")
+    learned = {"path_watch": Yes()}  # without namespaces
+    assert judge(asked, names, learned).verdict == ("continue" if name in watched_paths else "deny")
+    assert judge(asked, names, {"file_changes": Yes()}).verdict == "deny"
+    both = {"file_changes": Yes(), "change_watch": Yes()}
+    assert judge(asked, names, both).verdict == "deny"
+    walled = {"change_watch": Yes()}
+    assert judge(asked, names, walled).verdict == ("continue" if name in CHANGES else "deny")
     counted = {"task_count": Yes()}
     goes_on = name in {"fork", "vfork", "clone"}
     assert judge(asked, names, counted).verdict == ("continue" if goes_on else "deny")
@@ -119,6 +129,24 @@ def test_the_filter_notifies_only_starts_new_files_and_sockets_that_it_denies(na
     rules = seccomp_rules.target_rules(subprocess=False, notices=True, watch_paths=True, **common)
     never = seccomp_rules.DENIED_WITHOUT_NAMESPACES if not namespaces else ()
     assert notified(rules) == {*STARTS, *PATHS, MEMORY, "socket", "connect", "bind"} - {*never}
+
+
+@pytest.mark.parametrize("watch_paths", [True, False])
+@pytest.mark.parametrize("subprocess", [True, False])
+def test_the_filter_notifies_every_change_of_a_mode_or_times(subprocess, watch_paths):
+    common = {"subprocess": subprocess, "unix_sockets": False, "cookie": (1, 2, 3)}
+    rules = seccomp_rules.target_rules(
+        **common, namespaces=False, watch_paths=watch_paths, file_changes=True
+    )
+    assert {*CHANGES} <= notified(rules)
+    assert allowed(rules) & {*CHANGES} == set()
+    quiet = seccomp_rules.target_rules(**common, namespaces=False, watch_paths=watch_paths)
+    assert {name for name in quiet if rules[name] != quiet[name]} == {*CHANGES}
+    assert (allowed(quiet) | notified(quiet)) & {*CHANGES} == set()
+    walled = {**common, "namespaces": True, "watch_paths": watch_paths}
+    assert seccomp_rules.target_rules(**walled, file_changes=True) == seccomp_rules.target_rules(
+        **walled
+    )
 
 
 @pytest.mark.parametrize("unix_sockets", [True, False])

@@ -228,6 +228,19 @@ WITHOUT_NAMESPACES = """
 """.split()  # noqa: SIM905
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_set_id_modes_never_reach_the_supervisor(machine):
+    filter_ = target(machine, namespaces=False, file_changes=True)
+    for name, position in (("chmod", 1), ("fchmod", 1), ("fchmodat", 2), ("fchmodat2", 2)):
+        if name not in filter_.table:
+            continue
+        for mode, expected in ((0o755, NOTIFY), (0o1777, NOTIFY), (0o4755, EPERM), (0o2755, EPERM)):
+            for word in (mode, mode | JUNK):
+                arguments = [0] * 4
+                arguments[position] = word
+                assert filter_(name, *arguments) == expected, (name, oct(mode))
+
+
 def test_the_lists_of_denied_calls_are_complete():
     assert sorted(seccomp_rules.DENIED) == sorted(ALWAYS)
     assert sorted(seccomp_rules.DENIED_WITHOUT_NAMESPACES) == sorted(WITHOUT_NAMESPACES)

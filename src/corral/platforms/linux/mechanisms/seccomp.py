@@ -56,12 +56,13 @@ class Seccomp:
     watch_paths: bool = False
     broker: bool = False
     limit_tasks: bool = False
+    file_changes: bool = False
     stage: Stage = "target"
 
     @property
     def is_killable(self) -> bool:
         """Return whether only deadly signals interrupt a call that the supervisor has received."""
-        return self.broker or self.limit_tasks
+        return self.broker or self.limit_tasks or self.file_changes
 
     def describe(self) -> str:
         processes = "processes allowed" if self.subprocess else "threads yes, processes no"
@@ -73,14 +74,15 @@ class Seccomp:
         if not self.subprocess:
             cookie = struct.unpack("<3Q", os.urandom(24))
             results.add(ExecCookie(words=cookie))
-        listens = self.notices or self.watch_paths or self.broker or self.limit_tasks
+        listens = self.notices or self.watch_paths or self.is_killable
         if not listens or not self._load_with_listener(results, cookie):
-            abi.seccomp_set_filter(target_filter(replace(self, notices=False), cookie))
+            quiet = replace(self, notices=False, file_changes=False)
+            abi.seccomp_set_filter(target_filter(quiet, cookie))
 
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
         """Load the filter with a listener. Raise OSError if that fails. But return False if only an
         outer filter prevents it and the listener is not required: then the filter itself denies
-        starts, and they are not reported.
+        starts, and all changes of modes and times. They are not reported.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -235,6 +237,7 @@ def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
         watch_paths=step.watch_paths,
         broker=step.broker,
         limit_tasks=step.limit_tasks,
+        file_changes=step.file_changes,
     )
     return seccomp_rules.compile_filter(step.machine, rules)
 

@@ -18,7 +18,7 @@ from corral.platforms.linux.mechanisms.seccomp_compiler import (
     low,
     whole,
 )
-from corral.platforms.linux.notified_calls import CREATES, MEMORY, MIN_MAPPED, PATHS
+from corral.platforms.linux.notified_calls import CHANGES, CREATES, MEMORY, MIN_MAPPED, PATHS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ _DENIED = {
 
 # Denied without namespaces, because Landlock does not cover these. Calls on descriptors are as
 # dangerous as calls on paths: a descriptor opened for reading is enough to change a file's mode.
+# With a listener, the supervisor changes modes and times in the target's writable places.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -435,6 +436,7 @@ def target_rules(
     watch_paths: bool = False,
     broker: bool = False,
     limit_tasks: bool = False,
+    file_changes: bool = False,
 ) -> dict[str, Rule]:
     """Return the rule of every syscall that is not simply allowed, by name.
 
@@ -444,7 +446,8 @@ def target_rules(
     `duty_cycle`, calls that lead to SIGCONT are denied, because SIGSTOP and SIGCONT enforce a share
     of the processors. With `notices` a listener is notified of denied process starts and of created
     files, and with `watch_paths` of all paths. With `limit_tasks` the listener decides every new
-    process and thread, and with `broker` it connects the target's sockets.
+    process and thread, and with `broker` it connects the target's sockets. With `file_changes`,
+    which matters only without namespaces, the listener changes modes and times of files.
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
@@ -462,6 +465,9 @@ def target_rules(
         rules.update(not_init())
     else:
         rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
+        if file_changes:
+            set_ids = _set_ids()
+            rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
         own = _own_process_only(own_pid)
         # Landlock's signal scope denies signals to other processes, but permits signals to
         # children.

@@ -1,0 +1,77 @@
+"""Open the places that a target without namespaces may write to, where `file_changes` may change
+modes and times.
+
+The places are opened before the start. Like Landlock's rules they belong to files, not to paths, so
+nothing changes if another file takes the path of a grant later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from corral.platforms.linux import notifications
+from corral.platforms.linux.file_changes import FileChanges, Place
+from corral.platforms.posix import run_directories
+from corral.platforms.steps import unverified
+from corral.record import record
+
+TYPE_CHECKING = False
+assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
+if TYPE_CHECKING:
+    from corral.plan.model import Results, Stage
+    from corral.platforms.linux.host_files import Layout
+    from corral.policy.model import Policy
+
+
+@record
+class WritablePlaces:
+    """`granted` has (path, path as written, device, inode) of the write grants, `private` has the
+    target's own directories. They have to be the `write` and `private` of the Landlock step. `own`
+    is corral's directory around them. `uid` and `gid` are the target's ids.
+    """
+
+    name = "writable_places"
+    granted: tuple[tuple[str, str, int, int], ...]
+    private: tuple[str, ...]
+    own: str
+    uid: int
+    gid: int
+    stage: Stage = "supervisor"
+    verify = unverified
+
+    def describe(self) -> str:
+        return "the supervisor changes modes and times of files where the target may write"
+
+    def apply(self, results: Results) -> None:
+        places: list[Place] = []
+        own = os.stat(self.own)
+        changes = FileChanges(places, self.uid, self.gid, (own.st_dev, own.st_ino))
+        results.add(changes)
+        for path, written, device, inode in self.granted:
+            places.append(place := _open(path, written))
+            seen = os.fstat(place.fd)
+            if (seen.st_dev, seen.st_ino) != (device, inode):
+                raise OSError(0, "this is no longer the file that was granted", path)
+        places += [_open(path, path) for path in self.private]
+        # The decider is there before the first call, because another one must never decide these
+        # calls.
+        results.get(notifications.Deciders).by_name["file_changes"] = changes
+
+
+def _open(path: str, written: str) -> Place:
+    return Place(fd=os.open(path, os.O_PATH | os.O_CLOEXEC), path=path, written=written)
+
+
+def plan(policy: Policy, layout: Layout) -> WritablePlaces:
+    return WritablePlaces(
+        granted=tuple(
+            (grant.path, grant.written or grant.path, grant.device, grant.inode)
+            for grant in policy.grants
+            if grant.access == "write"
+        ),
+        private=(*run_directories.inner(layout.directory), *filter(None, (layout.state,))),
+        own=layout.directory,
+        uid=layout.who.outside_uid,
+        gid=layout.who.outside_gid,
+    )
