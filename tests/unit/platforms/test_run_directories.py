@@ -100,3 +100,18 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
     assert os.readlink(home / "notes") == os.readlink(home / "a/b/notes") == granted
     assert list(elsewhere.iterdir()) == []
     assert (home / "taken").read_text() == "the server's own"
+
+
+@pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
+def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
+    """Use a name longer than 255 bytes: the kernel refuses it for every user, as on a full disk."""
+    name = name.format(long="x" * 256)
+    with pytest.raises(OSError, match="File name too long") as error:
+        run_directories.make_links(str(tmp_path), [("notes", "/granted"), (name, "/granted")])
+    assert error.value.filename == f"{tmp_path}/{name}"
+    assert os.readlink(tmp_path / "notes") == "/granted"
+
+
+def test_links_in_a_missing_directory_are_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run_directories.make_links(str(tmp_path / "missing"), [("notes", "/granted")])

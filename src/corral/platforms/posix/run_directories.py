@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 TEMPORARY = "/tmp"  # noqa: S108 - directories in it are new and 0700
 MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
+TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP))
+"""The errors if a name is taken, or if a parent is a file or a link."""
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -136,21 +139,29 @@ class State:
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
     """Make symbolic links below a directory that targets may have written to. Existing names stay
     as they are. Links that a target put into the path are not followed.
+
+    Raise OSError for any other failure, such as a full disk, because the target would not find the
+    grant below its home.
     """
     for name, target in links:
-        *parents, last = name.split("/")
-        opened: list[int] = []
         try:
-            opened.append(os.open(top, DIRECTORY))
-            for parent in parents:
-                _make_alike(parent, opened[-1])
-                opened.append(os.open(parent, DIRECTORY, dir_fd=opened[-1]))
-            os.symlink(target, last, dir_fd=opened[-1])
-        except OSError:
-            pass  # the name is taken, or a parent is not a directory
-        finally:
-            for fd in opened:
-                os.close(fd)
+            _make_link(top, name, target)
+        except OSError as error:
+            if error.errno not in TAKEN:
+                raise OSError(error.errno, error.strerror, f"{top}/{name}") from error
+
+
+def _make_link(top: str, name: str, target: str) -> None:
+    *parents, last = name.split("/")
+    opened = [os.open(top, DIRECTORY)]
+    try:
+        for parent in parents:
+            _make_alike(parent, opened[-1])
+            opened.append(os.open(parent, DIRECTORY, dir_fd=opened[-1]))
+        os.symlink(target, last, dir_fd=opened[-1])
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def _make_alike(name: str, above: int) -> None:
