@@ -197,15 +197,19 @@ def remove(path: str, budget: Budget) -> None:
 
     Do nothing if `path` is a link or belongs to another user. After an error, or when the budget is
     used up, the rest stays.
+
+    The directories in a work directory may belong to a target with another user id. In a kept home
+    they belong to the owner of the home.
     """
     try:
         top = _open_top(path)
     except OSError:
         return
     try:
-        if os.fstat(top).st_uid == os.geteuid():
+        owner = os.fstat(top).st_uid
+        if owner == os.geteuid():
             os.fchmod(top, 0o700)
-            _empty(top, budget)
+            _empty(top, budget, None if is_work_directory(path) else owner)
             os.rmdir(path)
     except OSError:
         pass  # the next sweep tries again
@@ -223,19 +227,20 @@ def _open_top(path: str) -> int:
         above, name = os.path.split(path)
         parent = os.open(above, DIRECTORY | os.O_CLOEXEC)
         try:
-            return _open_directory(name, parent)
+            return _open_directory(name, parent, os.geteuid())
         finally:
             os.close(parent)
 
 
-def _empty(top: int, budget: Budget) -> None:
+def _empty(top: int, budget: Budget, owner: int | None) -> None:
     """Empty a directory. Directories at deeper levels are moved up to `top`, because a tree can be
-    deeper than the longest path or than Python's stack.
+    deeper than the longest path or than Python's stack. Raise OSError for a directory in `top` that
+    does not belong to `owner`, unless `owner` is None.
     """
     while names := _some_names(top):
         for name in names:
             if not _unlink(name, top, budget):
-                _remove_inner(name, top, budget)
+                _remove_inner(name, top, budget, owner)
 
 
 def _some_names(directory: int) -> list[str]:
@@ -244,40 +249,47 @@ def _some_names(directory: int) -> list[str]:
         return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
 
 
-def _remove_inner(name: str, top: int, budget: Budget) -> None:
-    directory = _open_directory(name, top)
+def _remove_inner(name: str, top: int, budget: Budget, owner: int | None) -> None:
+    directory = _open_directory(name, top, owner)
     try:
+        same_owner = os.fstat(directory).st_uid
         while names := _some_names(directory):
             for entry in names:
                 if not _unlink(entry, directory, budget):
-                    _refuse_foreign(entry, directory)
                     # Moving a directory changes its `..`, so it has to be writable.
-                    os.close(_open_directory(entry, directory))
+                    os.close(_open_directory(entry, directory, same_owner))
                     os.rename(entry, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=top)
 
 
-def _refuse_foreign(name: str, directory: int) -> None:
-    """Raise OSError for another user's directory, which a target as root may have moved here."""
-    owner = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
-    if owner != os.fstat(directory).st_uid:
+def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
+    """Raise OSError if a directory belongs to the user `found` instead of `owner`. A target as root
+    may have moved it here.
+    """
+    if owner not in {None, found}:
         raise OSError(1, "the directory belongs to another user", name)
 
 
-def _open_directory(name: str, directory: int) -> int:
-    """Make a directory accessible and open it. A link that has replaced the directory must not be
-    followed, so on Linux its mode is changed through a descriptor.
+def _open_directory(name: str, directory: int, owner: int | None) -> int:
+    """Make a directory accessible and open it. Raise OSError if it does not belong to `owner`,
+    unless `owner` is None.
+
+    A link or a directory that has replaced the directory must not be used, so on Linux owner and
+    mode are read and changed through one descriptor.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        _refuse_foreign(name, found.st_uid, owner)
         _clear_flags(name, directory)
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, dir_fd=directory)
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
+        _refuse_foreign(name, os.fstat(fd).st_uid, owner)
         if _mount_id(fd) != _mount_id(directory):
             raise OSError(18, "it is a mount, which the target may have moved here", name)
         os.chmod(f"/proc/self/fd/{fd}", 0o700)
