@@ -664,6 +664,11 @@ CLAIMS: tuple[Claim, ...] = (
                 (f"{BROKER}::test_a_granted_unix_socket_is_reached_and_no_other", f"{BROKER}::test_a_replaced_unix_socket_is_not_reached"),
             ),
             (
+                "bare-keys",
+                "It then also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
+                (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),
+            ),
+            (
                 "bare-capless",
                 "The target is then uid 0 too and owns root's files, but it can open only what was granted.",
                 (
