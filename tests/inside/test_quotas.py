@@ -79,7 +79,7 @@ answer = [int(words("kernel/msgmni")[0]), int(words("kernel/shmmni")[0]), int(wo
 """
 
 
-def test_system_v_maxima_cannot_be_lowered(user):
+def test_root_lowers_system_v_maxima_in_the_sandbox(user):
     """Root's corral lowers the maxima in the sandbox. An ordinary user cannot, because only uid 0 of a namespace may do
     so.
     """

@@ -30,7 +30,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{CLIENTS}::test_musls_resolver_works",
             f"{CLIENTS}::test_gos_resolver_works",
             f"{CLIENTS}::test_http2_works",
-            f"{CLIENTS}::test_two_requests_share_one_connection",
+            f"{CLIENTS}::test_several_requests_share_one_connection",
             f"{CLIENTS}::test_python_verifies_tls_end_to_end",
         ),
         source=GATEWAY,

@@ -46,7 +46,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{RUN}::test_the_target_has_the_callers_own_pipes",
             f"{RUN}::test_the_target_reads_stdin_and_writes_stdout",
-            f"{CLIENTS}::test_messages_pass_unchanged",
+            f"{CLIENTS}::test_all_bytes_pass_unchanged",
         ),
     ),
     Claim(

@@ -697,11 +697,16 @@ CLAIMS: tuple[Claim, ...] = (
                 (f"{BROKER}::test_a_granted_unix_socket_is_reached_and_no_other", f"{BROKER}::test_a_replaced_unix_socket_is_not_reached"),
             ),
             (
+                "bare-keys",
+                "It then also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
+                (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),
+            ),
+            (
                 "bare-capless",
                 "The target is then uid 0 too and owns root's files, but it can open only what was granted.",
                 (
                     f"{BARE}::test_root_without_capabilities_is_an_ordinary_user",
-                    f"{BARE}::test_root_without_capabilities_cannot_make_namespaces",
+                    f"{BARE}::test_root_without_capabilities_is_confined_by_landlock",
                 ),
             ),
             (
@@ -791,7 +796,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     f"{QUOTAS}::test_calls_on_shared_quotas_are_denied",
                     f"{QUOTAS}::test_inotify_instances_are_left_for_the_user",
-                    f"{QUOTAS}::test_system_v_maxima_cannot_be_lowered",
+                    f"{QUOTAS}::test_root_lowers_system_v_maxima_in_the_sandbox",
                 ),
             ),
             (

@@ -26,6 +26,7 @@ open(sys.argv[1], "a").write("written")
 print("served")
 """
 TIGHTENING = "[limits]\npids = 20\n[network]\nallow = []\n"
+CLOSE_STDOUT = ("/bin/sh", "-c", 'exec "$@" >&-', "sh")
 WRITING = '[filesystem]\nwrite = ["data"]\n'
 
 
@@ -61,11 +62,15 @@ def ask(user, server: pathlib.Path, policy: str, *command: str) -> None:
     )
 
 
-def on_terminal(user, env, answer: bytes, *arguments: str) -> tuple[int, bytes, str]:
-    """Return (exit code, stdout, terminal output). `answer` is typed as soon as corral asks."""
+def on_terminal(
+    user, env, answer: bytes, *arguments: str, wrapper: tuple[str, ...] = ()
+) -> tuple[int, bytes, str]:
+    """Return (exit code, stdout, terminal output). `answer` is typed as soon as corral asks. The
+    words `wrapper` start corral.
+    """
     terminal, own = os.openpty()
     process = user.popen(
-        [user.python, "-c", TAKE_TERMINAL, *user.corral_argv(*arguments)],
+        [user.python, "-c", TAKE_TERMINAL, *wrapper, *user.corral_argv(*arguments)],
         env=env,
         stdin=own,
         stdout=subprocess.PIPE,
@@ -175,6 +180,17 @@ def test_approve_asks_on_a_terminal(user, server, env):
     assert on_terminal(user, env, b"n\n", "approve", str(server))[0] == 1
     assert user.corral("run", str(server), env=env).returncode == REFUSED
     assert on_terminal(user, env, b"y\n", "approve", str(server))[0] == 0
+    assert user.corral("run", str(server), env=env).returncode == 0
+
+
+def test_approve_asks_if_stdout_is_closed(user, server, env):
+    ask(user, server, WRITING)
+    words = ("approve", str(server))
+    code, _, shown = on_terminal(user, env, b"n\n", *words, wrapper=CLOSE_STDOUT)
+    assert (code, shown.count("[y/N]")) == (1, 1), shown
+    assert user.corral("run", str(server), env=env).returncode == REFUSED
+    code, _, shown = on_terminal(user, env, b"y\n", *words, wrapper=CLOSE_STDOUT)
+    assert code == 0, shown
     assert user.corral("run", str(server), env=env).returncode == 0
 
 

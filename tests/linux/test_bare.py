@@ -292,8 +292,8 @@ def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, g
     assert free == [[0, 0, 0], [none, none], [0, 0, 0, 0]]
 
 
-def test_root_without_capabilities_cannot_make_namespaces(user):
-    """Root can make namespaces, but cannot give the target another user id in them. So corral uses Landlock instead."""
+def test_root_without_capabilities_is_confined_by_landlock(user):
+    """Root can make namespaces, but cannot give the target another user id in them. So corral uses Landlock."""
     if user.uid:
         pytest.skip("only root can run this test")
     argv = [user.python, "-c", NO_CAPABILITIES, str(user.package)]

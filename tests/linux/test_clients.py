@@ -25,8 +25,15 @@ if "family" in behaviour:
         os.setsid()
         while True:
             signal.pause()
-for line in sys.stdin:
-    request = json.loads(line)
+for line in sys.stdin.buffer:
+    try:
+        request = json.loads(line)
+    except ValueError:
+        if "echo" not in behaviour:
+            raise
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+        continue
     if "id" not in request:
         continue
     answer = {"jsonrpc": "2.0", "id": request["id"], "result": {"method": request["method"]}}
@@ -116,12 +123,17 @@ def test_the_first_message_may_be_of_either_era(client):
     assert one.gone() == 0
 
 
-def test_messages_pass_unchanged(client):
-    """Messages up to 25 KB, and with escaped characters, come back unchanged."""
-    one = client("polite")
+def test_all_bytes_pass_unchanged(client):
+    """Send messages up to 25 KB, and lines that are not messages. The server sends the latter back."""
+    one = client("polite echo")
     for number in range(50):
         text = "x" * (number * 500) + "\u2028ü\U0001f600"
         assert one.request(number, text)["result"]["method"] == text
+    for line in (b"not json\n", b"{}}\r\n", b"\n", bytes({*range(256)} - {10}) + b"\n"):
+        one.process.stdin.write(line)
+        one.process.stdin.flush()
+        assert readable(one.process.stdout.fileno()), one.process.stderr.read()
+        assert one.process.stdout.readline() == line
     one.close_stdin()
     assert one.gone() == 0
 

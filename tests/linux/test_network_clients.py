@@ -122,7 +122,7 @@ def test_curl_reaches_only_the_allowed_host(who, world):
     )
 
 
-def test_two_requests_share_one_connection(who, world):
+def test_several_requests_share_one_connection(who, world):
     """The server sees the same client port in all requests."""
     world.serve(web, port=8080)
     code = """

@@ -1,9 +1,15 @@
 """Bind libproc, which returns the processes of the host, their parents and their usage."""
 
+from __future__ import annotations
+
 import ctypes
 
 from corral.abi.darwin import function
 from corral.abi.prototypes import fields
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PROC_RUID_ONLY = 5
 PROC_PIDTASKINFO = 4
@@ -87,23 +93,29 @@ mach_timebase = function("mach_timebase_info", _c_int, _c_void_p)
 
 
 def all_pids() -> list[int]:
-    """Return the pids of all processes. If the list fills its buffer, it may be truncated, so it is
-    read again with a larger buffer.
-    """
-    size = proc_listallpids(None, 0) + 64
-    while True:
-        found = (ctypes.c_int * size)()
-        count = proc_listallpids(found, ctypes.sizeof(found))
-        if count < size:
-            return list(found[:count])
-        size *= 2
+    """Return the pids of all processes."""
+    return _read_pids(proc_listallpids, proc_listallpids(None, 0) + 64)
 
 
 def count_user(uid: int) -> int:
     """Return the number of processes with this real user id."""
-    found = (ctypes.c_int * (proc_listallpids(None, 0) + 64))()
-    used = proc_listpids(PROC_RUID_ONLY, uid, found, ctypes.sizeof(found))
-    return used // ctypes.sizeof(ctypes.c_int)
+
+    def read(found: ctypes.Array[ctypes.c_int], size: int) -> int:
+        return proc_listpids(PROC_RUID_ONLY, uid, found, size) // ctypes.sizeof(ctypes.c_int)
+
+    return len(_read_pids(read, proc_listallpids(None, 0) + 64))
+
+
+def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int) -> list[int]:
+    """Return the pids that `read` puts into a buffer for `size` pids. If the list fills the buffer,
+    it may be truncated, so it is read again with a larger one.
+    """
+    while True:
+        found = (ctypes.c_int * size)()
+        count = read(found, ctypes.sizeof(found))
+        if count < size:
+            return list(found[: max(0, count)])
+        size *= 2
 
 
 def responsible_pid(pid: int) -> int:
@@ -116,9 +128,7 @@ def responsible_pid(pid: int) -> int:
 
 
 def group_pids(group: int) -> list[int]:
-    found = (ctypes.c_int * 4096)()
-    count = proc_listpgrppids(group, found, ctypes.sizeof(found))
-    return list(found[: max(0, count)])
+    return _read_pids(lambda found, size: proc_listpgrppids(group, found, size), 256)
 
 
 def unique_ids(pid: int) -> tuple[int, int]:

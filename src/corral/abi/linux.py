@@ -352,7 +352,8 @@ def fstatfs_type(fd: int) -> int:
 
 
 def sethostname(name: str) -> None:
-    syscall("sethostname", name.encode(), len(name))
+    raw = os.fsencode(name)
+    syscall("sethostname", raw, len(raw))
 
 
 def execve(

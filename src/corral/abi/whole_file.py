@@ -50,7 +50,8 @@ def replace_file(
             fd = -1
         os.replace(fresh, path)
     except BaseException as error:
-        _unlink(fresh)
+        _discard(fresh, fd)
+        fd = -1
         if isinstance(error, OSError):
             # Name the file, because the errors of `write` do not.
             raise OSError(error.errno, error.strerror, path) from error
@@ -85,8 +86,7 @@ def discard_leftovers(directory: str) -> None:
         return  # this user may not list the directory
     for name in names:
         if name.endswith(ENDING) and (fd := lock_dead(os.path.join(directory, name))) >= 0:
-            _unlink(os.path.join(directory, name))
-            os.close(fd)
+            _discard(os.path.join(directory, name), fd)
 
 
 def sync_directory(directory: str) -> None:
@@ -104,8 +104,18 @@ def sync_directory(directory: str) -> None:
             raise
 
 
-def _unlink(path: str) -> None:
+def _discard(path: str, fd: int) -> None:
+    """Remove a file and close its descriptor, if `fd` is not -1.
+
+    Windows cannot remove an open file. Elsewhere the file is removed while it is locked, because
+    its writer may have created it a moment ago and not yet locked it.
+    """
+    if sys.platform == "win32" and fd >= 0:
+        os.close(fd)
+        fd = -1
     try:
         os.unlink(path)
     except OSError:
         pass  # the next writer tries again
+    if fd >= 0:
+        os.close(fd)

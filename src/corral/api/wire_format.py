@@ -12,7 +12,13 @@ import marshal
 import os
 import sys
 
-from corral.errors import CommandError, LaunchError, SandboxError
+from corral.errors import (
+    CommandError,
+    LaunchError,
+    PolicyError,
+    SandboxError,
+    SupervisionError,
+)
 from corral.record import fields, replace
 
 TYPE_CHECKING = False
@@ -35,6 +41,15 @@ ACKNOWLEDGES = sys.platform == "darwin"
 """Whether a receiver of descriptors sends an answer. If it does, the sender keeps its own
 descriptors open until then. Chromium found that macOS loses sockets that the sender closes too
 early.
+"""
+
+
+SENT_ERRORS: dict[str, type[SandboxError]] = {
+    cls.__name__: cls
+    for cls in (CommandError, LaunchError, PolicyError, SupervisionError, SandboxError)
+}
+"""The errors that keep their class. Any other error is sent as its nearest base class in here,
+because its further attributes are not sent.
 """
 
 
@@ -88,14 +103,13 @@ def encode_error(error: SandboxError | OSError) -> bytes:
     step = getattr(error, "step", "")
     cause = getattr(error, "cause", "")
     code = str(error.exit_code) if isinstance(error, CommandError) else ""
-    words = (type(error).__name__, error.message, error.hint or "", step, cause, code)
+    name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in SENT_ERRORS)
+    words = (name, error.message, error.hint or "", step, cause, code)
     return "\0".join(words).encode(errors="surrogateescape")
 
 
 def decode_error(raw: bytes) -> SandboxError | OSError:
-    """Return the error of the other process. LaunchError, CommandError and OSError keep their
-    class; any other error becomes a SandboxError.
-    """
+    """Return the error of the other process. OSError and the SENT_ERRORS keep their class."""
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)
@@ -104,7 +118,7 @@ def decode_error(raw: bytes) -> SandboxError | OSError:
     if name == "OSError":
         return OSError(int(code), message, hint or None)
     first, *details = message.split("\n")
-    return SandboxError(first, hint=hint or None, details=details)
+    return SENT_ERRORS[name](first, hint=hint or None, details=details)
 
 
 def _to_data(item: object) -> Data:

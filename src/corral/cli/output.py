@@ -174,7 +174,12 @@ def note(text: str) -> None:
 
 def prompt(text: str) -> None:
     """Ask a question. Wait until stderr has accepted it, because the user has to see it first."""
-    sys.stdout.flush()
+    flush()
+    if sys.stderr is None:
+        raise SandboxError(
+            "the question cannot be shown, because stderr is closed",
+            hint="start corral with stderr on the terminal",
+        )
     sys.stderr.write(f"corral: {printable(text)} ")
     sys.stderr.flush()
 

@@ -91,7 +91,7 @@ def run_shell(command: str) -> str:
 
 
 def list_processes(pid: int) -> str:
-    """Look for a process among all."""
+    """Report whether a process is visible in /proc, and how many processes are."""
     seen = [name for name in os.listdir("/proc") if name.isdigit()]
     if str(pid) not in seen:
         raise OSError(errno.ESRCH, f"sees {len(seen)} processes of its own and no others")

@@ -43,15 +43,21 @@ def _keep(rows: Sequence[Discarded], home: str) -> str:
     if they are missing.
     """
     granted = list(dict.fromkeys(map(_granted, rows)))[:MAX_FLAGS]
-    flags = " ".join(f"--write {word}" for word, _ in granted)
-    missing = [f"{make} {word}" for word, make in granted if not _exists(word, home)]
+    words = [f"~/{shell_word(path)}" for path, _ in granted]
+    flags = " ".join(f"--write {word}" for word in words)
+    missing = [
+        f"{make} {word}"
+        for word, (path, make) in zip(words, granted, strict=True)
+        if not os.path.lexists(os.path.join(home, path))
+    ]
     if not missing:
         return f"{flags} keeps it"
     return f"to keep it: `{'; '.join(missing)}`, then {flags}"
 
 
 def _granted(row: Discarded) -> tuple[str, str]:
-    """Return the narrowest grant that keeps a file, and the command that creates its path.
+    """Return the narrowest grant that keeps a file, as a path below the home, and the command that
+    creates this path.
 
     The grant is the file's directory. It is the file itself if the directory is the home, or one
     that programs share, such as ~/.config.
@@ -59,8 +65,4 @@ def _granted(row: Discarded) -> tuple[str, str]:
     parent = row.path.rpartition("/")[0]
     shared = parent == "~" or (parent.count("/") == 1 and parent.startswith("~/."))
     path, make = (row.path, "touch") if shared else (parent, "mkdir -p")
-    return f"~/{shell_word(path[2:])}", make
-
-
-def _exists(word: str, home: str) -> bool:
-    return os.path.lexists(os.path.join(home, word[2:].strip("'")))
+    return path[2:], make

@@ -184,18 +184,15 @@ def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
     found = {row.allow: row for row in rows}
     never = {allow: row for allow, row in found.items() if _is_metadata_service(row)}
     return Learned(
-        proposed=tuple(
-            Proposal(
-                flag=flag,
-                path="".join(value),
-                why=replace(row, allow="").describe().removeprefix("denied: "),
-            )
-            for allow, row in found.items()
-            for flag, *value in [shlex.split(allow)]
-            if allow not in never
-        ),
+        proposed=tuple(_to_proposal(row) for allow, row in found.items() if allow not in never),
         never=tuple((row.destination, METADATA_SERVICE) for row in never.values()),
     )
+
+
+def _to_proposal(row: Denial) -> Proposal:
+    flag, *values = shlex.split(row.allow)
+    why = replace(row, allow="").describe().removeprefix("denied: ")
+    return Proposal(flag=flag, path=" ".join(values), why=why)
 
 
 def _is_metadata_service(row: Denial) -> bool:

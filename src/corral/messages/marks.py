@@ -99,7 +99,7 @@ def _mark_text(where: str, text: str) -> Iterator[Mark]:
         for kind, found in (("hidden", hidden - turns), ("bidirectional", turns)):
             if found:
                 yield Mark(kind=kind, where=where, text=_describe(text, found))
-    elif any(char < " " and char not in LAYOUT for char in text):
+    elif any(unicodedata.category(char) == "Cc" and char not in LAYOUT for char in text):
         yield Mark(kind="hidden", where=where, text=shown(text, SHOWN_LENGTH))
     for found_text in islice(PATTERN.finditer(text), MAX_ADDRESSED):
         yield Mark(kind="addressed", where=where, text=shown(found_text[0], SHOWN_LENGTH))

@@ -40,6 +40,6 @@ def load() -> Backend:
 
         return Macos(ProcessTable())
     raise SandboxError(
-        f"corral has no walls for {sys.platform}, so it runs nothing there",
-        hint="run it in a Linux virtual machine",
+        f"corral does not support this system: {sys.platform}",
+        hint="use corral on Linux, macOS or Windows, for example in a Linux virtual machine",
     )

@@ -56,6 +56,15 @@ def test_a_disk_that_writes_a_part_at_a_time_gets_the_whole_file(tmp_path, monke
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 
 
+def test_the_next_writer_removes_what_a_dead_one_left(tmp_path):
+    dead = tmp_path / f".file.0123456789ab{ENDING}"
+    dead.write_bytes(b"secret")
+    living = create_locked(str(tmp_path / f".file.ba9876543210{ENDING}"))
+    replace_file(str(tmp_path / "file"), b"")
+    assert names(tmp_path) == [f".file.ba9876543210{ENDING}", "file"]
+    os.close(living)
+
+
 @posix
 def test_only_temporary_files_of_dead_writers_are_removed(tmp_path):
     dead, other = tmp_path / f".file.0123456789ab{ENDING}", tmp_path / "notes.txt"

@@ -9,6 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.api import wire_format
+from corral.errors import (
+    ChangedPathsError,
+    CommandError,
+    LaunchError,
+    PolicyError,
+    SandboxError,
+    SupervisionError,
+)
 from corral.plan.model import Held, Plan
 from corral.platforms.contract import Ending, Reaped
 from corral.platforms.linux.mechanisms.landlock import Landlock
@@ -108,3 +116,32 @@ NO_PLANS = [{}, {"$": 1}, [], None, ({"$": "corral.plan.host:Host"},)]
 def test_an_invalid_plan_is_an_error(raw):
     with pytest.raises((ValueError, KeyError, AttributeError, EOFError, TypeError)):
         wire_format.decode(raw, Plan)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SandboxError("it failed", hint="try again", details=("one", "two")),
+        PolicyError("it is never granted", details=("one",)),
+        SupervisionError("it could not be watched", hint="raise the limit"),
+        LaunchError("landlock", "it is disabled", hint="enable it"),
+        CommandError("there is no such program", exit_code=127),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_decoded_error_equals_the_original(error):
+    found = wire_format.decode_error(wire_format.encode_error(error))
+    assert (type(found), vars(found)) == (type(error), vars(error))
+
+
+def test_an_error_with_other_fields_becomes_its_base_class():
+    error = ChangedPathsError({"/a": ("/b", "/c")}, "it resolves elsewhere", hint="look at it")
+    found = wire_format.decode_error(wire_format.encode_error(error))
+    assert (type(found), str(found)) == (PolicyError, "it resolves elsewhere")
+
+
+def test_a_decoded_system_error_keeps_its_number_and_file():
+    error = OSError(28, "No space left on device", "/full")
+    found = wire_format.decode_error(wire_format.encode_error(error))
+    assert isinstance(found, OSError)
+    assert (found.errno, found.strerror, found.filename) == (28, error.strerror, "/full")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
+from contextlib import suppress
 
 import pytest
 
 from corral.cli import output
+from corral.errors import SandboxError
 
 
 def piped(encoding: str) -> tuple[io.BytesIO, io.TextIOWrapper]:
@@ -50,3 +53,28 @@ def test_other_systems_keep_their_encoding(monkeypatch):
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
     found = printed(monkeypatch, "ascii", system="linux", line="[✓] it works")
     assert found.startswith(b"[+] it works\n")
+
+
+def test_a_question_needs_stderr_but_not_stdout(monkeypatch):
+    raw, stderr = piped("utf-8")
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    output.prompt("use it?")
+    assert raw.getvalue() == b"corral: use it? "
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(SandboxError, match="stderr is closed"):
+        output.prompt("use it?")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has /dev/full")
+def test_a_question_is_not_asked_if_the_text_before_it_cannot_be_written(monkeypatch):
+    raw, stderr = piped("utf-8")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - closing it fails too
+    monkeypatch.setattr(sys, "stdout", full)
+    output.write_line("a request")
+    with pytest.raises(output.UnwrittenError, match="cannot write"):
+        output.prompt("use it?")
+    with suppress(OSError):
+        full.close()
+    assert raw.getvalue() == b""

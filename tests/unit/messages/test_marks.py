@@ -19,6 +19,8 @@ MARKED = {
     "a variation selector of many": ("hidden", "adds\U000e0101"),
     "private use": ("hidden", "adds\ue000"),
     "an escape sequence": ("hidden", "adds\x1b[8mnumbers"),
+    "a delete character": ("hidden", "adds\x7fnumbers"),
+    "a delete character beside an umlaut": ("hidden", "für\x7fzwei"),
     "an escape beside an umlaut": ("hidden", "für\x1b[8m"),
     "turned around": ("bidirectional", "adds \u202esrebmun"),
     "an isolate": ("bidirectional", "adds \u2066x"),

@@ -63,6 +63,33 @@ def test_without_a_swap_everything_is_removed(left):
     assert not left.exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
+@pytest.mark.parametrize("name", ["home", "home/inner"])
+def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
+    """A target that is root may have moved the directory there without the right to empty it."""
+    (left / name / "kept").touch()
+    os.chmod(left / name, 0o755)
+    os.chown(left / name, 12345, 12345)
+    run_directories.remove(str(left), Budget())
+    assert (left / name / "kept").exists()
+    assert (left / name).stat().st_mode & 0o777 == 0o755
+    os.chown(left / name, 0, 0)
+    run_directories.remove(str(left), Budget())
+    assert not left.exists()  # the control: root's own directory is removed
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
+def test_the_targets_directories_in_a_work_directory_are_removed():
+    """The target of root's corral has another user id, and owns the directories in it."""
+    path = run_directories.work_directory(f"1-{os.urandom(4).hex()}")
+    for name in ("", "/home", "/home/inner", "/tmp"):
+        os.mkdir(path + name, 0o700)
+    for name in ("/home", "/home/inner", "/tmp"):
+        os.chown(path + name, 12345, 12345)
+    run_directories.remove(path, Budget())
+    assert not os.path.exists(path)
+
+
 def test_removal_stops_at_its_budget(left):
     for number in range(20):
         (left / "home" / str(number)).touch()
@@ -100,3 +127,18 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
     assert os.readlink(home / "notes") == os.readlink(home / "a/b/notes") == granted
     assert list(elsewhere.iterdir()) == []
     assert (home / "taken").read_text() == "the server's own"
+
+
+@pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
+def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
+    """Use a name longer than 255 bytes: the kernel refuses it for every user, as on a full disk."""
+    name = name.format(long="x" * 256)
+    with pytest.raises(OSError, match="File name too long") as error:
+        run_directories.make_links(str(tmp_path), [("notes", "/granted"), (name, "/granted")])
+    assert error.value.filename == f"{tmp_path}/{name}"
+    assert os.readlink(tmp_path / "notes") == "/granted"
+
+
+def test_links_in_a_missing_directory_are_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        run_directories.make_links(str(tmp_path / "missing"), [("notes", "/granted")])

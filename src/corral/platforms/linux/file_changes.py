@@ -23,12 +23,7 @@ import time
 
 from corral.abi import linux as abi
 from corral.abi import linux_notifications
-from corral.platforms.linux.calling_thread import (
-    CallingThread,
-    HiddenMemoryError,
-    TargetIds,
-    to_int,
-)
+from corral.platforms.linux import calling_thread
 from corral.platforms.linux.notified_calls import DENIED, Decision
 from corral.record import record, replace
 
@@ -39,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from corral.abi.linux_notifications import Notification
+    from corral.platforms.linux.calling_thread import CallingThread
 
     Identity = tuple[int, int]
     Times = Literal["", "utimbuf", "timeval", "timespec"]
@@ -214,9 +210,10 @@ def _has_become(uid: int, gid: int) -> bool:
 def _change(finder: Finder, call: str, request: Notification) -> int:
     """Do a call. Return 0 or its error."""
     try:
-        thread = CallingThread(request, TargetIds(uid=-1, gid=-1))
+        ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread has them already
+        thread = calling_thread.CallingThread(request, ids)
         _do(finder, thread, CALLS[call], request.arguments)
-    except HiddenMemoryError:
+    except calling_thread.HiddenMemoryError:
         return errno.EPERM
     except OSError as error:
         return error.errno or errno.EPERM
@@ -253,10 +250,12 @@ def find_file(
     The caller's memory and descriptors are read first. They were the caller's if it still waits
     afterwards.
     """
-    flags = to_int(arguments[given.flags]) if given.flags >= 0 else 0
+    flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
         raise OSError(errno.EINVAL, "unknown flags")
-    directory = to_int(arguments[given.directory]) if given.directory >= 0 else abi.AT_FDCWD
+    directory = (
+        calling_thread.to_int(arguments[given.directory]) if given.directory >= 0 else abi.AT_FDCWD
+    )
     pointer = arguments[given.path] if given.path >= 0 else 0
     if given.path < 0 or (given.times and not pointer and directory != abi.AT_FDCWD):
         if flags:

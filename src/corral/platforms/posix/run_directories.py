@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 TEMPORARY = "/tmp"  # noqa: S108 - directories in it are new and 0700
 MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
+TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP))
+"""The errors if a name is taken, or if a parent is a file or a link."""
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -118,8 +121,8 @@ class State:
     def apply(self, _results: Results) -> None:
         if not os.path.isdir(self.path):
             self._make()
-        elif not os.access(self.path, os.X_OK):
-            # Without namespaces a server that closed its home could not even start in it.
+        elif not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
+            # A server that closed its own home could not start in it again.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
@@ -140,21 +143,29 @@ class State:
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
     """Make symbolic links below a directory that targets may have written to. Existing names stay
     as they are. Links that a target put into the path are not followed.
+
+    Raise OSError for any other failure, such as a full disk, because the target would not find the
+    grant below its home.
     """
     for name, target in links:
-        *parents, last = name.split("/")
-        opened: list[int] = []
         try:
-            opened.append(os.open(top, DIRECTORY))
-            for parent in parents:
-                _make_alike(parent, opened[-1])
-                opened.append(os.open(parent, DIRECTORY, dir_fd=opened[-1]))
-            os.symlink(target, last, dir_fd=opened[-1])
-        except OSError:
-            pass  # the name is taken, or a parent is not a directory
-        finally:
-            for fd in opened:
-                os.close(fd)
+            _make_link(top, name, target)
+        except OSError as error:
+            if error.errno not in TAKEN:
+                raise OSError(error.errno, error.strerror, f"{top}/{name}") from error
+
+
+def _make_link(top: str, name: str, target: str) -> None:
+    *parents, last = name.split("/")
+    opened = [os.open(top, DIRECTORY)]
+    try:
+        for parent in parents:
+            _make_alike(parent, opened[-1])
+            opened.append(os.open(parent, DIRECTORY, dir_fd=opened[-1]))
+        os.symlink(target, last, dir_fd=opened[-1])
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def _make_alike(name: str, above: int) -> None:
@@ -191,15 +202,19 @@ def remove(path: str, budget: Budget) -> None:
 
     Do nothing if `path` is a link or belongs to another user. After an error, or when the budget is
     used up, the rest stays.
+
+    The directories in a work directory may belong to a target with another user id. In a kept home
+    they belong to the owner of the home.
     """
     try:
         top = _open_top(path)
     except OSError:
         return
     try:
-        if os.fstat(top).st_uid == os.geteuid():
+        owner = os.fstat(top).st_uid
+        if owner == os.geteuid():
             os.fchmod(top, 0o700)
-            _empty(top, budget)
+            _empty(top, budget, None if is_work_directory(path) else owner)
             os.rmdir(path)
     except OSError:
         pass  # the next sweep tries again
@@ -217,7 +232,7 @@ def _open_top(path: str) -> int:
         above, name = os.path.split(path)
         parent = os.open(above, DIRECTORY | os.O_CLOEXEC)
         try:
-            return _open_directory(name, parent)
+            return _open_directory(name, parent, os.geteuid())
         finally:
             os.close(parent)
 
@@ -232,14 +247,15 @@ def reopen(path: str) -> None:
         os.close(top)
 
 
-def _empty(top: int, budget: Budget) -> None:
+def _empty(top: int, budget: Budget, owner: int | None) -> None:
     """Empty a directory. Directories at deeper levels are moved up to `top`, because a tree can be
-    deeper than the longest path or than Python's stack.
+    deeper than the longest path or than Python's stack. Raise OSError for a directory in `top` that
+    does not belong to `owner`, unless `owner` is None.
     """
     while names := _some_names(top):
         for name in names:
             if not _unlink(name, top, budget):
-                _remove_inner(name, top, budget)
+                _remove_inner(name, top, budget, owner)
 
 
 def _some_names(directory: int) -> list[str]:
@@ -248,40 +264,47 @@ def _some_names(directory: int) -> list[str]:
         return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
 
 
-def _remove_inner(name: str, top: int, budget: Budget) -> None:
-    directory = _open_directory(name, top)
+def _remove_inner(name: str, top: int, budget: Budget, owner: int | None) -> None:
+    directory = _open_directory(name, top, owner)
     try:
+        same_owner = os.fstat(directory).st_uid
         while names := _some_names(directory):
             for entry in names:
                 if not _unlink(entry, directory, budget):
-                    _refuse_foreign(entry, directory)
                     # Moving a directory changes its `..`, so it has to be writable.
-                    os.close(_open_directory(entry, directory))
+                    os.close(_open_directory(entry, directory, same_owner))
                     os.rename(entry, os.urandom(8).hex(), src_dir_fd=directory, dst_dir_fd=top)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=top)
 
 
-def _refuse_foreign(name: str, directory: int) -> None:
-    """Raise OSError for another user's directory, which a target as root may have moved here."""
-    owner = os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid
-    if owner != os.fstat(directory).st_uid:
+def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
+    """Raise OSError if a directory belongs to the user `found` instead of `owner`. A target as root
+    may have moved it here.
+    """
+    if owner not in {None, found}:
         raise OSError(1, "the directory belongs to another user", name)
 
 
-def _open_directory(name: str, directory: int) -> int:
-    """Make a directory accessible and open it. A link that has replaced the directory must not be
-    followed, so on Linux its mode is changed through a descriptor.
+def _open_directory(name: str, directory: int, owner: int | None) -> int:
+    """Make a directory accessible and open it. Raise OSError if it does not belong to `owner`,
+    unless `owner` is None.
+
+    A link or a directory that has replaced the directory must not be used, so on Linux owner and
+    mode are read and changed through one descriptor.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.
+        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        _refuse_foreign(name, found.st_uid, owner)
         _clear_flags(name, directory)
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, dir_fd=directory)
     fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
+        _refuse_foreign(name, os.fstat(fd).st_uid, owner)
         if _mount_id(fd) != _mount_id(directory):
             raise OSError(18, "it is a mount, which the target may have moved here", name)
         os.chmod(f"/proc/self/fd/{fd}", 0o700)

@@ -424,3 +424,28 @@ def test_no_list_of_descriptors_is_read_beyond_the_budget(monkeypatch):
         usage._open_memfds(pid, usage.Budget())
         bounded = len([path for path in listed if path.endswith("/fd")])
     assert (whole, bounded) == (6, 1)
+
+
+PROBED = """
+from corral.platforms.linux.probes import processes
+inherited = b"x" * (100 << 20)
+print(processes.measure_grandchild.attempt())
+"""
+
+
+@LINUX
+def test_the_probe_measures_only_the_grandchild_before_it_allocates():
+    """Every forked process counts the 100 MiB that it inherits, so their number shows how many
+    processes were measured.
+    """
+    source = str(pathlib.Path(corral.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", PROBED],
+        env={**os.environ, "PYTHONPATH": source},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    start, _, rest = done.stdout.partition("(")
+    assert start == "32 MiB of a grandchild are measured "
+    assert 100 <= int(rest.split()[0]) < 132

@@ -356,7 +356,7 @@ def test_the_directory_that_must_be_closed_is_not_granted():
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
     """Let processes start after their number was read, and before their list is read."""
-    living = list(range(1, 1001))
+    living = list(range(1, 10001))
 
     def listed(room, size):
         if room is None:
@@ -365,8 +365,20 @@ def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
         room[:count] = living[-count:]
         return count
 
+    def listed_bytes(_kind, _id, room, size):
+        return listed(room, size) * 4
+
     monkeypatch.setattr(darwin_proc, "proc_listallpids", listed)
+    monkeypatch.setattr(darwin_proc, "proc_listpids", listed_bytes)
+    monkeypatch.setattr(darwin_proc, "proc_listpgrppids", lambda _group, *room: listed(*room))
     assert darwin_proc.all_pids() == living
+    assert darwin_proc.count_user(501) == len(living)
+    assert darwin_proc.group_pids(7) == living
+
+
+def test_a_group_that_cannot_be_listed_is_empty(monkeypatch):
+    monkeypatch.setattr(darwin_proc, "proc_listpgrppids", lambda *_: -1)
+    assert darwin_proc.group_pids(7) == []
 
 
 def test_without_a_wall_every_check_from_inside_fails():

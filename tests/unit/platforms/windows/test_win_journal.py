@@ -174,6 +174,26 @@ def test_kept_grants_are_read_back(tmp_path):
     assert journal.kept(directory) == (root("C:\\b"),)
 
 
+KILLED_KEEPING = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from corral.platforms.windows.files import journal
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+journal.keep(sys.argv[2], journal.Root(path="C:\\\\a", access="write", sid="S-1-1", volume=1, file=2))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
+def test_a_process_killed_while_keeping_a_grant_leaves_nothing_for_ever(tmp_path):
+    source = os.path.dirname(os.path.dirname(corral.__file__))
+    directory = str(tmp_path)
+    done = subprocess.run([sys.executable, "-c", KILLED_KEEPING, source, directory], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert len(os.listdir(directory)) == 1  # the control: the process did leave a file
+    assert (journal.dead(directory), journal.kept(directory)) == ([], ())
+    assert os.listdir(directory) == []
+
+
 def test_a_missing_directory_has_no_journals(tmp_path):
     missing = str(tmp_path / "none")
     assert (journal.dead(missing), journal.living(missing), journal.kept(missing)) == ([], [], ())

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.platforms.linux import notifications
-from corral.platforms.linux.file_changes import FileChanges, Place
+from corral.platforms.linux import file_changes, notifications
 from corral.platforms.posix import run_directories
 from corral.platforms.steps import unverified
 from corral.record import record
@@ -44,9 +43,9 @@ class WritablePlaces:
         return "the supervisor changes modes and times of files where the target may write"
 
     def apply(self, results: Results) -> None:
-        places: list[Place] = []
+        places: list[file_changes.Place] = []
         own = os.stat(self.own)
-        changes = FileChanges(places, self.uid, self.gid, (own.st_dev, own.st_ino))
+        changes = file_changes.FileChanges(places, self.uid, self.gid, (own.st_dev, own.st_ino))
         results.add(changes)
         for path, written, device, inode in self.granted:
             places.append(place := _open(path, written))
@@ -59,8 +58,10 @@ class WritablePlaces:
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 
-def _open(path: str, written: str) -> Place:
-    return Place(fd=os.open(path, os.O_PATH | os.O_CLOEXEC), path=path, written=written)
+def _open(path: str, written: str) -> file_changes.Place:
+    return file_changes.Place(
+        fd=os.open(path, os.O_PATH | os.O_CLOEXEC), path=path, written=written
+    )
 
 
 def plan(policy: Policy, layout: Layout) -> WritablePlaces:

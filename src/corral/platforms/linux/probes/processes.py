@@ -90,18 +90,26 @@ def adopt_orphan() -> str:
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """Check that 32 MiB of a grandchild are measured. An earlier measurement is only reported."""
+    """Check that 32 MiB of a grandchild are measured. The measurement before it allocates them is
+    only reported.
+    """
     ready_read, ready_write = os.pipe()
+    go_read, go_write = os.pipe()
     end_read, end_write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(go_write)
         os.close(end_write)
         if os.fork() == 0:
+            os.write(ready_write, b"\0")
+            os.read(go_read, 1)
             space = bytearray(32 << 20)
             os.write(ready_write, space[:1])
         os.read(end_read, 1)
         os._exit(0)
-    before = usage.measure(os.getpid()).memory
+    os.read(ready_read, 1)
+    before = usage.measure(pid).memory
+    os.write(go_write, b"\0")
     os.read(ready_read, 1)
     seen = usage.measure(pid)
     os.close(end_write)

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from corral.abi.private_directory import create_locked, lock_dead
+from corral.abi.whole_file import discard_leftovers, replace_file
 from corral.directories import directories
 from corral.platforms.windows.files.access_list import Reach
 from corral.record import astuple, fields, record, replace
@@ -159,7 +160,10 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """Return the journals of dead runs, locked so that only one process cleans up after each."""
+    """Return the journals of dead runs, locked so that only one process cleans up after each.
+    Remove the incomplete files of runs that died in `keep`.
+    """
+    discard_leftovers(directory)
     found = []
     for name in _names(directory):
         path = os.path.join(directory, name)
@@ -172,16 +176,13 @@ def dead(directory: str) -> list[Journal]:
 def keep(directory: str, root: Root) -> None:
     """Record that the user wants this root's entries to be kept."""
     path = _kept_path(directory, root.sid)
-    with open(f"{path}.{os.getpid()}", "wb") as file:
-        file.write(encode(Entry(profile="", roots=(root,))))
-        file.flush()
-        os.fsync(file.fileno())
     try:
-        os.replace(f"{path}.{os.getpid()}", path)
+        replace_file(path, encode(Entry(profile="", roots=(root,))))
     except PermissionError:
         # Another process is reading the existing file, so Windows does not replace it. The existing
         # file records the same wish, so the new one is not needed.
-        _unlink(f"{path}.{os.getpid()}")
+        if not os.path.exists(path):
+            raise
 
 
 def forget(directory: str, root: Root) -> None:
