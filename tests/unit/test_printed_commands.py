@@ -1,4 +1,4 @@
-"""Check that printed commands quote what a user would paste into a shell."""
+"""Check that printed commands quote what a user would paste into a shell, and that pages contain whole commands."""
 
 import ast
 import importlib.util
@@ -82,3 +82,29 @@ def test_printed_commands_quote_paths():
 )
 def test_the_search_finds_unquoted_paths(source, unquoted):
     assert find_unquoted(source) == unquoted
+
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PROGRAMS = {
+    "corral", "for", "git", "kubectl", "mcp-scanner", "mkdir", "pip", "pipx", "podman", "pytest", "python3", "ruff",
+    "runc", "uv",
+}  # fmt: skip
+
+
+def find_unknown_commands(text: str) -> list[str]:
+    """Return the lines of shell blocks that do not start with a program, a `VARIABLE=value` before it left out."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    words = {line: re.sub(r"^\w+=\S+ ", "", line).split()[:1] for line in lines if line.strip()}
+    return [line for line, word in words.items() if pathlib.Path(*word).name not in PROGRAMS]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_line_of_a_shell_block_is_a_command(page):
+    assert find_unknown_commands(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_shell_block_that_was_wrapped_like_prose_is_found():
+    block = "```sh\ncorral status  # which clients are on\nthis machine? corral wrap cursor\n```\n"
+    assert find_unknown_commands(block) == ["this machine? corral wrap cursor"]
