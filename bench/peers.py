@@ -108,9 +108,9 @@ def install(directory: str, packages: Sequence[str] = ()) -> Installed:
     """Make a virtual environment with the checkout and `packages`, and compile all modules."""
     uv = shutil.which("uv")
     bare = ["--without-pip"] if uv else []
+    # `uv venv` is not used, because its environments run an extra module at every start.
     _run([sys.executable, "-m", "venv", *bare, directory])
     python = os.path.join(directory, "bin", "python")
-    # `uv venv` is not used, because its environments run an extra module at every start.
     tool = (
         [uv, "pip", "install", "--python", python, "--compile-bytecode", "--quiet"]
         if uv

@@ -267,9 +267,8 @@ def try_in_new_home(kind: str, name: str) -> dict[str, object]:
         try:
             return try_server(kind, name, work, env)
         finally:
-            subprocess.run(
-                ["chmod", "-R", "u+rwX", work], check=False
-            )  # Files of corral's store are read-only.
+            # The files of corral's store are read-only, and could not be removed.
+            subprocess.run(["chmod", "-R", "u+rwX", work], check=False)
 
 
 def main() -> int:

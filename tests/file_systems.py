@@ -1,7 +1,7 @@
 """Make real file systems for the tests, each mounted in a mount namespace that ends with the test.
 
-`Mounted` keeps the namespace. A `Resident` is a user whose commands run in this namespace. Most file systems are in an
-image, a file that is mounted through a loop device.
+`Mounted` keeps the namespace alive. A `Resident` is a user whose commands run in this namespace. Some file systems are
+in an image, a file that is mounted through a loop device.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def parse_size(value: object) -> int | None:
 
 
 def parse_duration(value: object) -> int | None:
-    """Convert a duration such as `500ms`, `60s`, `5m` or `1h` to milliseconds. Refuse a number
-    without a unit.
+    """Convert a duration such as `500ms`, `60s`, `5m` or `1h` to milliseconds, and "none" to None.
+    Refuse a number without a unit.
     """
     if isinstance(value, str):
         if value == "none":

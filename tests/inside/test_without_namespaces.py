@@ -136,7 +136,7 @@ def inside_with_pids(user, code, *arguments, flags=()):
 
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
-    """Try to reach another process of the same user, the guardian and the supervisor."""
+    """The target cannot signal, trace, read or change another process of the same user, the guardian or the supervisor."""
     code = "answer = {name: attempts(pid) for name, pid in (('victim', int(sys.argv[1])), ('guardian', guardian), ('supervisor', supervisor))}"
     for name, held in inside_with_pids(user, code, str(victim.pid), flags=flags).items():
         assert held == dict.fromkeys(held, "EPERM"), (name, held)
@@ -192,7 +192,9 @@ def test_proc_shows_little_of_other_processes(user, victim):
 
 
 def test_a_target_can_read_its_own_directory_in_proc(user):
-    """The target can read everything that runtimes read, but not the host's sockets."""
+    """The target can read the files about its own process and the machine, but nothing about the host's network, other
+    processes or the kernel.
+    """
     code = """
 def read(name):
     with open(f"/proc/self/{name}", "rb") as file:
@@ -281,7 +283,7 @@ def look_of(path):
 
 
 def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
-    """Try to change an ungranted file and a file in a read grant, by path, by descriptor and through /proc."""
+    """The target cannot change an ungranted file or a file in a read grant, by path, by descriptor or through /proc."""
     give_directory(user, scratch / "read")
     kept = [
         give(user, scratch / "secret", "kept", 0o600),
@@ -427,7 +429,9 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """glibc connects an IPv6 socket to both addresses, and aborts if the socket then has an unmapped IPv4 address."""
+    """getaddrinfo must return the same addresses inside as outside. For this glibc connects an IPv6 socket to both
+    addresses, and aborts if the socket then has an unmapped IPv4 address.
+    """
     code = """
 import socket
 answer = sorted(one[4][0] for one in socket.getaddrinfo(None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE))

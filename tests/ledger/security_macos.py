@@ -91,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-watcher",
-        sentence="If another program kills the watcher, corral ends the tree.",
+        sentence="If another program kills the watcher, corral itself kills the tree.",
         tests=(f"{MACOS_PLAN}::test_when_the_watcher_is_killed_the_supervisor_ends_the_tree",),
         source=SECURITY,
         where=PLAYED,
@@ -126,7 +126,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-marker",
-        sentence="is recognized by its profile, which no process can leave.",
+        sentence="the watcher recognizes the daemon by its Seatbelt profile, which no process can leave.",
         tests=(
             f"{MACOS_PLAN}::test_a_daemon_is_identified_by_its_label_alone",
             f"{MACOS}::test_an_orphan_is_recognized_by_profile_or_responsible_process",

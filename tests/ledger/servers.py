@@ -421,7 +421,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "registry-verified",
-                "corral fetches a bundle over HTTPS with limits on size, time and redirects, and refuses it if its SHA-256 differs from server.json.",
+                "corral fetches a bundle (mcpb) over HTTPS with limits on size, time and redirects, and refuses it if its SHA-256 differs from server.json.",
                 LINUX,
                 (
                     f"{BUNDLES}::test_a_registrys_server_is_fetched_once_and_verified",

@@ -259,9 +259,8 @@ def built(played, package, tmp_path_factory):
 def play(played, folder):
     objects = read_objects(folder)
     for one in objects:
-        if (
-            one["kind"] == "Pod"
-        ):  # podman publishes a container's ports, for which it needs a network
+        if one["kind"] == "Pod":
+            # podman publishes a container's ports, for which it needs a network.
             one["spec"]["containers"][0].pop("ports", None)
     (folder / "played.yaml").write_text(yaml.safe_dump_all(objects))
     done = played.do("kube", "play", "--network=none", str(folder / "played.yaml"))
@@ -284,9 +283,8 @@ def test_the_containerfile_builds_an_image_whose_server_answers(played, built):
     assert "datetime" in answers[3]["result"]["content"][0]["text"]
     policy = played.do("run", "--rm", "--network=none", IMAGE, "cat", "/etc/corral/policy.json")
     assert json.loads(policy.stdout) == json.loads((exported / "policy.json").read_text())
-    stopped = played.do(
-        "stop", "-t", "60", container(exported), timeout=30
-    )  # the container must end by itself before podman kills it after 60 s
+    # The container must end by itself. podman would kill it only after 60 s.
+    stopped = played.do("stop", "-t", "60", container(exported), timeout=30)
     assert stopped.returncode == 0, stopped.stderr.decode()
 
 

@@ -86,9 +86,8 @@ def test_a_bus_error_is_reported_by_name(bus, member, arguments, name):
         with pytest.raises(CallError) as caught:
             one.driver(member, *arguments)
         assert caught.value.name == f"org.freedesktop.DBus.Error.{name}"
-        assert one.driver("GetNameOwner", "s", one.name) == (
-            one.name,
-        )  # the connection still works
+        # The connection still works.
+        assert one.driver("GetNameOwner", "s", one.name) == (one.name,)
 
 
 def test_no_service_is_activated_to_answer(bus):

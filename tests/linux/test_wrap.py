@@ -464,7 +464,9 @@ def test_a_command_that_this_host_would_refuse_is_not_written(desk):
 
 @pytest.mark.parametrize("tier", ["listened"], indirect=True)
 def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written(desk):
-    """Without namespaces and a listener an allowlist cannot be enforced, and every start would be refused."""
+    """`wrap` leaves an entry unchanged if its profile needs an allowlist and the host cannot enforce one, because every
+    start would be refused.
+    """
     servers = {
         "gh": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"]},
         "time": {"command": "uvx", "args": ["mcp-server-time"]},
@@ -521,7 +523,7 @@ def test_an_explicit_policy_stays_unchanged(desk):
 
 
 def test_backups_are_hidden_from_servers(desk):
-    """A backup of a client's file has the tokens of every server."""
+    """A server cannot see the backups of a client's file, because they contain the tokens of every server."""
     desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     code = "import os; answer = [len(os.listdir(sys.argv[1])), os.path.exists(sys.argv[1] + '/clients')]"
@@ -542,7 +544,9 @@ def test_a_missing_corral_is_reported(desk):
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """A path is missing or was replaced by a link, or an earlier corral wrote a grant or a flag that no longer works."""
+    """`status` names the cause and the command that mends the entry. A path is missing or was replaced by a link, or an
+    earlier corral wrote a grant or a flag that no longer works.
+    """
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
     flags |= {"flag": ("--max-pids", "20"), "fine": (), "script": ()}
@@ -752,7 +756,9 @@ def test_status_lists_all_clients_and_the_project(desk):
 
 
 def test_entries_that_named_corral_before_wrap_are_marked(desk):
-    """A project's file may have used corral before, with grants for everything."""
+    """A project's file may already start servers through corral, with grants that the user did not choose. `wrap` shows
+    these grants, and refuses an entry that starts another program named corral.
+    """
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
     words = ["run", "--write", str(desk.home), "--", "x"]
     servers = {
@@ -778,7 +784,9 @@ def test_a_file_in_the_home_belongs_to_the_client(desk):
 
 
 def test_printed_commands_run_nothing_else_when_copied(desk):
-    """The names of servers and their arguments come from the client's file, and may be hostile."""
+    """A printed command quotes the names of servers and their arguments, which come from the client's file and may be
+    hostile.
+    """
     place = desk.put("notes; touch x/a", "").parent
     entry = {"command": "/usr/bin/python3", "args": ["-c", "pass", str(place)]}
     desk.put("some.json", json.dumps({"mcpServers": {"a$(id)": entry}}))
@@ -821,7 +829,9 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
 
 @pytest.mark.parametrize("runtime", ["python", "node"])
 def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk, runtime):
-    """corral has to run the interpreter to find out its version, and the configuration may name any file."""
+    """corral runs the interpreter to find out its version. The configuration may name any file, so the interpreter
+    must not be able to write outside of its sandbox.
+    """
     seen = desk.home / "seen"
     code = f"#!/bin/sh\n(echo x > {seen})\necho asked >&2\necho 3.99.0\n"
     evil = desk.put(f"evil/bin/{runtime}", code, mode=0o755)
@@ -838,9 +848,8 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
     }[runtime]
     done = desk.user.corral(*words, env={**desk.environment(), **index}, cwd=desk.home)
     assert done.returncode != 0
-    assert (
-        "is not a" not in done.stderr.decode() + done.stdout.decode()
-    )  # the interpreter ran and printed a version
+    # The interpreter ran and printed a version.
+    assert "is not a" not in done.stderr.decode() + done.stdout.decode()
     assert not seen.exists()
     desk.user.popen([str(evil)], env={}, stdout=PIPE, stderr=PIPE).communicate()
     assert seen.exists()  # the control: without a sandbox the interpreter writes it

@@ -237,10 +237,8 @@ def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> d
     offer = place / f"{act}.json"
     offer.write_bytes(done.stdout)
     scan = [str(scanner.with_name("mcp-scanner")), "--analyzers", "yara", "--raw", "static", "--tools"]  # fmt: skip
-    local = {
-        **environment,
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-    }  # without this variable a library sends a request to GitHub
+    # Without this variable a library sends a request to GitHub.
+    local = {**environment, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     said = subprocess.run([*scan, str(offer)], env=local, capture_output=True, text=True, timeout=200, check=True)  # fmt: skip
     verdicts = json.loads(said.stdout[said.stdout.index("[") :])
     assert {one["status"] for one in verdicts} == {"completed"}

@@ -140,7 +140,9 @@ def test_no_cache_file_is_written_without_bytecode(site):
 
 
 def test_a_directory_that_cannot_be_written_is_not_an_error(site):
-    """Put a directory in the place of the cache file, because a mode would not stop root from writing."""
+    """A start must succeed without the cache file and leave no temporary files. A directory is in the place of the cache
+    file, because a mode would not stop root from writing.
+    """
     start(site, keep=False)
     path = site / "corral" / "__pycache__" / f"corral.{sys.implementation.cache_tag}.pyc.all"
     path.mkdir()
@@ -150,8 +152,9 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """Close the descriptors, as corral's processes do with those that they do not need, and import
-    a module afterwards.
+    """corral's processes close descriptors that they do not need, also the cache file's. A later
+    import must then use Python's own loader, also if another file has got the same number
+    (`reused`).
     """
     start(site)
     code = f"""

@@ -206,10 +206,8 @@ if sys.platform != "win32":
     def _write_at_once(fd: int, data: bytes) -> None:
         try:
             from corral.platforms.posix.unblocked_write import write_at_once
-        except (
-            OSError,
-            ImportError,
-        ):  # no descriptor is left, or corral's files are gone
+        except (OSError, ImportError):
+            # No descriptor is left, or corral's files were removed.
             import select
 
             if select.select((), (fd,), (), 0)[1]:

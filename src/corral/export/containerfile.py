@@ -134,7 +134,7 @@ def _find_package(tree: str) -> Entry:
 
 
 def find_tree(argv: Sequence[str]) -> str:
-    """Return the tree of the store that contains the command's files; "" if there is none."""
+    """Return the path of the store's tree that contains the command's files, or ""."""
     above = store_path("trees") + os.sep
     words = [word.removeprefix(above) for word in argv if word.startswith(above)]
     return os.path.join(above, words[0].partition(os.sep)[0]) if words else ""

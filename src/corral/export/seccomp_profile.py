@@ -39,8 +39,8 @@ def build_profile(
     rules = seccomp_rules.target_rules(
         subprocess=subprocess, unix_sockets=unix_sockets, namespaces=True, cookie=None
     )
-    # In a container the target itself is PID 1, and the runtime loads the filter before it executes
-    # the target.
+    # Drop the rules that protect corral's PID 1, because in a container PID 1 is the target itself.
+    # Allow execve, because the runtime executes the target after it has loaded the filter.
     for name in (*seccomp_rules.not_init(), "execve"):
         rules.pop(name, None)
     allowed = [name for name in TABLES[machine] if rules.get(name, ALLOW) == ALLOW]

@@ -1,7 +1,8 @@
-"""Decide when a run is asked to stop, killed, or measured: one state machine for every watcher.
+"""Decide when to stop, kill, pause or measure a run.
 
-After a signal or a timeout the tree is asked to stop, and it is killed GRACE_SECONDS later. A tree
-that exceeds a sampled limit is killed at once. The watchers differ only in how they wait.
+All watchers use this state machine, and differ only in how they wait. After a signal or a timeout
+the tree is asked to stop, and it is killed GRACE_SECONDS later. A tree that exceeds a sampled limit
+on memory, CPU time or tasks is killed at once. A tree that exceeds its CPU share is paused.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Collect the files that a runtime needs: its prefix, its packages, and the server that it runs.
 
-A server's own files can name further directories, in a `.pth` line or as a linked package. The
-server could name any directory, so a directory is bound only if it is a project of the server's
-language and the scope allows it.
+A server's files can name further directories, in a `.pth` line or as a linked package. A hostile
+server could name the user's own directories in this way. So the target gets such a directory only
+if it is in a project in the server's language and `Scope.allows` permits it. For a `.pth` file of
+the host's own Python the permission is not needed.
 """
 
 from __future__ import annotations

@@ -238,7 +238,9 @@ def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
 
 
 def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller: Caller) -> Hop:
-    """Follow a launcher to its interpreter, which runs `script`."""
+    """Replace a launcher with the interpreter that it starts. `script` is the file that the
+    interpreter runs, or "" for the redirector of a virtual environment.
+    """
     if found is None:
         raise _refused(hop.path, "it names no interpreter", "run its module with python -m")
     here = ntpath.dirname(hop.path)

@@ -207,11 +207,8 @@ def configurations(draw):
         text = writer.yaml(servers, other)
     try:
         form.load(mark + text)
-    except (
-        ValueError,
-        SandboxError,
-    ):  # PyYAML's writer made an invalid text
-        reject()
+    except (ValueError, SandboxError):
+        reject()  # PyYAML's writer made an invalid text
     return form, mark + text, servers
 
 

@@ -285,9 +285,8 @@ def test_an_answer_is_checked_by_the_method_of_its_request():
     hidden = {"tools": [{"name": "b"}], "prompts": []}
     assert read(answer(guard, hidden, 1).onward)["tools"] == []
     assert ask(guard, "tools/list", identity=3).onward
-    assert guard.from_client(
-        line(id=3, method="prompts/list")
-    ).back  # refused: a request with this id is waiting
+    # This request is refused, because another request with the same id is waiting.
+    assert guard.from_client(line(id=3, method="prompts/list")).back
     assert read(answer(guard, hidden, 3).onward)["tools"] == []
 
 

@@ -364,7 +364,9 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_homes_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Imitate macOS, where /private is on the users' volume. /proc is refused on any volume."""
+    """Check that a home can be granted on macOS, where /private is on the users' volume, too. Files on the file system of
+    /proc are refused wherever it is mounted.
+    """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
     monkeypatch.setattr(grants_module, "file_identity", apple.get)
@@ -626,7 +628,7 @@ def test_an_empty_manifest_changes_nothing():
 
 
 def test_flags_become_a_policy_without_slow_imports():
-    """Check the imports, because each import delays the start of the target."""
+    """Check that flags need no slow standard modules, because each import delays the start of the target."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from corral.policy.manifest import from_flags\n"
@@ -656,7 +658,9 @@ def test_flags_become_a_policy_without_slow_imports():
 
 
 def test_the_variables_that_a_request_set_are_known():
-    """corral does not mask the values of these variables, so a server cannot hide its denials with them."""
+    """A server's request could set a variable such as A_TOKEN to the name of a host. If corral masked this value like a
+    secret, the host would be missing in the report of denials. So `requested_names` lists these variables.
+    """
     asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
     mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})
     assert joined(asked, mine).requested_names == ("A_TOKEN",)

@@ -42,9 +42,8 @@ def test_a_runner_is_replaced_by_its_package_and_the_remaining_arguments(line):
     found = parse_runner(command, arguments)
     assert isinstance(found, Package)
     assert (found.reference, found.used) == PACKAGES[line]
-    assert (
-        parse_reference(found.reference).kind == found.registry
-    )  # `corral run` accepts this reference too
+    # `corral run` accepts this reference, too.
+    assert parse_reference(found.reference).kind == found.registry
 
 
 def test_additional_packages_are_kept():

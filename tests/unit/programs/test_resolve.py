@@ -295,8 +295,9 @@ def test_a_venv_made_by_uv_works(run: Resolver, home: Path) -> None:
 def test_uvs_own_pythons_are_reached_through_a_linked_directory(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Use uv's layout: .venv/bin/python ->
-    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, which is a link itself.
+    """Check that Python starts and finds its packages in uv's layout: .venv/bin/python ->
+    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, where cpython-3.12-linux is a link,
+    too.
     """
     pythons = home / ".local" / "share" / "uv" / "python"
     minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))
@@ -450,8 +451,8 @@ def test_a_console_script_is_run_by_its_venvs_python(run: Resolver, venv: Path) 
 def test_a_tool_that_is_linked_into_the_users_bin_works(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Use the layout of pipx and uv tool: ~/.local/bin/tool ->
-    ~/.local/share/uv/tools/tool/bin/tool.
+    """Check that a tool runs in its virtual environment in the layout of pipx and uv tool:
+    ~/.local/bin/tool -> ~/.local/share/uv/tools/tool/bin/tool.
     """
     script = program_at(
         venv / "bin" / "tool", f"#!{venv}/bin/python\nimport sys; print(sys.prefix)\n"
@@ -933,8 +934,8 @@ def test_a_module_in_the_callers_project_is_readable(run: Resolver, home: Path, 
 def test_a_project_does_not_replace_an_installed_module(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Run `python -m pkg` in a project that has a module of the same name, because a client starts
-    servers in any open project.
+    """Check that `python -m pkg` runs the installed module, not the project's module of the same
+    name, because a client starts servers in any open project.
     """
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
@@ -949,8 +950,8 @@ def test_a_project_does_not_replace_an_installed_module(
 
 
 def test_only_programs_of_homebrew_are_readable(run: Resolver, home: Path) -> None:
-    """Check that other files of Homebrew are not readable, because its directory also has the
-    user's databases and their keys.
+    """Check that Homebrew's programs, libraries and TLS certificates are readable, but not `var` and
+    the rest of `etc`, because services keep their data and passwords there.
     """
     prefix = home / "brew"
     node = program_at(prefix / "Cellar" / "node" / "25" / "bin" / "node")

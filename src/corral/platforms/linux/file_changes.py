@@ -312,8 +312,8 @@ def _own_descriptor(text: str) -> int | None:
 
 
 def join(base: str, text: str) -> str:
-    """Return a relative path below `base`, which contains no links. So its `..` are removed here;
-    the others may follow a link.
+    """Join a relative path to `base`. Resolve the `..` at its start, which is safe because `base`
+    contains no links. Keep later `..`, because the name before them may be a link.
     """
     parts = text.split("/")
     while parts and parts[0] in {"", ".", ".."}:

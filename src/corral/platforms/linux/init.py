@@ -107,7 +107,9 @@ def _is_full(disk: int) -> bool:
 
 
 def lock_down(pipes: Pipes, keep: Iterable[int]) -> int:
-    """Give up core dumps, streams, environment, and all descriptors except `pipes` and `keep`.
+    """Make this process undumpable, so that no process of the same user can trace it. Connect its
+    standard streams to /dev/null, clear its environment, and close all descriptors except `pipes`
+    and `keep`.
 
     Return a descriptor that becomes readable when a child has ended.
     """

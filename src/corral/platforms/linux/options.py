@@ -27,7 +27,8 @@ UNCOUNTED = (
 
 
 def chains(policy: Policy) -> Chains:
-    alone = not policy.subprocess  # then the limit of one process limits the whole tree
+    # RLIMIT_CPU counts per process, which is enough if the target cannot start other processes.
+    alone = not policy.subprocess
     return {
         "filesystem": (
             Option(

@@ -350,9 +350,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    path_watch = _make_path_watch(
-        plan, results
-    )  # before the clone, because the filter needs modules that this imports
+    # This is done before the clone, because the filter needs modules that it imports.
+    path_watch = _make_path_watch(plan, results)
     made = next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
     try:
         pid, pidfd = abi.clone(made.flags() if made else 0)

@@ -501,10 +501,8 @@ def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
         go_on.set()
         late.join(30)
     assert not late.is_alive()
-    assert (running.rows(), dict(running.proxy.traffic())) == (
-        [],
-        {},
-    )  # the report was made before this connection ended
+    # The report was made before this connection ended.
+    assert (running.rows(), dict(running.proxy.traffic())) == ([], {})
     os.close(running.proxy.fileno())
 
 

@@ -146,8 +146,9 @@ def test_only_an_elevated_caller_has_other_sids_than_its_targets(
     ids=["dropped", "deny only", "privileges kept", "groups kept"],
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
-    """Imitate a Windows that leaves privileges or groups in the token. Windows does not document
-    whether it drops privileges, and in NVIDIA/OpenShell#3430 groups stayed.
+    """Check that a run ends if Windows left privileges or an administrator's groups in the token.
+    Windows does not document whether it drops privileges, and in NVIDIA/OpenShell#3430 groups
+    stayed.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -168,8 +169,8 @@ def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privile
     ],
 )
 def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
-    """Return EPT_S_NOT_REGISTERED (1753) and ERROR_SERVICE_DISABLED (1058), as Windows does if
-    MpsSvc is stopped.
+    """Check that the finding names the cause and what helps. Windows returns EPT_S_NOT_REGISTERED
+    (1753) or ERROR_SERVICE_DISABLED (1058) if MpsSvc is stopped.
     """
 
     def refuse(*_arguments: object) -> bytes:
@@ -194,8 +195,8 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Let Windows name another folder, because AppData may be redirected for a program that a
-    packaged client has started.
+    """Check that corral uses the folder that Windows reports, not the one that it planned. The two
+    differ if a packaged client started corral, because Windows then redirects AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -210,8 +211,8 @@ def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, foun
 
 @pytest.mark.parametrize(("code", "told"), [(1260, "AppLocker"), (5, "error 5")])
 def test_errors_of_creating_a_process_have_a_hint(code, told):
-    """Return ERROR_ACCESS_DISABLED_BY_POLICY (1260), as AppLocker does for programs in directories
-    that a user can write.
+    """Check that the error names AppLocker for ERROR_ACCESS_DISABLED_BY_POLICY (1260). AppLocker
+    causes this error for programs in directories that a user can write.
     """
     assert told in str(process_creation._explain(windows_error(code)))
 
@@ -276,8 +277,9 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Imitate an existing window station. Each logon has one, and another program, such as
-    Chromium's sandbox, may have created it.
+    """Check that corral uses an existing window station, and adds its entry and the Low label if
+    they are missing. Each logon has one such station, and another program, such as Chromium's
+    sandbox, may have created it. If Windows does not keep these changes, the run ends.
     """
     told, seen = list(labels), list(lists)
     closed: list[str] = []
@@ -323,8 +325,8 @@ def test_a_target_has_no_right_to_the_clipboard():
 
 
 def test_setting_the_clock_does_not_change_the_boot_time(monkeypatch):
-    """Imitate a change of the clock. KeSetSystemTime adds the change to the boot time and to its
-    bias.
+    """Check that `boot_time` subtracts the bias, because KeSetSystemTime adds a change of the clock
+    both to the boot time and to its bias.
     """
 
     def answer(boot: int, bias: int):
@@ -365,7 +367,7 @@ def test_compiled_modules_do_not_make_another_copy():
 
 
 def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
-    """Compare SECURITY.md and `doctor` with the rows of the table of evidence."""
+    """Check that SECURITY.md contains the table of evidence, and that `doctor` shows its rows."""
     rows = {row.capability: row for row in evidence.WINDOWS}
     assert {capability for capability, _, _ in host.LABELS} == set(host.PROBES) <= set(rows)
     text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
@@ -449,8 +451,8 @@ def test_a_default_run_probes_only_capabilities_that_it_can_use():
     ],
 )
 def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limited, status):
-    """Compare two processes, because a busy machine slows down both, and a limit only
-    one of them.
+    """Check that a limit counts as proven only if the limited process is slow and the other one is
+    not, because a busy machine slows down both.
     """
     monkeypatch.setattr(host.job, "create", lambda _step: types.SimpleNamespace(release=int))
     monkeypatch.setattr(host, "_race", lambda first, _second: limited if first.cpu else free)
@@ -536,8 +538,8 @@ def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, 
     ],
 )
 def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printed, refused):
-    """Let the event loop fail. `asyncio` first makes a socket pair, which on Windows is a loopback
-    connection.
+    """Check that a Python counts as working only if its event loop starts. `asyncio` first makes a
+    socket pair, which on Windows is a loopback connection, so a wall may break it.
     """
     assert "asyncio.run(" in trial.LINES["python"][-1]
     done = (
@@ -602,7 +604,7 @@ def test_results_of_the_desktop_probe_are_judged(monkeypatch, outside, inside, s
     [("200 403", ""), ("200 200", "200 200"), ("403 403", "403 403"), ("", "nothing|location")],
 )
 def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, errors):
-    """Let the probe print two HTTP statuses: for a port that the policy names, and for another port."""
+    """Check that the relay is proven only if it answers 200 for a port that the policy names, and 403 for another port."""
     started: list[object] = []
 
     def start(_code: str, steps: tuple[object, ...], *_ports: str) -> object:
@@ -622,15 +624,17 @@ def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, err
 @pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
 @pytest.mark.parametrize("output", ["open", "[Errno 13] Permission denied: 'NUL'"])
 def test_results_of_the_nul_probe_are_judged(monkeypatch, output, errors):
-    """Let the probe print what the project nub saw on Windows build 26200 (open) and on 26100 (denied)."""
+    """Check that NUL counts as usable only if the target can open it. The project nub saw it open on Windows build 26200
+    and denied on 26100.
+    """
     monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))
     found = host._try("nul", lambda: container.try_nul(()))
     assert found.status == ("proven" if output == "open" else "absent")
 
 
 def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
-    """Let a probe time out. The machine may only be busy, so the next run that needs the capability
-    probes again.
+    """Check that a probe that times out is not remembered as absent. The machine may only be busy,
+    so the next run that needs the capability probes again.
     """
 
     def late() -> str:

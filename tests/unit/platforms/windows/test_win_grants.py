@@ -65,7 +65,9 @@ def test_a_plain_tree_is_granted():
 @pytest.mark.parametrize("root_changed", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_kept_grant_still_closes_what_gets_less(monkeypatch, kept, root_changed):
-    """A secret, a hard link or a file that other programs run may be newer than the entries of a kept grant."""
+    """Check that a run sets the entries of secrets, hard links and files that other programs run again, because they may
+    be newer than the entries of a kept grant.
+    """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
     )  # fmt: skip
@@ -120,8 +122,8 @@ def test_trees_with_links_are_refused():
 
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_file_with_several_names_can_only_be_read(access):
-    """Use a hard link, as uv and pnpm create them. The content is the same under each name, and
-    another name may be outside of the grant.
+    """Check that a hard link, as uv and pnpm create them, gets no write right, because another name
+    of the same file may be outside of the grant.
     """
     step = plan((grant("D:\\work", access), tree(file("twin", links=2))))
     assert entries(step, "twin", links=2) == (READ, 0)
@@ -160,10 +162,8 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     assert entries(step, "DOCS\\sub\\file")[0] == READ
     assert entries(step, "documents")[0] == WRITE | access_list.DELETE  # the control
     other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
-    assert entries(other, "docs", directory=True) == (
-        READ,
-        READ,
-    )  # the inner root has entries of its own
+    # These are the outer grant's entries. The write grant adds its own entries at docs.
+    assert entries(other, "docs", directory=True) == (READ, READ)
 
 
 def test_socket_grants_are_refused():
@@ -284,7 +284,9 @@ def test_a_tree_in_the_store_is_not_listed_again(tmp_path, monkeypatch):
 
 
 def test_objects_of_other_users_in_a_read_grant_are_skipped_and_named(tmp_path):
-    """Use files of an elevated tool, whose access lists this user may not change."""
+    """Check that files of an elevated tool get no entries, because this user may not change their access lists. A
+    warning names them.
+    """
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").write_text("")
     (tmp_path / "own").write_text("")
@@ -497,11 +499,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     [
         ("S-1-15-2-1", 0, True),
         ("S-1-15-2-2", 0x0B, True),  # files below this directory inherit the entry
-        (
-            "S-1-5-32-545",
-            0,
-            False,
-        ),  # the group of users: a container needs an entry of its own
+        # An entry for the group of users does not apply to a container, which needs its own entry.
+        ("S-1-5-32-545", 0, False),
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):

@@ -221,9 +221,8 @@ def test_a_tree_is_copied(source, tmp_path):
     # The times are the same, because Python uses a compiled module only if it names the exact time
     # of its source.
     assert file_trees.list_files(str(target)).files == listing.files
-    assert (target / "a.py").stat().st_ino != (
-        source / "a.py"
-    ).stat().st_ino  # it is a copy, not a link
+    # The new file is a copy, not a link.
+    assert (target / "a.py").stat().st_ino != (source / "a.py").stat().st_ino
     file_trees.remove(str(target))
     assert not target.exists()
 

@@ -53,9 +53,11 @@ def connect_same() -> str:
 
 
 def _try_broker(*, same_file: bool) -> str:
-    """Connect a socket for a process under the filter. Only the allowed port may be reached, and no
-    port once the seccomp listener is closed. The control is that both ports are reached without the
-    filter.
+    """Try the broker with a process under the filter, and return the evidence.
+
+    Raise RuntimeError unless the process reaches the allowed port, cannot reach the other port, and
+    reaches no port after the seccomp listener was closed. The control is that both ports are
+    reached without the filter.
     """
     allowed, server = network.listen()
     other, second = network.listen()

@@ -267,7 +267,9 @@ def is_secret(name: str, in_home: str = "") -> bool:
 
 
 def is_starting(name: str, in_home: str = "") -> bool:
-    """Return whether other programs run a file of this name, so that no target may change it."""
+    """Return whether other programs run a file of this name, or read from it what to run. A target
+    must not change such a file.
+    """
     lower = name.lower()
     if lower in _relative(STARTING_AT_HOME, in_home):
         return True

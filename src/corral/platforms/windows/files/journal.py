@@ -94,8 +94,11 @@ class Journal:
         self._fd = fd
 
     def drop(self, root: Root) -> None:
-        """Record that this run no longer uses a root. The caller has the root's mutex, so that of
-        two ending runs exactly the last one removes the root's entries.
+        """Record that this run no longer uses a root.
+
+        The caller must hold the root's mutex since it looked for other runs that use the root.
+        Otherwise two runs that end at the same time could each leave the root's access list entries
+        to the other.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)

@@ -24,8 +24,8 @@ SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 @record
 class WorkDirectory:
-    """Makes the private directory. `low` is true for a target with a restricted token of Low
-    integrity.
+    """Makes the target's private directory, with its home and temporary files. With `low` a target
+    with a restricted token of Low integrity can write there.
     """
 
     name = "work_directory"
