@@ -139,6 +139,15 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
     assert os.readlink(tmp_path / "notes") == "/granted"
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
+def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
+    """A link that cannot be made there is no reason to refuse every later run of the server."""
+    (tmp_path / "closed").mkdir(mode=0)
+    links = [("closed/notes", "/granted"), ("notes", "/granted")]
+    run_directories.make_links(str(tmp_path), links)
+    assert os.readlink(tmp_path / "notes") == "/granted"
+
+
 def test_links_in_a_missing_directory_are_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         run_directories.make_links(str(tmp_path / "missing"), [("notes", "/granted")])

@@ -35,6 +35,7 @@ host busy.
 """
 HEADERS = 128
 IPV6_PKTINFO = 50
+LOOPBACK6 = bytes(15) + b"\x01"
 INFO_BYTES = _socket.CMSG_SPACE(20)
 IPV4_HEADER_BYTES, UDP_HEADER_BYTES = 20, 8
 WHY = "nothing listens there inside; the sandbox does not share the host's loopback"
@@ -110,4 +111,4 @@ class RawPackets:
 
 
 def _is_loopback(address: bytes) -> bool:
-    return address[0] == 127 or address == bytes(15) + b"\x01"
+    return address == LOOPBACK6 or (len(address) == 4 and address[0] == 127)

@@ -48,6 +48,8 @@ SHARE = 0.06
 """The share of a processor that further calls may use. These are about 150 calls in a second."""
 LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
+MAX_JOBS = 1024
+"""The number of calls that may wait. Only callers that were killed can leave so many behind."""
 MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
 FLAGS = abi.AT_SYMLINK_NOFOLLOW | abi.AT_EMPTY_PATH
@@ -134,6 +136,8 @@ class FileChanges:
                 self._start(request.listener)
         except (OSError, RuntimeError):
             return DENIED  # too many open files or threads; the next call tries again
+        if self._jobs.qsize() >= MAX_JOBS:
+            return DENIED
         self._jobs.put((call, replace(request, listener=self._listener)))
         return LATER
 
@@ -162,6 +166,8 @@ class FileChanges:
         budget = Budget(time.monotonic)
         while (job := self._jobs.get()) is not None:
             call, request = job
+            if not linux_notifications.is_waiting(request):
+                continue  # the caller was killed
             started = time.thread_time()
             error = _change(finder, call, request) if finder is not None else errno.EPERM
             try:
@@ -351,8 +357,10 @@ class Finder:
             try:
                 return open_beneath(place.fd, rest, follow=follow)
             except OSError as error:
+                if error.errno == errno.ENOSYS:
+                    raise _refused() from None
                 if error.errno != errno.EXDEV:
-                    raise _hide(error) from error
+                    raise
             text = _follow_link(place.fd, name, rest, follow=follow)
         raise OSError(errno.ELOOP, "too many links")
 
@@ -392,7 +400,9 @@ def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
         try:
             fd = open_beneath(directory, "/".join(parts[:at]), follow=False)
         except OSError as error:
-            raise _hide(error) from error
+            if error.errno in NOT_HERE:
+                raise _refused() from None
+            raise
         try:
             if not stat.S_ISLNK(os.fstat(fd).st_mode):
                 continue
@@ -418,11 +428,6 @@ def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None
     if not (0 <= micro < MICROSECONDS and 0 <= micro2 < MICROSECONDS):
         raise OSError(errno.EINVAL, "not a time")
     return struct.pack("=qqqq", accessed, micro * 1000, modified, micro2 * 1000)
-
-
-def _hide(error: OSError) -> OSError:
-    """Return EPERM instead of an error that the call itself would not have."""
-    return _refused() if error.errno in NOT_HERE else error
 
 
 def _refused() -> OSError:

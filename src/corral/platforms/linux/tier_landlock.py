@@ -151,6 +151,9 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     # A repository that the user granted by name is not refused: the plan warns that git may run
     # programs.
     masks = [mask for mask in layout.masks if mask.role != "named"]
+    readable = os.R_OK | os.X_OK
+    locked = [one.path for one in masks if one.directory and not os.access(one.path, readable)]
+    masks = [mask for mask in masks if mask.path not in locked]
     inner = [f"{mask.path} is in a grant, and cannot be hidden or read-only here" for mask in masks]
     inner += [
         f"{path} is a mount of the system in a grant, and cannot be covered"
@@ -171,12 +174,15 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     words = [shell_word(one.path) for one in masks if one.role == "repository"]
     repository = f" (--write {words[0]})" if words else ""
     hints = {
+        f"make it readable first: chmod u+rx {' '.join(map(shell_word, locked))}": [
+            f"{path} is in a grant, and could not be searched" for path in locked
+        ],
         "grant a narrower directory, or name the file itself" + repository: inner,
         "run it where namespaces are allowed; `corral doctor` says what forbids them": sockets,
         "start corral as the user who owns these files (in a container: `--user`)": closed,
         STATE_HINT: kept,
     }
-    if problems := [*inner, *sockets, *closed, *kept]:
+    if problems := [one for found in hints.values() for one in found]:
         raise PolicyError(
             "without mount namespaces: " + "; ".join(problems),
             hint="; ".join(hint for hint, found in hints.items() if found),

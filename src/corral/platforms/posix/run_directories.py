@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 TEMPORARY = "/tmp"  # noqa: S108 - directories in it are new and 0700
 MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
-TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP))
-"""The errors if a name is taken, or if a parent is a file or a link."""
+TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EACCES))
+"""The errors if a name is taken, or if a parent is a file, a link or a directory that the target
+has closed.
+"""
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import gc
 import mmap
 import os
 import stat
@@ -257,6 +258,7 @@ def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypat
         done.release()
 
     monkeypatch.setattr(file_changes.linux_notifications, "send", send)
+    monkeypatch.setattr(file_changes.linux_notifications, "is_waiting", lambda _: True)
     monkeypatch.setattr(file_changes, "_has_become", lambda *_: False)
     fd = os.open(tmp_path, os.O_PATH)
     place = Place(fd=fd, path=str(tmp_path), written=str(tmp_path))
@@ -272,3 +274,34 @@ def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypat
     os.close(writing)
     assert answers == [errno.EPERM]
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def test_failed_lookups_leave_no_memory_behind(tree):
+    """The supervisor runs without the garbage collector, so an error that refers to itself would never be freed."""
+    top, finder = tree
+    (top / "one/out").symlink_to(top / "outside")
+    paths = [
+        top / name for name in ("one/missing", "one/file/below", "one/out/file", "outside/file")
+    ]
+    gc.collect()
+    gc.disable()
+    try:
+        for path in paths * 10:
+            assert not isinstance(found(finder, path), int)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+def test_only_so_many_calls_wait(monkeypatch):
+    """A target can kill its children while they wait, so the waiting calls are limited."""
+    monkeypatch.setattr(file_changes._thread, "start_new_thread", lambda *_: None)
+    reading, writing = os.pipe()
+    changes = FileChanges([], os.geteuid(), os.getegid(), (0, 0))
+    request = Notification(id=1, pid=os.getpid(), number=0, arguments=(0,) * 6, listener=reading)
+    for _ in range(file_changes.MAX_JOBS):
+        assert changes.decide("chmod", request).verdict == "answer_later"
+    assert changes.decide("chmod", request).verdict == "deny"
+    os.close(changes._listener)
+    os.close(reading)
+    os.close(writing)

@@ -429,6 +429,22 @@ os.chmod(home, {mode})
 
 
 @BARE
+@pytest.mark.parametrize("user", ["ordinary"], indirect=True)
+def test_a_closed_directory_in_a_write_grant_is_named_with_its_command(user, scratch):
+    """A target that closes a directory would otherwise make every later run with this grant fail without a reason."""
+    work = give_directory(user, scratch / "work")
+    flags = ("--write", str(work))
+    inside(
+        user, f"os.mkdir('{work}/closed')\nos.chmod('{work}/closed', 0)\nanswer = 1", flags=flags
+    )
+    refused = user.run("/bin/true", flags=flags)
+    assert refused.returncode == 125
+    assert f"hint: make it readable first: chmod u+rx {work}/closed".encode() in refused.stderr
+    os.chmod(f"{work}/closed", 0o700)
+    assert user.run("/bin/true", flags=flags).returncode == 0
+
+
+@BARE
 def test_git_clones_into_a_write_grant(user, scratch):
     import rigs
 
