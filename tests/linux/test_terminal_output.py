@@ -246,6 +246,14 @@ def test_names_of_kept_homes_are_printed_as_text(user):
         check_printed(user.corral("cache", *words), marked=words[0] == "homes")
 
 
+@ONE_USER
+def test_a_server_with_words_that_are_not_utf8_keeps_its_home(user):
+    done = user.corral("run", "--state", "--", "/bin/echo", "caf\udce9")
+    assert (done.returncode, done.stdout) == (0, b"caf\xe9\n"), done.stderr
+    assert rb"caf\udce9" in user.corral("cache", "homes").stdout
+    assert user.corral("cache", "rm-home", "/bin/echo").returncode == 0
+
+
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
     """`script` gives corral a terminal. Every escape sequence in the output must be one of `Painted`."""
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))

@@ -46,9 +46,9 @@ def list_states() -> list[State]:
 def _read_server(path: str) -> ServerId:
     """Return the server of a kept home. Earlier versions wrote its command without a digest."""
     try:
-        with open(path + NAME, encoding="utf-8") as file:
-            first, *words = file.read().split("\0")
-    except (OSError, ValueError):
+        with open(path + NAME, "rb") as file:
+            first, *words = os.fsdecode(file.read()).split("\0")
+    except OSError:
         return ServerId(digest="", command=())
     if is_digest(first):
         return ServerId(digest=first, command=tuple(words))

@@ -134,7 +134,7 @@ class State:
         from corral.policy.server_identity import identify_command
 
         server = identify_command(self.server)
-        name = "\0".join((server.digest, *server.command)).encode()
+        name = os.fsencode("\0".join((server.digest, *server.command)))
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
