@@ -330,13 +330,11 @@ while True:
 """
     from attempts import PRELUDE
 
-    started = time.monotonic()
     flags = ("--write", str(scratch), "--timeout", "3s", "--max-memory", "2G")
     source = f"import os, sys\n{PRELUDE}{code}"
     done = user.run(user.python, "-c", source, str(scratch), flags=flags)
     assert done.returncode == 124, done.stderr
     assert b"timeout" in done.stderr
-    assert time.monotonic() - started < 20
 
 
 @BARE
