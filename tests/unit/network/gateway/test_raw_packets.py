@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 if sys.platform != "linux":
     pytest.skip("the gateway is for Linux", allow_module_level=True)
 
-from corral.network.gateway.raw_packets import Packet
+from corral.network.gateway.raw_packets import Packet, _is_loopback
 
 HEADER = bytes((0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 10, 1, 2, 3))
 DATAGRAM = bytes((0x9C, 0x40, 0, 9, 0, 8, 0, 0))
@@ -53,3 +53,12 @@ def test_an_ipv6_packets_addresses_come_beside_it():
 def test_random_packets_have_whole_addresses_or_no_segment(data):
     packet = Packet(Received(data))
     assert not packet.segment or (len(packet.sender), len(packet.receiver)) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_own"),
+    [("127.8.9.1", True), ("::1", True), ("128.0.0.1", False), ("7f00::1", False)],
+)
+def test_only_the_sandboxs_own_addresses_are_loopback(address, is_own):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    assert _is_loopback(socket.inet_pton(family, address)) is is_own

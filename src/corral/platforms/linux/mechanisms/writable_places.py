@@ -25,16 +25,15 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """`granted` has (path, path as written, device, inode) of the write grants, `private` has the
-    target's own directories. They have to be the `write` and `private` of the Landlock step. `own`
-    is corral's directory around them. `uid` and `gid` are the target's ids.
+    """Opens every place that the target may write to, and refuses the run if a granted path leads to
+    another file than at the time of planning. The places have to be those of the Landlock step.
     """
 
     name = "writable_places"
-    granted: tuple[tuple[str, str, int, int], ...]
-    private: tuple[str, ...]
-    own: str
-    uid: int
+    granted: tuple[tuple[str, str, int, int], ...]  # (path, path as written, device, inode)
+    private: tuple[str, ...]  # the target's own directories
+    own: str  # corral's directory around the private ones
+    uid: int  # the target's
     gid: int
     stage: Stage = "supervisor"
     verify = unverified
