@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """Opens every place that the target may write to, and refuses the run if a granted path leads to
+    """Opens every place that the target may write to. Refuses the run if a granted path leads to
     another file than at the time of planning. The places have to be those of the Landlock step.
     """
 
