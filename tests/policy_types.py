@@ -1,5 +1,6 @@
 """Make the Python type of a policy from the schema. `python3 tests/policy_types.py` writes the file."""
 
+import keyword
 import pathlib
 
 from corral.policy.schema import KEYS, TABLES, Key
@@ -14,14 +15,11 @@ TYPES = {
 }  # fmt: skip
 HEAD = '''"""The type of a policy as a mapping. tests/policy_types.py generates it from policy/schema.py."""
 
-# ruff: noqa: UP013 - a class cannot have a field `pass`
-
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 if TYPE_CHECKING:
     from corral.policy.model import Control
-
 '''
 
 
@@ -32,14 +30,14 @@ def type_of(key: Key) -> str:
 
 
 def render() -> str:
-    """Return the code of the types. It calls TypedDict, because the key `pass` cannot be a name in a class."""
-    tables: dict[str, list[str]] = {path: [] for path in ("", *TABLES)}
+    """Return the code of the types."""
+    tables: dict[str, list[tuple[str, str]]] = {path: [] for path in ("", *TABLES)}
     for key in KEYS:
         table, _, name = key.path.rpartition(".")
-        tables[table].append(f'        "{name}": {type_of(key)},\n')
+        tables[table].append((name, type_of(key)))
     for path in TABLES:
         table, _, name = path.rpartition(".")
-        tables[table].append(f'        "{name}": {type_name(path)},\n')
+        tables[table].append((name, type_name(path)))
     # A nested table comes before its table, and all tables before the policy.
     order = sorted(tables, key=lambda path: -path.count(".") if path else 1)
     return HEAD + "".join(render_table(type_name(path), tables[path]) for path in order)
@@ -49,9 +47,12 @@ def type_name(path: str) -> str:
     return "".join(word.title() for word in path.split(".")) + "Dict" if path else "PolicyDict"
 
 
-def render_table(name: str, rows: list[str]) -> str:
-    return (
-        f'{name} = TypedDict(\n    "{name}",\n    {{\n{"".join(rows)}    }},\n    total=False,\n)\n'
+def render_table(name: str, rows: list[tuple[str, str]]) -> str:
+    if any(keyword.iskeyword(key) for key, _ in rows):  # a class cannot have a field `pass`
+        pairs = ", ".join(f'"{key}": {text}' for key, text in rows)
+        return f'\n\n{name} = TypedDict(\n    "{name}",\n    {{{pairs}}},\n    total=False,\n)\n'
+    return f"\n\nclass {name}(TypedDict, total=False):\n" + "".join(
+        f"    {key}: {text}\n" for key, text in rows
     )
 
 

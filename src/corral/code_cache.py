@@ -43,11 +43,10 @@ class Loader(SourceFileLoader):
         self._code = code
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code from the cache file, or from Python's own loader if the cache file's
-        descriptor was closed.
+        """Return the code from the cache file, or from Python's own loader if its descriptor was
+        closed.
 
-        corral's processes close descriptors that they do not need. Another file may then get the
-        same number.
+        corral's processes close descriptors that they do not need, and the number may be reused.
         """
         found = self._finder.read(*self._code)
         if found is None:
@@ -96,7 +95,7 @@ class Finder:
 def use() -> None:
     """Import corral's modules from the cache file from now on, if this Python version wrote it.
 
-    Without such a file, add an empty Finder, so that `keep` writes one. Do nothing on Windows.
+    Without such a file, add an empty Finder, so that `keep` writes one.
     """
     if sys.platform != "win32":
         sys.meta_path.insert(0, _open_file() or Finder(-1, 0, {}))
@@ -132,7 +131,7 @@ def keep() -> None:
     """Write the cache file again if this process imported modules that are not in it.
 
     A failed write is ignored, as Python ignores it for `.pyc` files. A process that did not call
-    `use` writes nothing, because it does not know which modules the cache file contains.
+    `use` does not know which modules the cache file contains.
     """
     known = [one.entries for one in sys.meta_path if isinstance(one, Finder)]
     loaded = {name for name in sys.modules if name.partition(".")[0] == PACKAGE} - STARTED_WITH
@@ -156,9 +155,7 @@ def _is_missing(name: str) -> bool:
 
 
 def _pack(names: list[str]) -> bytes:
-    """Return the content of the cache file: the length of the index, the index, and the code of
-    every module whose `.pyc` file is up to date.
-    """
+    """Return the cache file: the length of the index, the index, and the code of each module."""
     entries: dict[str, Entry] = {}
     code = b""
     for name in names:

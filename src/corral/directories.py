@@ -1,7 +1,4 @@
-"""Find the directories of the user and of corral, and check that only the user can write there.
-
-No library is used for this, because importing one takes longer than the rest of the start.
-"""
+"""Find the directories of the user and of corral, and check that only the user can write there."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ class Directories:
 
 
 def home_directory(environ: Mapping[str, str] | None = None) -> str:
-    """Return HOME (on Windows USERPROFILE) if it is absolute, otherwise `recorded_home`.
-
-    Raise SandboxError if both are relative.
-    """
+    """Return HOME (on Windows USERPROFILE) if it is absolute, otherwise `recorded_home`."""
     environ = os.environ if environ is None else environ
     name = "USERPROFILE" if sys.platform == "win32" else "HOME"
     home = environ.get(name, "")
@@ -48,8 +42,7 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
 
 
 def recorded_home() -> str:
-    """Return the home from the user database, or NO_HOME if the user is not in it. On Windows,
-    return HOMEDRIVE followed by HOMEPATH.
+    """Return the home from the user database (on Windows from HOMEDRIVE and HOMEPATH).
 
     `expanduser` would return HOME, even if it is invalid.
     """
@@ -64,10 +57,7 @@ def recorded_home() -> str:
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
-    """Return the absolute paths of corral's directories, and create nothing.
-
-    Relative values of XDG variables and of APPDATA are ignored.
-    """
+    """Return the absolute paths of corral's directories. Ignore relative values of variables."""
     environ = os.environ if environ is None else environ
     home = home_directory(environ) if home is None else home
     if sys.platform == "win32":

@@ -17,9 +17,7 @@ HINTS = {
 
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
-    """Return a hint for a file system error at `place`. `otherwise` is a remedy for any error: it
-    is added to the hint, or returned alone.
-    """
+    """Return a hint for a file system error at `place`. `otherwise` is a remedy for any error."""
     hint = HINTS.get(error.errno or 0, "").format(_quote_existing(place))
     return f"{hint}, or {otherwise}" if hint and otherwise else hint or otherwise
 

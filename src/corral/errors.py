@@ -30,8 +30,8 @@ EXIT_NOT_FOUND = 127
 class SandboxError(Exception):
     """The base class of corral's errors.
 
-    `exit_code` is the exit code of `corral run`. `hint` tells the user what to type. `details` are
-    further lines. Line ends inside `message` or a detail are escaped when printed.
+    `exit_code` is that of `corral run`, and `hint` tells the user what to type. Line ends inside
+    `message` or one of the `details` are escaped when printed.
     """
 
     exit_code = EXIT_REFUSED
@@ -70,10 +70,7 @@ class PolicyError(SandboxError):
 
 
 class ChangedPathsError(PolicyError):
-    """Granted paths resolve to other files than before.
-
-    `paths` is {path as written: (before, now)}.
-    """
+    """Granted paths resolve to other files. `paths` is {path as written: (before, now)}."""
 
     def __init__(self, paths: dict[str, tuple[str, str]], message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -81,10 +78,7 @@ class ChangedPathsError(PolicyError):
 
 
 class UnenforceableError(SandboxError):
-    """The host cannot enforce the policy.
-
-    `missing` has (control, reason, hint) for each control that the host cannot enforce.
-    """
+    """The host cannot enforce the policy. `missing` has (control, reason, hint) for each."""
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
         reasons: dict[str, list[str]] = {}

@@ -7,7 +7,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MASK = "***"
-"""Replaces a secret in a text."""
 MAX_INTEGER = 2**63 - 1
 PLAIN = frozenset("@%+=:,./-_~")
 """Characters that a shell takes literally, besides letters and digits."""
@@ -20,9 +19,7 @@ def is_digest(text: object) -> bool:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Describe a value for a message. Text is cut after `limit` characters, and `repr` escapes its
-    control characters.
-    """
+    """Describe a value for a message. Cut text after `limit` characters and escape controls."""
     if isinstance(value, str):
         return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INTEGER:
@@ -47,9 +44,7 @@ def printable(text: str) -> str:
 
 
 def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Replace each span (start, end) of a text with MASK. Spans that overlap or touch become one
-    mask.
-    """
+    """Replace each span (start, end) of a text with MASK, and touching spans with one MASK."""
     found: list[str] = []
     done = 0
     for start, end in sorted(spans):

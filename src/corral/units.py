@@ -1,8 +1,8 @@
 """Convert sizes, durations and CPU shares from text to bytes, milliseconds and millicores, and
 back.
 
-A value is ASCII digits with at most one point, and one unit. Everything else is a ValueError, whose
-text completes a sentence that begins with the value. `"none"` becomes None.
+A value is ASCII digits with at most one point, and one unit. The text of a ValueError completes a
+sentence that begins with the value. `"none"` becomes None.
 """
 
 from __future__ import annotations
@@ -34,9 +34,7 @@ DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def is_digits(text: str) -> bool:
-    """Return whether all characters are ASCII digits; `str.isdigit` also accepts digits of other
-    scripts.
-    """
+    """Return whether all characters are ASCII digits; `str.isdigit` accepts other scripts."""
     return text.isascii() and text.isdigit()
 
 
@@ -66,9 +64,7 @@ def check_range(value: int, maximum: int, minimum: str) -> int:
 
 
 def parse_size(value: object) -> int | None:
-    """Convert `64M`, `1.5G`, `1GiB` or a number of bytes to bytes. K, M, G and T are powers of
-    1024. Refuse KB, MB, GB and TB, which are ambiguous.
-    """
+    """Convert `64M`, `1.5G`, `1GiB` or a number to bytes. Refuse KB, MB, GB and TB as ambiguous."""
     if isinstance(value, int) and not isinstance(value, bool):
         return check_range(value, MAX_AMOUNT, "one byte")
     if value == "none":
@@ -84,9 +80,7 @@ def parse_size(value: object) -> int | None:
 
 
 def parse_duration(value: object) -> int | None:
-    """Convert a duration such as `500ms`, `60s`, `5m` or `1h` to milliseconds, and "none" to None.
-    Refuse a number without a unit.
-    """
+    """Convert `500ms`, `60s`, `5m` or `1h` to milliseconds. Refuse a number without a unit."""
     if isinstance(value, str):
         if value == "none":
             return None

@@ -1,6 +1,4 @@
-"""Provide the asyncio API. It has its own module, because importing asyncio takes longer than a
-launch.
-"""
+"""Provide the asyncio API, in its own module, because importing asyncio is slower than a launch."""
 
 from __future__ import annotations
 
@@ -234,9 +232,7 @@ def launch_async(
 def _with_pipes(
     start: functools.partial[Sandbox], streams: Mapping[str, Stream], ends: dict[str, BinaryIO]
 ) -> Sandbox:
-    """Start a sandbox. On Windows the event loop needs overlapped pipes: create them, and put the
-    caller's ends into `ends`.
-    """
+    """Start a sandbox. On Windows, put pipes that the event loop can use into `ends`."""
     if sys.platform != "win32":
         return start(**streams)
     from corral.api import windows_client
@@ -264,7 +260,6 @@ async def run_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
-    """Run a target until it ends, as `run` does, and return the same Result."""
     check_input(input)
     async with launch_async(
         argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE

@@ -66,15 +66,18 @@ def probe(*, fresh: bool = False) -> Host:
         system, machine = current.system(), current.machine()
         found = Host(system=system, machine=machine, findings=stored or ())
         if not stored or any(item.status == "unknown" for item in stored):
-            found = _run_probes()
+            command = [sys.executable, *child_python.build_arguments(PROBE)]
+            done = subprocess.run(command, capture_output=True, check=False)
+            if done.returncode:
+                problem = done.stderr.decode(errors="replace").strip()
+                raise SandboxError(f"the probes failed: {problem}")
+            found = wire_format.decode(done.stdout, Host)
         _known_hosts[:] = [found]
     return _known_hosts[0]
 
 
 _known_hosts: list[Host] = []
-"""At most one host, with its findings. A machine rarely changes while a process runs, so all
-launches of this process use the same findings.
-"""
+"""At most one host. All launches of this process use the same findings."""
 
 
 def plan(
@@ -95,18 +98,13 @@ def plan(
     try:
         return prepare(argv, sources, environment=environment, cwd=directory, machine=probe())
     except CommandError as error:
-        if argv and is_reference(argv[0]):
+        if argv and (argv[0].startswith(PACKAGES) or argv[0].lower().endswith(BUNDLES)):
             error.hint = (
                 "argv is a program and its arguments; for a package or a bundle use `sandboxed` "
                 f'of corral\'s module `mcp`: sandboxed({{"command": {shown(argv[0], 200)}}}), '
                 f"or type: corral run {shell_word(argv[0])}"
             )
         raise
-
-
-def is_reference(word: str) -> bool:
-    """Return whether a word names a package, a bundle or a registry's server. `argv` takes none."""
-    return word.startswith(PACKAGES) or word.lower().endswith(BUNDLES)
 
 
 if TYPE_CHECKING:
@@ -209,9 +207,7 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Refuse input that is not bytes before the target starts. Otherwise the target would wait for
-    input that cannot be written.
-    """
+    """Refuse input that is not bytes before the target starts and waits for it."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 
@@ -242,11 +238,3 @@ def load_manifest(policy: PolicyLike) -> Manifest:
     if not isinstance(policy, Mapping):
         raise TypeError(f"policy is a mapping or the path of a file, not {policy!r}")
     return from_data({"version": 1, **policy}, "policy")
-
-
-def _run_probes() -> Host:
-    command = [sys.executable, *child_python.build_arguments(PROBE)]
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode:
-        raise SandboxError(f"the probes failed: {done.stderr.decode(errors='replace').strip()}")
-    return wire_format.decode(done.stdout, Host)

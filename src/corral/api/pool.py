@@ -1,9 +1,8 @@
 """Prepare sandboxes in advance, for callers that start the same program often.
 
 A spare is a sandbox that is complete except for the arguments, environment and directory of its
-command. Each launch makes its own plan. It uses a spare only if the spare's plan is the same in all
-other parts; otherwise it is an ordinary launch. Each spare has its own channel, so no other sandbox
-can get the command that is sent to it.
+command. A launch uses a spare only if its plan is the same in all other parts. Each spare has its
+own channel, so no other sandbox can get the command that is sent to it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 
 
 MAX_SPARES = 64
-"""The maximum number of spares. Each is a sandbox with three processes, even while it is not used.
-"""
+"""Each spare is a sandbox with three processes, even while it is not used."""
 
 
 @record
@@ -45,9 +43,8 @@ class _Spare:
 class Pool:
     """Launches sandboxes, and keeps spares ready for the next launches.
 
-    Each launch is followed by new spares, up to the given number. They are for the program that was
-    launched last, so the first launch of a program is an ordinary one. A pool is a context manager:
-    leaving it ends the spares, but not the sandboxes that it launched.
+    Each launch is followed by new spares for the same program, so the first launch of a program is
+    an ordinary one. Leaving the pool ends the spares, but not the sandboxes that it launched.
     """
 
     def __init__(self, policy: PolicyLike = None, *, spares: int = 1) -> None:
@@ -96,7 +93,9 @@ class Pool:
         shape = _shape(plan)
         while spare := self._take():
             try:
-                if spare.shape == shape and _hand_over(spare.channel, plan, stdio):
+                if spare.shape == shape and (
+                    sys.platform != "win32" and zygote_client.hand_over(spare.channel, plan, stdio)
+                ):
                     return spare.channel
             except BaseException:
                 spare.channel.close()
@@ -109,9 +108,7 @@ class Pool:
             return self._spares.pop(0) if self._spares else None
 
     def _refill(self, shape: Plan) -> None:
-        """Ask for new spares without waiting for them. An error is ignored: it would recur in the
-        next launch, which reports it.
-        """
+        """Ask for new spares without waiting for them. The next launch would report an error."""
         if current.load().find_spare_maker(shape) is None:
             return
         with self._lock:
@@ -129,9 +126,3 @@ def _shape(plan: Plan) -> Plan:
     return replace(
         plan, program=program, environment=(), run="", ungranted=(), secret_names=(), warnings=()
     )
-
-
-def _hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
-    if sys.platform != "win32":
-        return zygote_client.hand_over(channel, plan, stdio)
-    return False

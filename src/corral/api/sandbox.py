@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
     Streams = tuple[int, int, int] | tuple[()]
-    """The target's streams; empty for a spare, which gets them later."""
 
     class Supervisors(Protocol):
         def launch(self, plan: Plan, stdio: Streams) -> Channel: ...
@@ -96,9 +95,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """Start the target. `connect` returns the channel to the target's supervisor; by default a
-        new supervisor is started.
-        """
+        """Start the target. `connect` returns the channel to its supervisor; the default is new."""
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]
         self.stdout: Stdout = None  # type: ignore[assignment]
@@ -118,8 +115,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         return self._channel.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the target has ended, and return the exit code that `corral run` would return.
-        Raise TimeoutError if the target still runs after `timeout` seconds.
+        """Wait for the target's end, and return the exit code that `corral run` would return. Raise
+        TimeoutError if the target still runs after `timeout` seconds.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
@@ -152,7 +149,6 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         return self.wait()
 
     def kill(self) -> int:
-        """Send SIGKILL, and return the exit code."""
         self.send_signal(SIGKILL)
         return self.wait()
 
@@ -215,9 +211,7 @@ def _close_stream(stream: object) -> None:
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return the caller's end of a stream, if there is one, and the target's end. Add the
-    descriptors that have to be closed to `ends`.
-    """
+    """Return the caller's end of a stream or None, and the target's. Fill `ends` for closing."""
     if wanted is None:
         return None, number
     if wanted == DEVNULL:

@@ -1,8 +1,7 @@
 """Supervise one run for another process, which sends the plan and gets the result over a channel.
 
-A message consists of its length and its text. The text is `B` and the target's pid once the target
-runs, `R` and an Ending when the target has ended, or `E` and an error. The caller makes the report
-from its plan and the Ending.
+A message is `B` and the target's pid once the target runs, `R` and an Ending when the target has
+ended, or `E` and an error. The caller makes the report from its plan and the Ending.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def run(
 ) -> NoReturn:
     """Supervise the run that `receive` returns, if any, and exit.
 
-    `close_stdio` closes this process's copies of the streams once the target has them. Otherwise
-    the caller would not notice that the target closes them.
+    `close_stdio` closes this process's copies of the streams. Otherwise the caller would not notice
+    that the target closes them.
     """
     code = 1
     try:

@@ -1,7 +1,6 @@
 """Provide the caller's side of the Python API on Windows: one supervisor process for each run.
 
-Windows cannot fork, so every run starts a supervisor process. The supervisor gets the target's
-streams and two pipes to the caller. When the pipe from the caller closes, for whatever reason, the
+The supervisor gets the target's streams and two pipes. When the pipe from the caller closes, the
 supervisor ends the target.
 """
 
@@ -51,7 +50,7 @@ class Supervisors:
 
 
 class Channel:
-    """Sends messages to a supervisor, and receives its messages.
+    """Exchanges messages with a supervisor.
 
     A thread reads the supervisor's pipe, because Windows cannot wait for its data with a timeout.
     """
@@ -65,7 +64,6 @@ class Channel:
         threading.Thread(target=self._receive, args=(reading,), daemon=True).start()
 
     def fileno(self) -> int:
-        """Return the descriptor of the pipe to the supervisor, or -1 after `close`."""
         return self._writing
 
     def send(self, data: bytes, /) -> int:
@@ -126,9 +124,7 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
 
 
 def pipe(number: int) -> tuple[BinaryIO, int]:
-    """Create a pipe for stream `number`. Return the caller's end, which its event loop can use, and
-    the target's end.
-    """
+    """Create a pipe for stream `number`. Return the caller's overlapped end and the target's."""
     if sys.platform == "win32":
         import msvcrt
         from asyncio import windows_utils

@@ -1,6 +1,4 @@
-"""Provide the caller's side of the zygote. Each process has one zygote, started at its first
-launch.
-"""
+"""Provide the caller's side of the zygote, one per process, started at the first launch."""
 
 from __future__ import annotations
 
@@ -120,9 +118,7 @@ class Zygote:
         self._requests = self._process = None
 
     def _forget(self) -> None:
-        """Close everything that this fork has inherited, because the zygote and the sandboxes
-        belong to its parent.
-        """
+        """Close everything that this fork has inherited: it belongs to the fork's parent."""
         self._lock = threading.Lock()  # a thread that was not forked may have locked the old one
         for channel in (self._requests, *self._channels):
             if channel is not None:
@@ -133,9 +129,7 @@ class Zygote:
 
 
 def _choose_environment() -> dict[str, str]:
-    """Return the variables that Python and a supervisor read. The zygote and its forks do not get
-    the caller's secrets.
-    """
+    """Return the variables that Python and a supervisor read, without the caller's secrets."""
     kept = {name: os.environ[name] for name in os.environ if name.startswith(ENVIRONMENT)}
     # The zygote binds all C functions at its start. Otherwise each fork would bind them again and
     # copy memory.
@@ -143,10 +137,7 @@ def _choose_environment() -> dict[str, str]:
 
 
 def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
-    """Send a command to a spare, and return whether the spare accepted it.
-
-    If not, the spare will never start the command.
-    """
+    """Send a command to a spare. Return whether the spare will start it."""
     assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
     try:
         handover.send(channel, wire_format.encode_plan(replace(plan, steps=())), stdio)

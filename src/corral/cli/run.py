@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from corral.cli import output, what_to_run
 from corral.denials.records import Denials, all_kept, kept_directory
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
     from corral.cli.option_parser import Flag, Options
     from corral.denials.audit import Audit
+    from corral.denials.kept import LiveRun
     from corral.denials.records import Denial
     from corral.denials.server_id import ServerId
     from corral.plan.model import Plan
     from corral.platforms.contract import Ending, Watcher
     from corral.policy.model import Source
-    from corral.supervisor.kept_report import KeptReport
     from corral.supervisor.report import Kind, Report
 
     WriteReport = Callable[[Report], None]
@@ -233,10 +234,10 @@ def _finish(
 
 def _preload() -> None:
     """Import modules for the end of the run now, because the package may be replaced meanwhile."""
-    from corral.denials import discarded  # noqa: F401
+    from corral.denials import discarded, kept  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
     from corral.policy import secret_files, server_identity  # noqa: F401
-    from corral.supervisor import kept_report, secret_values  # noqa: F401
+    from corral.supervisor import secret_values  # noqa: F401
 
 
 class _KeptDenials:
@@ -246,22 +247,22 @@ class _KeptDenials:
 
     def __init__(self, plan: Plan) -> None:
         self._program = plan.program
-        self._report: KeptReport | None = None
+        self._run: LiveRun | None = None
 
     def add(self, denial: Denial) -> None:
-        self._open().add(denial)
+        self._open().add(denial, time.time())
 
     def end(self, denials: Sequence[Denial]) -> None:
         # Without any stored denials the modules for the digest are not imported.
         if denials or (os.path.isdir(all_kept()) and os.path.isdir(kept_directory(self._server()))):
-            self._open().end(denials)
+            self._open().end(denials, time.time())
 
-    def _open(self) -> KeptReport:
-        if self._report is None:
-            from corral.supervisor.kept_report import KeptReport
+    def _open(self) -> LiveRun:
+        if self._run is None:
+            from corral.denials.kept import LiveRun
 
-            self._report = KeptReport(self._server())
-        return self._report
+            self._run = LiveRun(self._server())
+        return self._run
 
     def _server(self) -> ServerId:
         from corral.policy.server_identity import identify_command

@@ -13,15 +13,14 @@ from corral.denials.records import Denial
 from corral.record import record
 
 FIRST = "0" * 64
-"""The `previous` of the first line."""
 MAX_LINE_BYTES = 8192
 
 
 def open_audit(path: str) -> int:
-    """Open the audit file for appending, before the target runs. Only one run may have it open.
+    """Open the audit file for appending, before the target runs.
 
-    Raise OSError unless it is a regular file of this user, BlockingIOError if another run has it
-    open.
+    Raise OSError unless it is a regular file of this user, and BlockingIOError if another run has
+    it open.
     """
     import stat
 
@@ -56,9 +55,7 @@ def _lock(fd: int) -> None:
 
 
 class Audit:
-    """Appends lines to an audit file, and so continues its hash chain. `incomplete` means that a
-    line could not be written.
-    """
+    """Appends lines to an audit file. `incomplete` means that a line could not be written."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -95,9 +92,7 @@ def digest(line: bytes) -> str:
 
 
 def _last_hash(fd: int) -> str:
-    """Return the hash of the last line, or FIRST if the file is empty. Raise ValueError if the last
-    line is not a whole line of an audit.
-    """
+    """Return the hash of the last line, or FIRST, or raise ValueError if it is not a whole line."""
     size = os.fstat(fd).st_size
     if size == 0:
         return FIRST
@@ -122,10 +117,7 @@ def _previous(line: bytes) -> str | None:
 
 @record
 class Verdict:
-    """The result of `verify`. `broken` is the number of the first line that breaks the chain.
-
-    `ended` means that the last run wrote its last line.
-    """
+    """The first line that breaks the chain, and whether the last run wrote its last line."""
 
     lines: int
     broken: int | None = None

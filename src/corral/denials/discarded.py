@@ -18,8 +18,8 @@ def describe_discarded(
 ) -> str:
     """Return one line that names the discarded files, and the flags that would keep them.
 
-    The suggested flags name paths in `home`, the user's home on the host. No flag is suggested for
-    a sensitive path. `whole` is False if `rows` is incomplete.
+    The flags name paths in `home`, the user's home on the host, but no sensitive path. `whole` is
+    False if `rows` is incomplete.
     """
     first = rows[0].path[:MAX_TEXT_LENGTH]
     more = "" if len(rows) == 1 else f" and {len(rows) - 1} more"
@@ -39,9 +39,7 @@ def describe_discarded(
 
 
 def _keep(rows: Sequence[Discarded], home: str) -> str:
-    """Return the flags that would keep the files, and the commands that first create their paths
-    if they are missing.
-    """
+    """Return the flags that would keep the files, and the commands that create missing paths."""
     granted = list(dict.fromkeys(map(_granted, rows)))[:MAX_FLAGS]
     words = [f"~/{shell_word(path)}" for path, _ in granted]
     flags = " ".join(f"--write {word}" for word in words)
@@ -56,8 +54,7 @@ def _keep(rows: Sequence[Discarded], home: str) -> str:
 
 
 def _granted(row: Discarded) -> tuple[str, str]:
-    """Return the narrowest grant that keeps a file, as a path below the home, and the command that
-    creates this path.
+    """Return the narrowest grant that keeps a file, and the command that creates its path.
 
     The grant is the file's directory. It is the file itself if the directory is the home, or one
     that programs share, such as ~/.config.

@@ -1,12 +1,10 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
-Each run has its own file, so that concurrent runs do not conflict. Each denial is written
-immediately, so that a killed run loses none. At its end the run replaces the file with one that has
-all counts.
+Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
+so that a killed run loses none. At its end the run replaces the file with all counts.
 
-The files of a server are in one directory, named after the digest of its command. The first line of
-each file is the command with masked secrets. Only the digest distinguishes two servers that differ
-only in words that look like secrets.
+A server's directory is named after the digest of its command. The first line of each file is the
+command with masked secrets.
 """
 
 from __future__ import annotations
@@ -43,8 +41,7 @@ class KeptRun:
 
 
 def keep(server: ServerId, denials: Sequence[Denial], now: float) -> None:
-    """Write a run's denials. A run without denials is stored only if earlier runs of the same
-    server are stored.
+    """Write a run's denials, or its lack of them if earlier runs of the server are stored.
 
     If the files cannot be written, the run continues, and `corral why` lacks these denials.
     """
@@ -61,8 +58,6 @@ def keep(server: ServerId, denials: Sequence[Denial], now: float) -> None:
 
 
 class LiveRun:
-    """Stores the denials of a run while it runs."""
-
     def __init__(self, server: ServerId) -> None:
         self._server = server
         self._path = ""
@@ -120,7 +115,6 @@ def load(directory: str) -> list[KeptRun]:
 
 
 def load_server(server: ServerId) -> list[KeptRun]:
-    """Return the stored runs of a server, oldest first."""
     if server.has_variables:
         return [run for run in load_all() if run.server.is_started_by(server)]
     return load(kept_directory(server))

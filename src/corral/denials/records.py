@@ -2,8 +2,7 @@
 
 The target decides how often something is denied to it, so the record is bounded. Equal denials are
 counted together. Different denials beyond the limit are only counted in total. The audit file gets
-a line when a denial is first seen and at each power of ten, and the totals at the end. Stderr gets
-a line for each new denial, up to MAX_ANNOUNCED.
+a line at a denial's first occurrence and at each power of ten, and the totals at the end.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ MAX_DENIALS = 256
 MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
 MAX_SEARCHED_LENGTH = 2000
-"""Texts are cut to this length before they are searched for secrets. A denial keeps at most
-MAX_TEXT_LENGTH characters.
-"""
+"""Texts are cut to this length before they are searched for secrets."""
 WORDS: dict[Kind, str] = {
     "name": "name",
     "port": "connection to",
@@ -67,10 +64,10 @@ WORDS: dict[Kind, str] = {
 class Denial:
     """One thing that was denied to a target, and the flag that would allow it.
 
-    `destination` is what the target wanted: a name, an address, a program, a path or a variable.
-    `allow` is the flag of `corral run` that allows it, quoted for a shell; empty if no flag does.
-    `guessed` means that the kernel did not report the destination, so that it may be wrong. An
-    `unreachable` destination was allowed, but the host itself could not connect.
+    `destination` is the name, address, program, path or variable that the target wanted. `allow` is
+    the flag of `corral run`, quoted for a shell; empty if no flag allows it. `guessed` means that
+    the kernel did not report the destination. An `unreachable` destination was allowed, but the
+    host itself could not connect.
     """
 
     kind: Kind
@@ -107,8 +104,8 @@ def allow_net(entry: str) -> str:
 class Denials:
     """Counts denials; threads may share it. `lost` counts the denials beyond the limit.
 
-    `announce` is called with the line of each new denial, `keep` with the denial itself. Every text
-    is masked with `hide` first, so no value of a secret is stored or printed.
+    `announce` is called with the line of each new denial, `keep` with the denial itself, both after
+    `hide` has masked the secrets.
     """
 
     def __init__(
@@ -132,15 +129,11 @@ class Denials:
         self._hide: Hide | None = None
 
     def hide_secrets(self, load: Callable[[], Hide]) -> None:
-        """Mask secrets with the function that `load` returns. `load` is called at the first denial,
-        so that a run without denials does not search its variables for secrets.
-        """
+        """Mask secrets with the function that `load` returns at the first denial."""
         self._load_hide = load
 
     def load_hide(self) -> Hide:
-        """Return the function that masks secrets, or one that masks every text if loading it fails,
-        for example because corral was removed.
-        """
+        """Return the function that masks secrets, or one that masks everything if that fails."""
         if self._hide is None:
             try:
                 self._hide = self._load_hide()
@@ -193,7 +186,6 @@ class Denials:
             self._announce(text)
 
     def rows(self) -> tuple[Denial, ...]:
-        """Return the denials in the order of their first occurrence."""
         with self._lock:
             return tuple(map(self._row, self._counts))
 
@@ -248,5 +240,4 @@ def all_kept() -> str:
 
 
 def kept_directory(server: ServerId) -> str:
-    """Return the directory of the stored denials of a server's runs."""
     return os.path.join(all_kept(), server.digest)

@@ -14,8 +14,7 @@ VARIABLE = "${"
 
 @record
 class ServerId:
-    """The identity of a server. `digest` is of the command with its secrets, so that two servers
-    whose words look like keys differ. `command` has the secrets masked.
+    """The identity of a server. `digest` is of the command with its secrets, which `command` masks.
 
     If `has_variables`, a client fills in words of the command, so its digest is not that of a run.
     """

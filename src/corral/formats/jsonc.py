@@ -56,9 +56,7 @@ class Reader:
         self.step()
 
     def step(self) -> None:
-        """Go to the next token. Skip white space and comments; `kind` is "" at the end of the
-        text.
-        """
+        """Go to the next token, past white space and comments; `kind` is "" at the end."""
         while True:
             if self.at >= len(self.text):
                 self.kind, self.start, self.end = "", len(self.text), len(self.text)
@@ -111,9 +109,7 @@ class Reader:
             key = self.member() if self.outer[-1].is_table else -1
 
     def scalar_or_unwanted(self, key: int) -> Value | None:
-        """Read a scalar, or a list or table whose inner positions are not needed. Return None at
-        the start of another list or table.
-        """
+        """Read a scalar, or a container whose inner positions are not needed, or return None."""
         if len(self.outer) > self.max_depth:
             raise self.error(self.start, "nested too deeply")
         if self.kind in {"{", "["}:
@@ -125,8 +121,8 @@ class Reader:
         return found
 
     def unwanted(self, key: int) -> Value | None:
-        """Read a whole list or table with `json`, which is faster for large files, if its inner
-        positions are not needed. Otherwise return None.
+        """Read a whole container with `json`, which is faster, if its inner positions are not
+        needed.
         """
         if self.wanted is None or not self.strict:
             return None

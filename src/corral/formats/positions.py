@@ -1,9 +1,8 @@
 """Represent values with their positions in a text, which the standard library does not return.
 
-Messages about policies need positions for line numbers, and clients' files need them for editing.
-JSON and TOML are read into `Value`s without recursion, because an attacker may choose the nesting
-of a policy. A change is a list of `Splice`s of the text, so that comments, order, indentation and
-line endings stay as they are.
+Policies need positions for line numbers, and clients' files for editing. JSON and TOML are read
+without recursion, because an attacker may choose the nesting of a policy. A change is a list of
+`Splice`s of the text, so that comments, order, indentation and line endings stay as they are.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ Wanted = Callable[[tuple[str, ...]], bool]
 Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
-"""The depth to which lines of keys are recorded. No key of the schema is deeper, and the memory for
-paths grows with the square of the depth.
+"""Lines of deeper keys are not recorded. No key of the schema is deeper, and the memory for paths
+grows with the square of the depth.
 """
 
 
@@ -39,8 +38,7 @@ class Value:
     """A value of a text. `start` and `end` are its span; `key` is the start of its key, or -1.
 
     A table that TOML spreads over several headers has no span: -1. `flow` is False for a list or
-    table without brackets. A `shared` value (a YAML alias) cannot be edited, because other lines of
-    the file refer to it.
+    table without brackets. A `shared` value (a YAML alias) cannot be edited.
     """
 
     data: object
@@ -124,9 +122,7 @@ def indent(text: str, at: int) -> str | None:
 
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    """Return the splice that replaces the first `drop` items of a list in brackets. If the first
-    item begins a line, each new one does too.
-    """
+    """Return the splice that replaces the first `drop` items of a list in brackets by `words`."""
     found = items.items or ()
     if not found:
         return Splice(start=items.start + 1, end=items.start + 1, text=", ".join(words))

@@ -1,5 +1,4 @@
-"""Find the positions of YAML values. PyYAML reports where a value starts; this module finds its
-end.
+"""Find the positions of YAML values, of which PyYAML reports only the start.
 
 The reader is recursive. This is safe because only clients' files are YAML, never policies.
 """
@@ -27,9 +26,7 @@ class Reader:
         self.made: dict[int, Value] = {}
 
     def size(self, node: yaml.Node) -> int:
-        """Count the nodes with all aliases expanded, as programs that read the file expand them.
-        Refuse an alias that contains itself, and more than MAX_NODES.
-        """
+        """Count the nodes with all aliases expanded. Refuse recursion, and more than MAX_NODES."""
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:
             if id(node) not in self.sizes:

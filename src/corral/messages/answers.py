@@ -7,9 +7,9 @@ from corral.messages.frames import Message, as_table, has_lookalikes, id_key
 from corral.messages.rules import Refusal, Rules
 
 REFUSED = -32010
-"""The error code of refusals. It is in JSON-RPC's range for implementations, and no SDK uses it."""
+"""The error code of refusals, in JSON-RPC's range for implementations. No SDK uses it."""
 URL_ELICITATION_REQUIRED = -32042
-"""An error code of protocol 2025-11-25, with which a server asks the client to open URLs."""
+"""With this code of protocol 2025-11-25 a server asks the client to open URLs."""
 ELICITATION = "elicitation/create"
 NAMES = frozenset(("name", "uri", "uriTemplate"))
 DEFINITION = NAMES | {
@@ -50,9 +50,7 @@ class Answers:
         return message
 
     def _find_request(self, result: Message) -> str | None:
-        """Return the method of a request inside an answer that the server may not make, or None.
-        Protocol 2026-07-28 has such requests.
-        """
+        """Return the method of a forbidden request inside an answer (2026-07-28), or None."""
         if has_lookalikes(result, frozenset((INPUT_REQUESTS,))):
             return INPUT_REQUESTS
         if (wanted := result.get(INPUT_REQUESTS)) is None:

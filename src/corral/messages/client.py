@@ -1,7 +1,6 @@
 """Talk to an MCP server over a pair of pipes: list its definitions and call its tools.
 
-The client supports both versions of the handshake: `initialize`, and the stateless
-`server/discover`.
+The client knows both handshakes: `initialize`, and the stateless `server/discover`.
 """
 
 import os
@@ -60,9 +59,7 @@ class Client:
         self.strays = 0
 
     def connect(self) -> Message:
-        """Start the conversation with the handshake that the server supports; return the server's
-        description of itself.
-        """
+        """Start the conversation with the server's handshake; return its description of itself."""
         try:
             return self.initialize()
         except AnswerError:
@@ -80,9 +77,7 @@ class Client:
         return result
 
     def list_all(self, method: str) -> list[Message]:
-        """Return the items on all pages of a list. Stop at an error, which a server returns if it
-        does not support the method.
-        """
+        """Return the items on all pages of a list; none if the server does not know the method."""
         found: list[Message] = []
         params: Message = {}
         for _ in range(MAX_PAGES):

@@ -18,8 +18,8 @@ CONTROLS = re.compile("[\\x00-\\x1f]")
 
 @record
 class Refusal:
-    """The policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows it; empty
-    if no flag does.
+    """The policy's `rule` forbids `what`. `allow` is the flag that allows it; empty if no flag
+    does.
     """
 
     kind: str
@@ -65,9 +65,7 @@ class Rules:
         return self.check_name(kind, name) or self._check_pinned(kind, name)
 
     def check_name(self, kind: str, name: str) -> Refusal | None:
-        """Check a name against the patterns of the policy. A URI is checked in each of its
-        spellings.
-        """
+        """Check a name against the patterns of the policy, and a URI in each of its spellings."""
         table = RULES[kind]
         spellings = _spellings(name) if table == "resources" else (name,)
         shorter = _shorter_spellings(spellings[-1]) if table == "resources" else ()
@@ -115,19 +113,16 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _spellings(uri: str) -> tuple[str, ...]:
-    """Return a URI and the forms in which servers may read it: with percent escapes decoded,
-    without control characters, which URL parsers skip, and without dots in its path. For some
-    programs an empty part of a path is a directory, for file systems it is not, so both forms are
-    returned.
+    """Return a URI and the forms in which servers may read it. In these, percent escapes are
+    decoded, control characters are left out, and dots are resolved. An empty part of a path is a
+    directory for some programs, but not for file systems, so both forms are returned.
     """
     plain = CONTROLS.sub("", unquote(uri)).replace("\\", "/")
     return uri, _without_dots(plain, is_part=True), _without_dots(plain, is_part=False)
 
 
 def _without_dots(uri: str, *, is_part: bool) -> str:
-    """Resolve `.` and `..` in the path. With `is_part` the empty part between two slashes is a
-    directory.
-    """
+    """Resolve `.` and `..`. With `is_part`, the empty part between two slashes is a directory."""
     scheme, colon, rest = uri.partition(":")
     parts: list[str] = []
     fixed = 3 if rest.startswith("//") else 0  # the host is not part of the path
@@ -143,8 +138,6 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
-    """Return other names of the same resource, which a `deny` pattern must cover as well: with
-    fewer slashes, without the host of a file, without a query.
-    """
+    """Return other names of the same resource, which a `deny` pattern must cover as well."""
     short = re.sub(r"^file:(?://localhost(?=/))?/+", "file:///", re.sub("(?<=[^:/])/+", "/", uri))
     return short, re.split("[?#]", short, maxsplit=1)[0]

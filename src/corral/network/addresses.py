@@ -18,7 +18,7 @@ HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
 MAX_TEXT_LENGTH = 45
 MAX_ADDRESSES = 16
-"""The number of addresses that are used for one name. Further addresses are ignored."""
+"""Further addresses of a name are ignored."""
 
 
 @record
@@ -91,10 +91,7 @@ def _parse_v6(text: str) -> bytes | None:
 
 
 def _groups(text: str, *, last: bool) -> list[int] | None:
-    """Parse groups of hexadecimal digits, or return None if there is a mistake in them.
-
-    With `last`, the final two groups may be a dotted IPv4 address.
-    """
+    """Parse hexadecimal groups, or return None. With `last`, an IPv4 address may be at the end."""
     if not text:
         return []
     found: list[int] = []
@@ -138,9 +135,7 @@ def _longest_zeros(groups: list[int]) -> tuple[int, int]:
 
 
 def unmap(address: bytes) -> bytes:
-    """Return the IPv4 address inside a mapped address, because the kernel dials the IPv4 address.
-    Return any other address unchanged.
-    """
+    """Return the IPv4 address inside a mapped address, because the kernel dials that one."""
     return address[12:] if len(address) == 16 and address.startswith(MAPPED) else address
 
 

@@ -45,9 +45,7 @@ class Destination:
 
 
 def address_destination(address: bytes, port: int) -> Destination:
-    """Return the destination for an address. A mapped IPv4 address and the IPv4 address itself are
-    the same destination.
-    """
+    """Return the destination for an address. A mapped address means its IPv4 address."""
     plain = unmap(address)
     return Destination(host=format_address(plain), port=port, address=plain)
 
@@ -55,9 +53,8 @@ def address_destination(address: bytes, port: int) -> Destination:
 class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
-    `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
-    An address of the host itself, one of `host_addresses`, needs an entry for exactly this address,
-    unless it is a loopback address.
+    Allowed names may resolve to addresses in `admitted`, networks from the user's config. An
+    address of `host_addresses` needs an entry for exactly this address, unless it is loopback.
     `synthetic` is the network from which the gateway gives each name an address.
     """
 
@@ -98,9 +95,7 @@ class DestinationCheck:
         return False
 
     def remedy(self, destination: Destination) -> str:
-        """Return the entry of `network.allow` that would allow a destination, or "" if no entry
-        would.
-        """
+        """Return the entry of `network.allow` that would allow a destination, or ""."""
         address = destination.address
         if address is not None and (address in self.synthetic or not is_admissible(address)):
             return ""
@@ -115,8 +110,7 @@ class DestinationCheck:
         incomplete.
 
         Record a denial if the hello is malformed or names a server that is not allowed. A client
-        that does not use TLS, or whose hello names no server, is allowed, because it reaches only
-        the allowed host.
+        without TLS, or whose hello names no server, reaches only the allowed host.
         """
         port = destination.port
         if hello.state == "incomplete":
@@ -140,9 +134,7 @@ class DestinationCheck:
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return the addresses of a destination that may be dialled, and record the others as
-        denials. If no address was found, record that the destination is unreachable.
-        """
+        """Return the addresses that may be dialled, and record the others as denials."""
         if not found:
             self.report_unreachable(destination, NO_ADDRESS)
         admitted = (*self.rules.named_networks(destination.port), *self._admitted)
@@ -161,7 +153,6 @@ class DestinationCheck:
         return tuple(good)
 
     def report_unreachable(self, destination: Destination, why: str) -> None:
-        """Record that the host itself could not connect to an allowed destination."""
         self.denials.add("unreachable", str(destination), why=why)
 
 

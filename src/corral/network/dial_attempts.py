@@ -1,7 +1,6 @@
 """Choose the order and number of attempts to dial a host with several addresses (RFC 8305).
 
-`gateway/dial.py` uses this module in its event loop, and `http_proxy/dial.py` in a thread. They
-dial the addresses that were checked, and do not look up the name again.
+The name is not looked up again, so only addresses that were checked are dialled.
 """
 
 from __future__ import annotations
@@ -19,9 +18,7 @@ STAGGER_SECONDS = 0.25
 
 
 class Attempts:
-    """Chooses the next address of a host to dial, within the dial budget of all connections.
-    `waiting` are the addresses that have not been tried.
-    """
+    """Chooses the next address of a host to dial, within the dial budget of all connections."""
 
     def __init__(self, addresses: Sequence[bytes], budget: DialBudget) -> None:
         self.waiting = interleave(addresses)
@@ -31,8 +28,7 @@ class Attempts:
     def next(self, under_way: int) -> bytes | None:
         """Return the next address to try while `under_way` attempts are running, or None.
 
-        None means that no address is left or that the budget is used up. If addresses are left,
-        call this again after STAGGER_SECONDS.
+        If addresses are left in `waiting`, call this again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):

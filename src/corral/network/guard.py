@@ -1,9 +1,9 @@
 """Refuse to dial addresses of the host, its neighbours and cloud services.
 
 This is the address guard. The owner of a DNS zone chooses its addresses, so an allowed name may
-resolve to an address of the host itself, of its neighbours or of a cloud's metadata service. corral
-has its own table of networks, because `ipaddress` calls ::127.0.0.1, 64:ff9b:1::a00:1,
-2002:7f00:1:: and fec0::1 global. If an IPv6 address contains an IPv4 address, both are checked.
+resolve to such an address. corral has its own table of networks, because `ipaddress` calls
+::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. If an IPv6 address contains an IPv4
+address, both are checked.
 
 The policy and the user's config can name networks whose addresses are admitted. A network admits a
 guarded address only if it is not larger than the guarded network that contains the address. So
@@ -92,9 +92,7 @@ TABLE = (
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""A policy cannot admit addresses that are refused for these reasons, because they cannot be
-reached or are the host itself.
-"""
+"""No policy can admit these, because they cannot be reached or are the host itself."""
 
 
 _guarded_networks: list[GuardedNetwork] = []
@@ -114,9 +112,7 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """Why an address must not be dialled. `remedy` is the address that a policy would have to name,
-    or None if no policy can admit the address.
-    """
+    """Why an address must not be dialled. A policy would have to name `remedy`; None: it cannot."""
 
     why: str
     remedy: bytes | None
@@ -125,7 +121,6 @@ class Refusal:
 def find_refusal(
     address: bytes, *, host_addresses: Container[bytes] = (), admitted: Iterable[Network] = ()
 ) -> Refusal | None:
-    """Return why this address must not be dialled, or None if it may be dialled."""
     networks = tuple(admitted)
     for form in (address, *embedded_v4(address)):
         why = _why_refused(form, host_addresses, networks)
@@ -149,9 +144,7 @@ def is_metadata_service(address: bytes) -> bool:
 
 
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
-    """Return the smallest guarded network that contains the address, or None. Ignore networks with
-    a prefix longer than `max_bits`.
-    """
+    """Return the smallest guarded network of at most `max_bits` that contains the address."""
     for guarded in guarded_networks():
         if guarded.network.bits <= max_bits and address in guarded.network:
             return guarded
@@ -174,9 +167,7 @@ def _why_refused(
 
 
 def embedded_v4(address: bytes) -> Iterator[bytes]:
-    """Yield each IPv4 address that an IPv6 address may contain, because packets to the IPv6 address
-    may be delivered to it.
-    """
+    """Yield each IPv4 address to which packets for an IPv6 address may be delivered."""
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")
@@ -201,8 +192,8 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 class HostAddresses:
     """The current addresses of this host.
 
-    An address is the host's own if the kernel would use it as the source of packets to this same
-    address. `connect` on a datagram socket chooses the source address and sends nothing.
+    An address is the host's own if the kernel would use it as the source of packets to it.
+    `connect` on a datagram socket chooses the source address and sends nothing.
     """
 
     def __contains__(self, address: object) -> bool:

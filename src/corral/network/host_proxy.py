@@ -1,8 +1,7 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
-A host behind such a proxy often cannot look up names, so the proxy looks up the name. The policy
-has to allow the name as usual. The address guard checks an address only if the target itself named
-it, because corral does not know the addresses that the proxy finds.
+The proxy looks up the name, because a host behind it often cannot. The policy has to allow the name
+as usual. The address guard checks an address only if the target itself named it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Connections to these hosts never go through the proxy, because they would reach the loopback of
-the proxy's machine.
-"""
+"""These are never reached through the proxy, because they would be its own machine."""
 
 
 @record
@@ -49,9 +46,7 @@ class Proxy:
 
 
 def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names, or None. Raise ValueError if corral cannot use
-    this proxy.
-    """
+    """Return the environment's proxy, or None. Raise ValueError if corral cannot use it."""
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:
         return None
@@ -86,9 +81,7 @@ def _split_location(location: str) -> tuple[str, int]:
 
 
 def _parse_exceptions(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
-    """Parse NO_PROXY as curl does. A name, with or without a leading dot, includes its
-    subdomains.
-    """
+    """Parse NO_PROXY as curl does. A name includes its subdomains."""
     suffixes: list[str] = []
     networks: list[Network] = []
     for item in text.replace(" ", ",").split(","):

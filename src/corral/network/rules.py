@@ -30,15 +30,10 @@ MAX_NAME_LENGTH = 253
 MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
-"""The ports of an entry that names no port. They are the ports of web servers."""
 MAX_PORTS = 64
-"""The largest number of ports in the whole allowlist. It is limited because each port needs a
-listener in the sandbox.
-"""
+"""The limit for the whole allowlist, because each port needs a listener in the sandbox."""
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
-"""The network from which the gateway gives each name an address. No entry can allow these
-addresses.
-"""
+"""From this network the gateway gives each name an address. No entry can allow these."""
 
 
 @record
@@ -86,9 +81,7 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry that allows this address and port, or None. No entry allows a synthetic
-        address.
-        """
+        """Return an entry that allows this address and port, or None. Synthetic ones have none."""
         address = unmap(address)
         for network, item in self.networks:
             if address in network and item.has_port(port) and address not in SYNTHETIC:
@@ -141,7 +134,6 @@ def is_host_name(name: str) -> bool:
 
 
 def format_host_port(host: str, port: int) -> str:
-    """Format a host and a port as an entry of `network.allow`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -219,17 +211,13 @@ def _check_label(label: str, text: str) -> None:
 
 
 def _looks_like_v4(host: str) -> bool:
-    """Return whether a resolver could read a host as a decimal, octal, hexadecimal or short
-    address.
-    """
+    """Return whether a resolver could read a host as an address of any spelling."""
     last = host.rpartition(".")[2]
     return is_digits(last) or (last.startswith("0x") and HEX.issuperset(last[2:]))
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, some are left out, but
-    the result still has more than `max_ports`.
-    """
+    """Return the ports of these entries, or just more than `max_ports` of them."""
     found: set[int] = set()
     for text in entries:
         for low, high in parse_entry(text).ports:

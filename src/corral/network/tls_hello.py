@@ -19,13 +19,9 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""Larger hellos are refused. A hello with post-quantum keys has two kilobytes, and one with many
-session tickets has a few kilobytes more.
-"""
+"""Larger hellos are refused. Post-quantum keys and session tickets need a few kilobytes."""
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
-"""The limit of bytes that are read before the hello is complete. It is larger than MAX_HELLO_BYTES,
-because a hello may be in many small records, each with a header.
-"""
+"""The limit of bytes that are read for a hello, which may be in many small records."""
 MAX_NAME_LENGTH = 255
 
 
@@ -66,8 +62,7 @@ class _Reader:
 
 
 class HelloReader:
-    """Reads the first bytes of a connection as they arrive, until the hello is complete or
-    malformed.
+    """Reads the first bytes of a connection as they arrive, until the hello is complete.
 
     `data` has all bytes so far. Each record is parsed only once, so a target cannot keep corral
     busy by sending many small records.
@@ -126,9 +121,7 @@ class HelloReader:
 
 
 def _foreign(data: bytearray) -> Hello:
-    """Classify bytes that are not a TLS record. An SSL 2 hello is refused, because old servers
-    accept it.
-    """
+    """Classify bytes that are not TLS. An SSL 2 hello is refused, because old servers accept it."""
     if not data[0] & 0x80:
         return Hello(state="not TLS")
     if len(data) < 3:
@@ -165,9 +158,7 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Return the name in a server name extension. Several names are refused, because parsers choose
-    different ones.
-    """
+    """Return the name in a server name extension. Parsers choose different ones of several."""
     extension = _Reader(content)
     names = _Reader(extension.vector(2))
     kind = names.number(1)

@@ -7,9 +7,7 @@ MAX_HOSTS = 4096
 
 @record
 class Traffic:
-    """Totals for one name or address. `up` is the bytes from the target, `down` the bytes to the
-    target.
-    """
+    """Totals for one name or address. `up` are bytes from the target, `down` bytes to it."""
 
     connections: int = 0
     failed: int = 0
@@ -20,9 +18,7 @@ class Traffic:
 def count_connection(
     sums: dict[str, Traffic], host: str, *, failed: bool, up: int = 0, down: int = 0
 ) -> None:
-    """Add one connection. The number of hosts is limited, because a target can invent names below a
-    wildcard.
-    """
+    """Add one connection. Hosts are limited, because a target can invent names below a wildcard."""
     if host not in sums and len(sums) >= MAX_HOSTS:
         host = ""  # the totals of all other hosts
     before = sums.get(host, Traffic())

@@ -4,7 +4,6 @@ import os
 import sys
 
 MAX_LINKS = 40
-"""The number of links that Linux follows before it reports a loop."""
 
 
 def follow(path: str) -> tuple[list[str], str]:

@@ -18,8 +18,7 @@ def is_directory(found: os.stat_result) -> bool:
 
 
 def is_name_surrogate(found: os.stat_result) -> bool:
-    """Return whether lstat found something that refers to another path: a link, a junction or a
-    mount point.
+    """Return whether lstat found a link, a junction or a mount point.
 
     Other reparse points are files with a filter, for example those of OneDrive.
     """

@@ -40,9 +40,7 @@ def _unescape(text: str) -> str:
 
 
 def read_mounts() -> Mounts:
-    """Return {mount point: (device, directory on it)}. If a mount point has several mounts, the
-    last one counts, because it covers the others.
-    """
+    """Return {mount point: (device, directory on it)}, of several mounts only the last."""
     if sys.platform != "linux":
         return {}
     try:
@@ -96,9 +94,7 @@ def _kind(file_system: str) -> Kind:
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
-    """Return the device of a path, and the path on that device. If no mount is known, the device is
-    "".
-    """
+    """Return the device of a path ("" if not known), and the path on that device."""
     point = path
     while point not in mounts and (parent := os.path.dirname(point)) != point:
         point = parent

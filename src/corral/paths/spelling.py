@@ -28,9 +28,7 @@ def true_spelling(path: str) -> str:
 
 
 def _has_one_spelling(directory: str, name: str) -> bool:
-    """Return whether the file is found in one spelling only. A name beyond ASCII is assumed to have
-    other spellings.
-    """
+    """Return whether the file is found in one spelling only. Names beyond ASCII have others."""
     if not name.isascii():
         return False
     other = name.swapcase()

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control. Raise UnenforceableError, which names all required
-    controls that have none.
-    """
+    """Choose a mechanism for every control, or raise an error that names all that have none."""
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [
         (held.control, held.why, _hint(held.control, host, chains))
@@ -124,8 +122,8 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the first missing need of all options. For a wall, without which nothing runs, add the
-    first missing need of the last option, because it may be easier to provide.
+    """Return the first missing need. For a wall, add that of the last option, because it may be
+    easier to provide.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []
@@ -133,9 +131,7 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the needs that the host lacks. Needs that could not be probed and have a hint come
-    first, because the user can remove the obstacle that kept the probe from running.
-    """
+    """Return the needs that the host lacks, first those that the user can get probed again."""
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}
     return sorted(needs, key=lambda need: found[need].status != "unknown" or not found[need].hint)

@@ -1,8 +1,8 @@
 """Define the findings of the probes about this machine.
 
-A probe uses a capability in a disposable child. The capability is proven only if the probe saw the
-denial *and* saw the same action succeed where it is allowed. Otherwise it is absent or unknown, and
-unknown counts as absent. No finding is derived from a version number.
+A capability is proven only if a probe in a disposable child saw the denial *and* saw the same
+action succeed where it is allowed. Unknown counts as absent. No finding is derived from a version
+number.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ class Finding:
 
 @record
 class Host:
-    """A machine: its system, its processor and the findings of all probes."""
-
     system: System
     machine: str
     findings: tuple[Finding, ...] = ()
@@ -43,5 +41,4 @@ class Host:
         return Finding(capability=capability, status="unknown", evidence="not probed")
 
     def has(self, capability: str) -> bool:
-        """Return whether a capability is proven."""
         return self.finding(capability).status == "proven"

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     class Step(Protocol):
         """Plain data that describes, applies and verifies one part of the sandbox.
 
-        `apply` may add values to the results for later steps. `verify` runs inside the sandbox,
-        just before the target starts. A step whose effect cannot be tried has `verify =
-        unverified`.
+        `verify` runs inside the sandbox, just before the target starts. A step whose effect cannot
+        be tried has `verify = unverified`.
         """
 
         @property
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
 class Results:
     """The values that the steps of one run have made so far, at most one of each type.
 
-    The mechanism that makes a value defines its type, and later steps ask for it by that type. A
-    value that occupies a resource of the host has a method `release`, which frees it.
+    The mechanism that makes a value defines its type. A value that occupies a resource of the host
+    has a method `release`, which frees it.
     """
 
     def __init__(self) -> None:
@@ -58,8 +57,8 @@ class Results:
         return value
 
     def release(self) -> None:
-        """Release all values, the newest first. Ignore each OSError, because a later run removes
-        what a run left behind. Raise any other error after all values were released.
+        """Release all values, the newest first. Ignore OSErrors, because a later run removes what a
+        run left behind. Raise any other error after all values were released.
         """
         while self._values:
             _, value = self._values.popitem()
@@ -99,9 +98,7 @@ class Option:
 
 @record
 class Held:
-    """The decision about one control. `mechanism` is "" if the control is not enforced. `why` is
-    the reason, or a note about the mechanism.
-    """
+    """The decision about a control. `mechanism` is "" if none enforces it; `why` is the reason."""
 
     control: Control
     asked: str
@@ -125,8 +122,8 @@ class Sample:
 class Cover:
     """A path in the grant `top` that is hidden or read-only for the target.
 
-    The path stays covered only as long as it names the file with this `device` and `inode`. If the
-    cover of a `repository` ends, the run ends even if `Covers.strict` is False.
+    It stays covered only as long as it names the file with this `device` and `inode`. If the cover
+    of a `repository` ends, the run ends even if `Covers.strict` is False.
     """
 
     path: str
@@ -149,15 +146,11 @@ class Covers:
 class Composition:
     """A backend's part of the plan.
 
-    `environment` are variables that every target gets on this system. `home` is the target's home,
-    in which it starts if no other directory is given. `run` is the unique name of the run.
-    `residue` names what a crash leaves behind.
-
-    `watched` are files that the host would execute by itself if the target created them. They do
-    not exist yet and cannot be blocked, so those that exist after the run are reported.
-
-    `controls` are shown in addition to those that the policy asks for. `start_in` replaces the
-    directory that the program names, if the target could not work there.
+    `environment` are variables that every target gets. The target starts in `home` if no other
+    directory is given. `residue` names what a crash leaves behind. `watched` are files that the
+    host would execute by itself if the target created them; those that exist after the run are
+    reported. `controls` are shown in addition to those that the policy asks for. `start_in`
+    replaces the directory that the program names, if the target could not work there.
     """
 
     steps: tuple[Step, ...]
@@ -178,11 +171,9 @@ class Plan:
 
     `environment` may contain secrets, so it is never printed. The server chose the values of the
     variables `requested_names`. `given_values` are the user's secrets in the server's settings.
-
-    `ungranted` lists paths and names in the command that the target does not get, as (kind, name,
-    flag that would grant it). `mcp` are the settings of the MCP guard, or None if there is no
-    guard. `pins` are (kind, name, definition), or None if pins are not compared. The pins of this
-    server are stored under the words `pinned_as`.
+    `ungranted` are (kind, name, flag) of words in the command that the target does not get. `pins`
+    are (kind, name, definition), or None if pins are not compared. The pins of this server are
+    stored under the words `pinned_as`.
     """
 
     program: Program

@@ -27,10 +27,8 @@ STORE = "approvals"
 
 @record
 class Request:
-    """A server's request: its manifest, the server's name, and the digest that an approval is for.
-
-    `asks` are values that the user stored for a server of this name. An approval also gives the
-    server these values.
+    """A server's request. `asks` are values that the user stored for a server of this name; an
+    approval gives them to the server.
     """
 
     source: Source
@@ -65,9 +63,7 @@ def request_digest(
 
 
 def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | None:
-    """Return the request in a server's directory and the digest to approve, or None if there is no
-    request.
-    """
+    """Return the request in a server's directory and the digest to approve, or None."""
     root = os.path.realpath(directory)
     found = [path for name in NAMES if os.path.lexists(path := os.path.join(root, name))]
     if not found:
@@ -82,9 +78,7 @@ def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | Non
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str], *, home: str = ""
 ) -> tuple[Manifest, str]:
-    """Return the request of a manifest that comes from elsewhere, such as a bundle. `content` are
-    the bytes of the manifest.
-    """
+    """Return the request of a manifest from elsewhere, such as a bundle with these bytes."""
     leads = tuple(resolve_paths(manifest, home or home_directory()))
     return replace(manifest, resolved=leads), request_digest(content, subject, leads)
 
@@ -103,9 +97,7 @@ def resolve_paths(manifest: Manifest, home: str) -> list[tuple[str, str]]:
 
 
 def approve(directory: str, *, expected: str | None = None, config: str = "") -> Approval:
-    """Approve the current request of a directory. Raise PolicyError if its digest is not
-    `expected`, the one that the user saw.
-    """
+    """Approve the current request of a directory, if its digest is the `expected` one."""
     request = request_for(directory)
     if request is None:
         raise PolicyError(f"{printable(directory)} has no {' or '.join(NAMES)}: nothing to approve")
@@ -137,7 +129,7 @@ def is_approved(digest: str, *, config: str = "") -> bool:
 
 
 def revoke(digest: str, *, config: str = "") -> bool:
-    """Remove an approval; return False if there was none."""
+    """Remove an approval. Return False if there was none."""
     if not is_digest(digest):
         return False
     try:
@@ -186,7 +178,7 @@ def make_store(directory: str) -> str:
 
 
 def _read(directory: str, name: str) -> Approval | None:
-    """Return an approval, or None if the file is not a valid approval for any reason."""
+    """Return an approval, or None if the file is not a valid approval."""
     import json
 
     if not is_digest(name):

@@ -42,9 +42,7 @@ def check_grants(
     policies: Iterable[str],
     problems: list[tuple[str, str]],
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them that must be covered. Add the refused paths to
-    `problems`.
-    """
+    """Return the grants, and the mounts below them to cover. Add refusals to `problems`."""
     own = [*own_paths(home)]
     own += [Protected(path=path, what="a file of this run") for path in outputs]
     own += [Protected(path=path, what="the policy itself") for path in policies]
@@ -109,7 +107,7 @@ def _check_mounts(
     *,
     kinds: Kinds,
 ) -> list[str]:
-    """Return the mounts below a grant that must be covered: those of the kernel and of services.
+    """Return the mounts of the kernel and of services below a grant, which are covered.
 
     Refuse a grant that contains the home directory, corral's own files, or a network mount that has
     no grant of its own.
@@ -119,7 +117,11 @@ def _check_mounts(
     for point, kind in kinds.items():
         if not is_below(point, grant.path):
             continue
-        if kind == "kernel" or _is_of_system(point, mounts):
+        of_system = any(
+            contains(system, point, mounts) or contains(point, system, mounts)
+            for system in SYSTEM_PATHS
+        )
+        if kind == "kernel" or of_system:
             covered.append(point)
         elif kind == "network" and point not in named:
             from shlex import quote
@@ -132,10 +134,3 @@ def _check_mounts(
             refuse_home(point, home, mounts, f"--{grant.access} {{}}")
             check_own(replace(grant, path=point), own, mounts)
     return covered
-
-
-def _is_of_system(point: str, mounts: Mounts) -> bool:
-    return any(
-        contains(system, point, mounts) or contains(point, system, mounts)
-        for system in SYSTEM_PATHS
-    )

@@ -121,9 +121,7 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
 
 
 def _parse_toml_error(message: str, text: str) -> tuple[int | None, str]:
-    """Return the line and the message of an error. tomllib gives the line only as text: `(at line
-    3, column 5)`.
-    """
+    """Return the line and the message of an error. tomllib gives the line only as text."""
     what, _, where = message.rpartition(" (at ")
     line: int | None = None
     if where == "end of document)":
@@ -174,7 +172,6 @@ def from_data(
     lines: Mapping[str, int] | None = None,
     mistakes: list[Mistake] | None = None,
 ) -> Manifest:
-    """Return a manifest from decoded data, such as `_meta` of a bundle."""
     validator = Validator(printable(origin), lines or {}, mistakes or [])
     values = validator.document(data)
     if validator.mistakes:
@@ -210,7 +207,7 @@ def _fill(manifest: Manifest, values: Mapping[str, object]) -> Manifest:
 
 
 def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
-    """Sort by line, mistakes without a line last. Of those beyond MAX_MISTAKES, give the number."""
+    """Sort by line, mistakes without a line last. Only count those beyond MAX_MISTAKES."""
     mistakes.sort(key=lambda item: (item[1] is None, item[1] or 0))
     if len(mistakes) <= MAX_MISTAKES:
         return mistakes
@@ -219,14 +216,11 @@ def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
 
 
 def load(path: str, *, follow: bool = True) -> Manifest:
-    """Read a policy file. It is JSON if its name ends in .json or its text starts with {, otherwise
-    TOML.
-    """
+    """Read a policy file: JSON if it is named .json or starts with {, otherwise TOML."""
     return parse_bytes(read_file(path, follow=follow), path)
 
 
 def parse_bytes(content: bytes, path: str) -> Manifest:
-    """Return the manifest in the bytes of the file at `path`."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

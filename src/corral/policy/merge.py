@@ -55,7 +55,10 @@ def merge(
         refuse_unapproved(sources, home, cwd)
     problems = Problems()
     limits, stated_by = merge_limits(sources)
-    stated = stated_walls(sources) | {name for name in stated_by if limits[name] is not None}
+    stated: set[str] = {name for name in stated_by if limits[name] is not None}
+    for wall, names in MENTIONS.items():
+        if any(getattr(source.manifest, name) is not None for source in sources for name in names):
+            stated.add(wall)
     if ceilings is not None:
         stated |= apply_ceilings(limits, stated_by, ceilings, problems)
     destinations, ports = merge_ports(sources, problems)
@@ -88,8 +91,6 @@ def merge(
 
 
 class Problems(list[tuple[str, str]]):
-    """The problems that prevent merging the sources, as (text, hint)."""
-
     def raise_all(self) -> None:
         if self:
             hints = dict.fromkeys(hint for _, hint in self if hint)
@@ -153,8 +154,7 @@ def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source,
 def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
     """Return the settings of the MCP guard, or None if no source that counts has a key of `mcp`.
 
-    The user's key replaces a request's. Lists in several of the user's sources add up, but an empty
-    list replaces the earlier ones.
+    The user's key replaces a request's. The user's lists add up; an empty one removes the earlier.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -172,9 +172,7 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
 
 
 def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
-    """Return the fields of the policy that are about environment variables. The last source that
-    names a variable decides, and the user's sources are last.
-    """
+    """Return the policy's fields about variables. The last source that names a variable decides."""
     found: dict[str, tuple[str, str]] = {}
     chosen: dict[str, bool] = {}
     for source in sorted(sources, key=lambda one: one.trust == "user"):
@@ -204,23 +202,14 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
     }
 
 
-def stated_walls(sources: Sequence[Source]) -> set[str]:
-    return {
-        wall
-        for source in sources
-        for wall, names in MENTIONS.items()
-        if any(getattr(source.manifest, name) is not None for name in names)
-    }
-
-
 def apply_ceilings(
     limits: dict[str, int | None],
     stated_by: Mapping[str, Manifest],
     ceilings: Manifest,
     problems: Problems,
 ) -> set[str]:
-    """Lower default limits to their ceilings, and refuse stated limits above their ceilings. Return
-    the names of the limits that have a ceiling.
+    """Lower default limits to their ceilings, and refuse stated limits above theirs. Return the
+    names of the limits that have a ceiling.
     """
     found: set[str] = set()
     for name, ceiling in ceilings.limits.items():
@@ -239,8 +228,8 @@ def apply_ceilings(
 def merge_ports(
     sources: Sequence[Source], problems: Problems
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the allowed destinations and the published ports. A port in both is a problem, because
-    each needs its own listener.
+    """Return the allowed destinations and the published ports. No port may be in both, because each
+    needs its own listener.
     """
     allow = {str(item): source for source, _, item in collect_entries(sources, "allow")}
     listen = {int(str(item)): source for source, _, item in collect_entries(sources, "listen")}
@@ -262,9 +251,7 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, where it was written, access, absolute path) for each path that counts. Add
-    invalid paths to `problems`.
-    """
+    """Yield (source, place, access, absolute path) for each valid path that counts."""
     from corral.policy.path_grants import Refused, make_absolute
 
     for name, key, access in PATHS:

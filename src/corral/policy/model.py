@@ -1,6 +1,6 @@
-"""Define the policy of a run. It is validated and frozen, and its paths are absolute.
+"""Define the policy of a run, which is validated and frozen.
 
-Amounts are in bytes, milliseconds and millicores, so that no later stage has to convert them.
+Paths are absolute, and amounts are in bytes, milliseconds and millicores.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ LIMIT_KINDS: Mapping[str, LimitKind] = {
 
 
 def format_limit(name: str, value: int | None) -> str:
-    """Return a limit as a person would write it."""
     return format_amount(LIMIT_KINDS[name], value)
 
 
@@ -115,8 +114,8 @@ class Macos:
 
 @record
 class Mcp:
-    """The MCP guard's rules for messages. If `*_allow` is None, everything of that kind is allowed
-    that `*_deny` does not name.
+    """The MCP guard's rules. If `*_allow` is None, everything that `*_deny` does not name is
+    allowed.
     """
 
     tools_allow: tuple[str, ...] | None = None
@@ -170,10 +169,10 @@ class Policy:
 
 @record
 class Source:
-    """A manifest of the user, or a request that came with a server and may be approved.
+    """A manifest of the user, or a request that came with a server.
 
-    `given_values` are secrets that the user entered for the server's settings, or None if the
-    source has no such settings. The server chose the rest of the text in the manifest's variables.
+    `given_values` are secrets that the user entered for the server's settings, or None if it has
+    none. The server chose the rest of the text in the manifest's variables.
     """
 
     manifest: Manifest

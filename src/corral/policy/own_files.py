@@ -1,8 +1,4 @@
-"""Find the files of corral itself: its directories, code, programs, and modules of its Python.
-
-If a target could write one of them, its code would run outside of the sandbox at the next start of
-corral.
-"""
+"""Find corral's own files. A target that could write one would run code outside of the sandbox."""
 
 from __future__ import annotations
 
@@ -25,9 +21,7 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""The number of entries of a write grant that are searched for hard links to corral's code. A grant
-with more entries is refused.
-"""
+"""The limit of the search for hard links. A write grant with more entries is refused."""
 ELSEWHERE = "grant another directory, or a smaller one"
 REINSTALL = (
     "grant a smaller directory, or, in corral's clone: "
@@ -37,9 +31,8 @@ REINSTALL = (
 
 @record
 class Protected:
-    """A path that the target must not write, such as corral's code. With `reads`, read grants in it
-    are refused too. With `parts`, paths inside it may be granted, because corral itself grants some
-    to an installer.
+    """A path that the target must not write. With `reads`, read grants in it are refused too. With
+    `parts`, paths inside it may be granted, because corral grants some to an installer.
     """
 
     path: str
@@ -70,7 +63,6 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
 
 
 def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts: Mounts) -> bool:
-    """Return whether a grant of this path would be refused."""
     try:
         check_own(make_grant(access, path), protected, mounts)
     except (Refused, OSError):
@@ -79,7 +71,6 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
-    """Return the directories, code, programs and interpreter of corral itself."""
     from corral.directories import STAGING, directories
 
     kept = directories(home=home)
@@ -105,9 +96,7 @@ def _code() -> str:
 
 
 def _programs() -> list[str]:
-    """Return the program that was started, `corral` beside the Python interpreter, and the program
-    that a shell finds as `corral`.
-    """
+    """Return the started program, `corral` beside Python, and `corral` on PATH."""
     name = "corral.exe" if sys.platform == "win32" else "corral"
     search = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = [os.path.abspath(os.path.join(directory, name)) for directory in search]
@@ -120,8 +109,8 @@ def _programs() -> list[str]:
 def _import_paths() -> Iterator[str]:
     """Yield the directories from which Python imports modules before or while corral starts.
 
-    The entry point removes PYTHONPATH and the user's site from `sys.path`. But Python has already
-    loaded `encodings`, `sitecustomize` and `.pth` files by then.
+    The entry point removes PYTHONPATH and the user's site from `sys.path` only after Python has
+    loaded `encodings`, `sitecustomize` and `.pth` files from them.
     """
     yield from filter(None, sys.path)
     if not sys.flags.ignore_environment and (named := os.environ.get("PYTHONPATH")):

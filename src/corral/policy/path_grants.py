@@ -112,10 +112,9 @@ def identities_above(path: str) -> frozenset[Identity]:
 
 
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
-    """Return whether a path contains another, compared by name, by inode and by path on the disk.
+    """Return whether a path contains another, by name, by inode or by path on the disk.
 
-    Names are not enough, because a directory that is mounted a second time has other parent
-    directories there.
+    A directory that is mounted a second time has other names and parents there.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -124,12 +123,17 @@ def contains(outer: str, inner: str, mounts: Mounts) -> bool:
 
 
 def make_grant(access: Access, written: str) -> Grant:
-    """Return a grant for the path, from a single lstat. Raise Refused if corral does not allow
-    grants of such a path.
-    """
+    """Return a grant for the path, from a single lstat. Raise Refused if it is never granted."""
     path = resolve(written)
     found = os.lstat(path)
-    check_kind(path, access, found)
+    if access == "socket":
+        if not stat.S_ISSOCK(found.st_mode):
+            raise Refused(f"{shown(path, 200)} is not a socket")
+    elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
+        raise Refused(
+            f"{shown(path, 200)} is not a file or a directory",
+            "a socket belongs in filesystem.unix_sockets" if stat.S_ISSOCK(found.st_mode) else "",
+        )
     check_system_path(path, access, found)
     return Grant(
         path=path,
@@ -141,17 +145,6 @@ def make_grant(access: Access, written: str) -> Grant:
         group=found.st_gid,
         written=written,
     )
-
-
-def check_kind(path: str, access: Access, found: os.stat_result) -> None:
-    if access == "socket":
-        if not stat.S_ISSOCK(found.st_mode):
-            raise Refused(f"{shown(path, 200)} is not a socket")
-    elif not stat.S_ISDIR(found.st_mode) and not stat.S_ISREG(found.st_mode):
-        raise Refused(
-            f"{shown(path, 200)} is not a file or a directory",
-            "a socket belongs in filesystem.unix_sockets" if stat.S_ISSOCK(found.st_mode) else "",
-        )
 
 
 def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
@@ -174,9 +167,7 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a granted link from inside a write grant to a path outside of it, because an earlier
-    run could have made the link.
-    """
+    """Refuse a granted link out of a write grant: an earlier run could have made the link."""
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]
     for grant in grants:
@@ -193,9 +184,7 @@ def check_links(grants: Iterable[Grant]) -> None:
 
 
 def merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Return one grant for each path and spelling, parents first. If a path has a read and a write
-    grant, it is writable.
-    """
+    """Return one grant for each path and spelling, parents first. Write access wins over read."""
     grants = tuple(grants)
     written = {grant.path for grant in grants if grant.access == "write"}
     found = {

@@ -1,10 +1,8 @@
 """Store the tools and prompts that a server offered, to compare them in later runs.
 
-The names of the tools that `corral inspect` has listed are stored too, to find tools of other
-servers with the same names. Runs are not compared with these names.
-
-A pin is the whole definition of a tool, a prompt, a template or a server's instructions, so that a
-difference can be shown. As with approvals, pins that other users could have written are ignored.
+A pin is a whole definition, so that a difference can be shown. Pins that other users could have
+written are ignored. The names of tools that `corral inspect` listed are stored too, only to find
+equal names of other servers' tools.
 """
 
 import json
@@ -28,9 +26,7 @@ INSPECTED = "inspected"
 
 @record
 class PinnedServer:
-    """The pins of one server in the file `path`. `server` are the words of its command, without
-    secrets.
-    """
+    """The pins of one server. `server` are the words of its command, without secrets."""
 
     path: str
     server: tuple[str, ...]
@@ -60,7 +56,6 @@ def find_inspected(server: Sequence[str]) -> PinnedServer | None:
 
 
 def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
-    """Yield the pins of all servers except `besides`."""
     store = _store(STORE)
     names = sorted(os.listdir(store)) if os.path.isdir(store) else []
     own = os.path.basename(_file(besides))
@@ -101,15 +96,13 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the file of a server. The words must not be masked, because then different servers
-    could have the same file.
-    """
+    """Return the file of a server. Masked words would give different servers the same file."""
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())
 
 
 def _read(path: str) -> PinnedServer | None:
-    """Return the pins in a file, or None if the file is invalid for any reason."""
+    """Return the pins in a file, or None if the file is not valid."""
     if not is_digest(os.path.basename(path)) or not os.path.lexists(path):
         return None
     try:

@@ -43,7 +43,6 @@ SWITCH_TEXTS = {
     "trustd": "have certificates checked outside of the sandbox (macOS)",
 }
 GUARD = "mcp"
-"""The field of an item that sets the MCP guard."""
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
 
 
@@ -57,13 +56,12 @@ class RequestedItem:
 
 
 def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
-    """Return what a manifest requests beyond the defaults, in plain words."""
     items = requested_items(manifest, home or home_directory(), cwd or os.getcwd())
     return [item.text for item in items]
 
 
 def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[RequestedItem]:
-    """Yield the requested items with absolute paths, so that users see what they approve."""
+    """Yield the items with absolute paths, so that users see what they approve."""
     yield from _limits(manifest)
     base = manifest.directory or cwd
     for field, verb in PATHS:
@@ -140,7 +138,6 @@ def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
 
 
 def _is_granted(field: str, value: object, users: Sequence[Source], home: str, cwd: str) -> bool:
-    """Return whether the user's own sources already grant this item."""
     if field in LIMITS:
         own = merge_limits(users)[0][field]
         return not is_larger(value if isinstance(value, int) else None, own)

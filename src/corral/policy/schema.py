@@ -17,7 +17,7 @@ from corral.policy.model import (
     Windows,
     format_amount,
 )
-from corral.record import fields, record
+from corral.record import fields, record, replace
 from corral.units import MAX_AMOUNT, MAX_CPU
 
 TYPE_CHECKING = False
@@ -47,9 +47,7 @@ PAGE = 4096
 
 @record
 class Key:
-    """One key of a policy. `field` is its name in Manifest. `flag` is the option of `corral run`
-    that sets it.
-    """
+    """One key of a policy. `field` is its name in Manifest, `flag` the option of `corral run`."""
 
     path: str
     field: str
@@ -61,29 +59,24 @@ class Key:
     choices: tuple[str, ...] = ()
 
 
-def _limit(
-    field: str, text: str, *, flag: str = "", minimum: int = 1, maximum: int = MAX_AMOUNT
-) -> Key:
-    path, kind = f"limits.{field}", LIMIT_KINDS[field]
-    return Key(
-        path=path, field=field, kind=kind, text=text, flag=flag, minimum=minimum, maximum=maximum
-    )
+def _key(path: str, kind: Kind, text: str, *, field: str = "", **more: object) -> Key:
+    """Return a key. Its field has the name of the key itself, unless `field` names another."""
+    made = Key(path=path, field=field or path.rpartition(".")[2], kind=kind, text=text)
+    return replace(made, **more)
+
+
+def _limit(field: str, text: str, **more: object) -> Key:
+    return replace(_key(f"limits.{field}", LIMIT_KINDS[field], text), **more)
 
 
 def _patterns(name: str, text: str, *, flag: str = "") -> Key:
-    field = name.replace(".", "_")
-    return Key(path=f"mcp.{name}", field=field, kind="patterns", text=text, flag=flag)
+    return _key(f"mcp.{name}", "patterns", text, field=name.replace(".", "_"), flag=flag)
 
 
 KEYS: tuple[Key, ...] = (
-    Key(
-        path="version", field="version", kind="version",
-        text="Which version of this schema does the file use? Only 1 exists.",
-    ),
-    Key(
-        path="server.command", field="command", kind="arguments",
-        text="How is the server started? Write the program and its arguments, not a shell line.",
-    ),
+    _key("version", "version", "Which version of this schema does the file use? Only 1 exists."),
+    _key("server.command", "arguments",
+         "How is the server started? Write the program and its arguments, not a shell line."),
     _limit("memory", "How much memory may the whole process tree use?",
            flag="--max-memory", minimum=MIB),
     _limit("cpu", 'How many cores may the tree keep busy? `0.5` is half a core, `"500m"` the same.',
@@ -101,111 +94,67 @@ KEYS: tuple[Key, ...] = (
     _limit("timeout", "After how much wall-clock time is the server stopped?", flag="--timeout"),
     _limit("address_space",
            "How much address space may one process map (RLIMIT_AS)? It breaks node.", minimum=MIB),
-    Key(
-        path="network.allow", field="allow", kind="destinations", flag="--allow-net",
-        text="Which hosts may be reached? A name, `*.name`, an address or a network, with"
-        " `:port` or `:low-high`; without one, ports 80 and 443. An empty list allows nothing.",
-    ),
-    Key(
-        path="network.listen", field="listen", kind="ports", flag="--listen",
-        text="Which of the server's ports can be reached from the host's loopback?",
-    ),
-    Key(
-        path="network.listen_everywhere", field="listen_everywhere", kind="switch",
-        text="Can other machines reach these ports, too (Linux)? Only you can set"
-        " this. A Service of a pod needs it.",
-    ),
-    Key(
-        path="filesystem.read", field="read", kind="paths", flag="--read",
-        text="Which files and directories may be read?",
-    ),
-    Key(
-        path="filesystem.write", field="write", kind="paths", flag="--write",
-        text="Which files and directories may be read and written?",
-    ),
-    Key(
-        path="filesystem.unix_sockets", field="unix_sockets", kind="paths",
-        text="Which socket files may be connected to?",
-    ),
-    Key(
-        path="filesystem.own_unix_sockets", field="own_unix_sockets", kind="switch",
-        flag="--own-unix-sockets",
-        text="May the server's processes use unix sockets among themselves? corral refuses this"
-        " where they could reach a socket of this machine.",
-    ),
-    Key(
-        path="filesystem.state", field="state", kind="switch", flag="--state",
-        text="Does the server keep its home directory between runs?",
-    ),
-    Key(
-        path="subprocess.allow", field="subprocess", kind="switch", flag="--allow-subprocess",
-        text="May the server start other programs? Threads are always possible.",
-    ),
-    Key(
-        path="environment.pass", field="pass_names", kind="names", flag="--env",
-        text="Which environment variables are passed on from the host?",
-    ),
-    Key(
-        path="environment.set", field="set_values", kind="variables", flag="--env",
-        text="Which environment variables are set, and to what?",
-    ),
-    Key(
-        path="environment.secrets", field="secret_names", kind="names", flag="--secret",
-        text="Which environment variables are passed on but never printed or logged?",
-    ),
-    Key(
-        path="degrade.allow", field="degrade", kind="controls", choices=CONTROLS,
-        text="Which controls may be unenforced, with a warning, if the host cannot enforce them?",
-    ),
-    Key(
-        path="windows.app_container", field="app_container", kind="switch",
-        text="Does the server run in an AppContainer?",
-    ),
-    Key(
-        path="windows.minifilter", field="minifilter", kind="switch",
-        text="Is the server registered with a file system filter driver, if one is loaded?",
-    ),
-    Key(
-        path="windows.fail_on_app_container_error", field="fail_on_app_container_error",
-        kind="switch",
-        text="Is the run refused if AppContainers do not work? If not, it continues with a warning"
-        " and a restricted token, or without a token if that does not work either. The server can"
-        " then read your files and use the network.",
-    ),
-    Key(
-        path="windows.network", field="windows_network", kind="choice", choices=("none", "outbound",
-        "local", "full"), text="Which network capabilities does the AppContainer get?",
-    ),
-    Key(
-        path="windows.keep_grants", field="keep_grants", kind="switch",
-        text="Do permissions set for granted paths stay after the run? This saves time on large"
-        " trees.",
-    ),
-    Key(
-        path="windows.strict_handles", field="strict_handles", kind="switch",
-        text="Does Windows end the server when it uses a handle that is not open? Only you can set"
-        " this. Some runtimes do this in rare cases.",
-    ),
-    Key(
-        path="windows.strict_grants", field="strict_grants", kind="switch",
-        text="Is a run refused if a granted directory contains secrets, or if a writable one"
-        " contains files that other programs run? If not, these files get less than the grant."
-        " Only you can set this.",
-    ),
-    Key(
-        path="macos.seatbelt", field="seatbelt", kind="choice", choices=("auto", "off"),
-        text="Is Seatbelt used? `auto` means: if its probe succeeds.",
-    ),
-    Key(
-        path="macos.disclaim", field="disclaim", kind="switch",
-        text="Does the server answer for itself where macOS asks for consent? If not, it has the"
-        " consents of the program that starts corral.",
-    ),
-    Key(
-        path="macos.trustd", field="trustd", kind="switch",
-        text="May macOS check certificates for the server? Programs in Go need this with"
-        " `network.allow`. macOS downloads from addresses in certificates, outside of the sandbox.",
-    ),
+    _key("network.allow", "destinations",
+         "Which hosts may be reached? A name, `*.name`, an address or a network, with `:port` or"
+         " `:low-high`; without one, ports 80 and 443. An empty list allows nothing.",
+         flag="--allow-net"),
+    _key("network.listen", "ports",
+         "Which of the server's ports can be reached from the host's loopback?", flag="--listen"),
+    _key("network.listen_everywhere", "switch",
+         "Can other machines reach these ports, too (Linux)? Only you can set this. A Service of"
+         " a pod needs it."),
+    _key("filesystem.read", "paths", "Which files and directories may be read?", flag="--read"),
+    _key("filesystem.write", "paths",
+         "Which files and directories may be read and written?", flag="--write"),
+    _key("filesystem.unix_sockets", "paths", "Which socket files may be connected to?"),
+    _key("filesystem.own_unix_sockets", "switch",
+         "May the server's processes use unix sockets among themselves? corral refuses this where"
+         " they could reach a socket of this machine.", flag="--own-unix-sockets"),
+    _key("filesystem.state", "switch",
+         "Does the server keep its home directory between runs?", flag="--state"),
+    _key("subprocess.allow", "switch",
+         "May the server start other programs? Threads are always possible.",
+         field="subprocess", flag="--allow-subprocess"),
+    _key("environment.pass", "names",
+         "Which environment variables are passed on from the host?",
+         field="pass_names", flag="--env"),
+    _key("environment.set", "variables",
+         "Which environment variables are set, and to what?", field="set_values", flag="--env"),
+    _key("environment.secrets", "names",
+         "Which environment variables are passed on but never printed or logged?",
+         field="secret_names", flag="--secret"),
+    _key("degrade.allow", "controls",
+         "Which controls may be unenforced, with a warning, if the host cannot enforce them?",
+         field="degrade", choices=CONTROLS),
+    _key("windows.app_container", "switch", "Does the server run in an AppContainer?"),
+    _key("windows.minifilter", "switch",
+         "Is the server registered with a file system filter driver, if one is loaded?"),
+    _key("windows.fail_on_app_container_error", "switch",
+         "Is the run refused if AppContainers do not work? If not, it continues with a warning"
+         " and a restricted token, or without a token if that does not work either. The server can"
+         " then read your files and use the network."),
+    _key("windows.network", "choice",
+         "Which network capabilities does the AppContainer get?",
+         field="windows_network", choices=("none", "outbound", "local", "full")),
+    _key("windows.keep_grants", "switch",
+         "Do permissions set for granted paths stay after the run? This saves time on large"
+         " trees."),
+    _key("windows.strict_handles", "switch",
+         "Does Windows end the server when it uses a handle that is not open? Only you can set"
+         " this. Some runtimes do this in rare cases."),
+    _key("windows.strict_grants", "switch",
+         "Is a run refused if a granted directory contains secrets, or if a writable one contains"
+         " files that other programs run? If not, these files get less than the grant. Only you"
+         " can set this."),
+    _key("macos.seatbelt", "choice",
+         "Is Seatbelt used? `auto` means: if its probe succeeds.", choices=("auto", "off")),
+    _key("macos.disclaim", "switch",
+         "Does the server answer for itself where macOS asks for consent? If not, it has the"
+         " consents of the program that starts corral."),
+    _key("macos.trustd", "switch",
+         "May macOS check certificates for the server? Programs in Go need this with"
+         " `network.allow`. macOS downloads from addresses in certificates, outside of the"
+         " sandbox."),
     _patterns("tools.allow", "Which tools does the client see, and may it call? Names, or patterns"
               " with `*`, `?` and `[...]`. An empty list allows none.", flag="--tools"),
     _patterns("tools.deny", "Which of these may it not see or call?"),
@@ -216,24 +165,17 @@ KEYS: tuple[Key, ...] = (
     _patterns("resources.deny", "Which of these may it not see or read?"),
     _patterns("requests", "Which requests may the server make to the client? `sampling`,"
               " `elicitation`, `roots`, or patterns for methods. `ping` is always possible."),
-    Key(
-        path="mcp.pins", field="pins", kind="choice", choices=("off", "refuse", "warn"),
-        flag="--pins",
-        text="Are tools, prompts and instructions compared with the pins of this server? `refuse`"
-        " hides new and changed ones, `warn` only reports them.",
-    ),
-    Key(
-        path="mcp.max_message", field="max_message", kind="size", minimum=PAGE,
-        text="How long may one message be? A longer one is dropped and answered by an error.",
-    ),
-    Key(
-        path="mcp.max_pending", field="max_pending", kind="count", maximum=MAX_PENDING,
-        text="How many requests of either side may wait for an answer at once?",
-    ),
-    Key(
-        path="mcp.audit_arguments", field="audit_arguments", kind="switch",
-        text="Does the audit file contain the arguments of tools? Secrets in them are masked.",
-    ),
+    _key("mcp.pins", "choice",
+         "Are tools, prompts and instructions compared with the pins of this server? `refuse`"
+         " hides new and changed ones, `warn` only reports them.",
+         flag="--pins", choices=("off", "refuse", "warn")),
+    _key("mcp.max_message", "size",
+         "How long may one message be? A longer one is dropped and answered by an error.",
+         minimum=PAGE),
+    _key("mcp.max_pending", "count",
+         "How many requests of either side may wait for an answer at once?", maximum=MAX_PENDING),
+    _key("mcp.audit_arguments", "switch",
+         "Does the audit file contain the arguments of tools? Secrets in them are masked."),
 )  # fmt: skip
 BY_PATH = {key.path: key for key in KEYS}
 TABLES = tuple(
@@ -241,8 +183,6 @@ TABLES = tuple(
         key.path[:end] for key in KEYS for end, letter in enumerate(key.path) if letter == "."
     )
 )
-"""The paths of all tables, including nested ones."""
-LIMIT_KEYS = tuple(key for key in KEYS if key.path.startswith("limits."))
 LISTS = frozenset(("arguments", "destinations", "ports", "paths", "names", "controls", "patterns"))
 DEFAULTS = {
     **{
@@ -262,9 +202,7 @@ SWITCHES = {
     for key in KEYS
     if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
 }
-"""For each switch and choice outside of `mcp`, the value that requests nothing, which is the
-default.
-"""
+"""The default of each switch and choice outside of `mcp`. This value requests nothing."""
 
 NUMBER = "[0-9]+(\\.[0-9]+)?"
 PATTERNS = {
@@ -277,7 +215,6 @@ NO_NUL = "^[^\\u0000]*$"
 
 
 def format_default(key: Key) -> str:
-    """Return a key's default as a person would write it in a policy."""
     match key.kind:
         case "version":
             return "(required)"
@@ -375,12 +312,3 @@ def json_schema() -> dict[str, object]:
         "required": ["version"],
         "additionalProperties": False,
     }
-
-
-def reference_table() -> str:
-    """Return the table of keys in docs/policy.md; a test compares the two."""
-    rows = ["| key | default | flag | question |", "|---|---|---|---|"]
-    for key in KEYS:
-        flag = f"`{key.flag}`" if key.flag else ""
-        rows.append(f"| `{key.path}` | `{format_default(key)}` | {flag} | {key.text} |")
-    return "\n".join(rows) + "\n"

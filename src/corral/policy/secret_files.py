@@ -1,10 +1,8 @@
 """Define the only table of files that contain secrets or are run automatically.
 
-The table has a column for each system. All code that protects such files uses this table: masks,
-Seatbelt rules, Windows' grants, the search for the files that a program needs, and the catalogue of
-MCP clients. Paths are relative to a home directory and use "/" on every system. CONFIG at the start
-of a path stands for the directory of programs' settings; CLAUDE and CODEX stand for directories
-that a variable can move.
+It has a column for each system. Paths are relative to a home directory and use "/" on every system.
+CONFIG at the start of a path stands for the directory of programs' settings; CLAUDE and CODEX stand
+for directories that a variable can move.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 LOCAL, ROAMING = "AppData/Local", "AppData/Roaming"
 CONFIG = {"linux": ".config", "macos": "Library/Application Support", "windows": ROAMING}
 IN_CODE = "CONFIG/Code/User/globalStorage"
-"""The directory in which VS Code's extensions keep their files."""
 MOVABLE = {"CLAUDE": "", "CODEX": ".codex"}
 
 
@@ -40,11 +37,10 @@ class Names:
 
 @record
 class Client:
-    """An MCP client and the files in which it configures its servers, with their tokens.
+    """An MCP client and the files with its servers and their tokens.
 
-    `linux`, `macos` and `windows` replace `files` on that system. `project` are files in the
-    directory of a project. A test checks that every file is in CLIENT_DIRECTORIES, and every
-    project file in PROJECT.
+    `linux`, `macos` and `windows` replace `files` on that system; `project` are files in a project.
+    A test finds every file in CLIENT_DIRECTORIES, and every project file in PROJECT.
     """
 
     name: str
@@ -316,32 +312,25 @@ PROJECT = (
     ".mise.toml", "mise.toml", ".exrc", ".nvimrc", ".nvim.lua", ".vimrc", ".dir-locals.el",
     ".husky", ".pre-commit-config.yaml", "lefthook.yml", ".lefthook.yml", ".gdbinit", ".lldbinit",
 )  # fmt: skip
-"""Files at the top of a project. They are run when a user opens the project in an editor, enters
-its directory or commits, or they configure the permissions of other servers.
+"""Files at the top of a project that are run when a user opens the project in an editor, enters its
+directory or commits, or that configure the permissions of other servers.
 """
 
 VERSION_CONTROL = (".git", ".hg", ".jj")
-"""Directories of version control programs in a project. The programs run files in them, so such a
-directory is read-only in a write grant around it, unless a grant names the directory itself.
+"""Directories with files that version control runs. They are read-only unless a grant names them.
 """
 
 GIT = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
-"""Files in a repository's own directory that are run, or that name programs to run. They stay
-read-only if a grant names that directory.
-"""
+"""Files in a repository's directory that are run or name programs. They always stay read-only."""
 
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
-"""The text of a warning. It is needed because a file `commondir` that does not exist yet cannot be
-blocked.
-"""
+"""A warning. A file `commondir` that does not exist yet cannot be made read-only."""
 
 ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
-"""Usual names of `.env` files at the top of a project. corral checks these names even where it does
-not search for others.
-"""
+"""Names of `.env` files that corral checks even where it does not search for others."""
 
 ETC_SECRETS = (
     "shadow", "shadow-", "gshadow", "gshadow-", "security/opasswd", "sudoers", "sudoers.d",
@@ -363,7 +352,6 @@ PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema"
 
 
 def expand(name: str, system: Column) -> str:
-    """Return a path of the table with its first word replaced by the usual directory."""
     word, _, rest = name.partition("/")
     directory = CONFIG[system] if word == "CONFIG" else MOVABLE.get(word, word)
     return f"{directory}/{rest}".strip("/")
@@ -388,7 +376,7 @@ def protected(system: Column) -> tuple[str, ...]:
 
 
 def is_near_secrets(directory: str, system: Column) -> bool:
-    """Return whether a directory below a home contains secrets, or is inside a secret directory.
+    """Return whether a directory below a home has secrets, or is inside a secret directory.
 
     Directories of applications and clients do not count, because servers are installed there.
     """
@@ -406,10 +394,7 @@ def is_environment_file(name: str) -> bool:
 
 
 def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
-    """Return whether a path is a known secret, or a file that other programs run, or inside one.
-
-    A target chooses what it tries to write, so corral suggests no flag for such a path.
-    """
+    """Return whether a path is or is inside a known secret or a file that other programs run."""
     inside, parts = f"{path}/", path.split("/")
     anywhere = (*VERSION_CONTROL, *PROJECT, *hidden_anywhere(system))
     if is_environment_file(parts[-1]) or any(f"/{name}/" in inside for name in anywhere):

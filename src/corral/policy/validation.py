@@ -141,19 +141,16 @@ class Validator:
             except ValueError as error:
                 self.add(f"{key.path}[{index}]", str(error))
         if key.kind == "destinations":
-            self.count_ports(key, found)
+            from corral.network.rules import collect_ports
+
+            if len(collect_ports(map(str, found), max_ports=MAX_PORTS)) > MAX_PORTS:
+                self.add(key.path, f"names more than {MAX_PORTS} ports: each needs a listener")
         return tuple(found)
 
     def has_too_many(self, key: Key, count: int) -> bool:
         if count > max_items(key):
             self.add(key.path, f"has {count} entries, more than {max_items(key)}")
         return count > max_items(key)
-
-    def count_ports(self, key: Key, entries: list[object]) -> None:
-        from corral.network.rules import collect_ports
-
-        if len(collect_ports(map(str, entries), max_ports=MAX_PORTS)) > MAX_PORTS:
-            self.add(key.path, f"names more than {MAX_PORTS} ports: each needs a listener")
 
     def variables(self, key: Key, value: object) -> tuple[tuple[str, str], ...]:
         if not isinstance(value, dict):
@@ -228,16 +225,12 @@ def parse_amount(key: Key, value: object, *, flags: bool) -> int | None:
         size = parse_size(value)
     except ValueError as error:
         raise ValueError(f"{shown(value)} {error}") from None
-    return check_minimum(key, size)
-
-
-def check_minimum(key: Key, amount: int | None) -> int | None:
-    if amount is not None and amount < key.minimum:
+    if size is not None and size < key.minimum:
         raise ValueError(
-            f"{amount} bytes is less than {format_size(key.minimum)}; is a unit missing, as in"
-            f" {amount}M?"
+            f"{size} bytes is less than {format_size(key.minimum)}; is a unit missing, as in"
+            f" {size}M?"
         )
-    return amount
+    return size
 
 
 def parse_count(key: Key, value: object, *, flags: bool) -> int | None:
@@ -255,7 +248,11 @@ def parse_count(key: Key, value: object, *, flags: bool) -> int | None:
 def parse_item(key: Key, value: object, *, flags: bool) -> object:
     match key.kind:
         case "ports":
-            return parse_port(value, flags=flags)
+            if flags and isinstance(value, str) and is_digits(value) and len(value) <= 5:
+                value = int(value)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
+                raise ValueError(f"{shown(value)} is not a port (1 to 65535)")
+            return value
         case "names":
             return check_name(value)
         case "controls":
@@ -280,14 +277,6 @@ def parse_item(key: Key, value: object, *, flags: bool) -> object:
             return text
 
 
-def parse_port(value: object, *, flags: bool) -> int:
-    if flags and isinstance(value, str) and is_digits(value) and len(value) <= 5:
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
-        raise ValueError(f"{shown(value)} is not a port (1 to 65535)")
-    return value
-
-
 def check_name(value: object) -> str:
     text = value if isinstance(value, str) else ""
     if text[:1] not in NAME_START or not NAME_REST.issuperset(text) or len(text) > MAX_NAME_LENGTH:
@@ -296,8 +285,7 @@ def check_name(value: object) -> str:
 
 
 def check_text(value: object, *, flags: bool) -> str:
-    """Return `value`, or raise ValueError if it cannot be an argument, a path or the value of an
-    environment variable on some system.
+    """Return a text that can be an argument, a path or a variable's value on every system.
 
     The messages do not quote a text, because it may be a secret.
     """

@@ -28,16 +28,14 @@ CONTAINERS = ("docker", "podman", "nerdctl")
 
 
 def program_name(command: str) -> str:
-    """Return a program's name without its directory, and without a Windows extension."""
+    """Return a program's name in lower case, without directory and Windows extension."""
     name = command.replace("\\", "/").rpartition("/")[2].lower()
     stem, ending = os.path.splitext(name)
     return stem if ending in (".exe", ".cmd", ".bat", ".ps1") else name
 
 
 def may_install(words: Sequence[str]) -> bool:
-    """Return whether a command may install a package. Only names are checked, so that a plain
-    command imports no further module.
-    """
+    """Return whether a command's name is that of an installer. It imports no further module."""
     name = program_name(words[0]) if words else ""
     return name in INSTALLERS or name in INSTALLING or name == "cmd"
 

@@ -8,11 +8,14 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Literal
 
     Kind = Literal["python", "node", "deno", "bun", "java", "script", ""]
 
+KINDS: Mapping[str, Kind] = {
+    "node": "node", "nodejs": "node", "deno": "deno", "bun": "bun", "java": "java",
+}  # fmt: skip
 SHELLS = ("sh", "bash", "dash", "ash", "zsh", "ksh")
 SCRIPT_RUNNERS = (*SHELLS, "ruby", "perl", "php", "lua", "Rscript", "dotnet", "tclsh")
 NODE_WITH_VALUE = frozenset((
@@ -53,14 +56,8 @@ def detect_kind(path: str, real: str) -> Kind:
         name = os.path.basename(executable)
         if name.rstrip(PYTHON_VERSION) in {"python", "pypy"}:
             return "python"
-        if name in {"node", "nodejs"}:
-            return "node"
-        if name == "deno":
-            return "deno"
-        if name == "bun":
-            return "bun"
-        if name == "java":
-            return "java"
+        if name in KINDS:
+            return KINDS[name]
         if name.rstrip("0123456789.") in SCRIPT_RUNNERS:
             return "script"
     return ""

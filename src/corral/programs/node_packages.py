@@ -52,8 +52,8 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
 
 
 def bind_linked_packages(needed: NeededFiles, modules: str, passed: set[str]) -> None:
-    """Bind the packages in `modules` that are links to other directories, as workspaces and `npm
-    link` make them. Packages that may not be read are recorded as refused.
+    """Bind packages in `modules` that are links, as workspaces and `npm link` make them. Packages
+    that may not be read are recorded as refused.
     """
     for entry in _list_package_links(modules):
         if len(needed.scope.refused) > MAX_REFUSED:

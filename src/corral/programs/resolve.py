@@ -1,8 +1,8 @@
 """Resolve a typed command into a Program, on POSIX systems.
 
-If the policy denies subprocesses, the target gets a single exec, so a launcher could not start the
-real program. This module finds the real program itself, through PATH, symlinks, `#!` lines and the
-shims of version managers. It starts no process for that.
+Without subprocesses a target gets a single exec, so a launcher could not start the real program.
+This module finds the real program through PATH, symlinks, `#!` lines and the shims of version
+managers, without starting a process.
 """
 
 from __future__ import annotations
@@ -131,9 +131,7 @@ def locate_program(name: str, caller: Caller) -> str:
 
 
 def resolve_shim(found: Executable, caller: Caller) -> tuple[str, ...]:
-    """Return the command that a shim would execute, or () if the file is not a shim. The module for
-    shims is imported only if the file can be one.
-    """
+    """Return the command that a shim would execute, or () if the file is not a shim."""
     if not found.head.startswith(b"#!") and os.path.basename(found.real) not in MULTICALL:
         return ()
     from corral.programs import version_managers
@@ -177,9 +175,7 @@ def follow_chain(
 
 
 def parse_shebang(found: Executable) -> tuple[str, ...] | None:
-    """Split a `#!` line as the kernel does, into a path and at most one argument. Return None for a
-    file that is not a script.
-    """
+    """Split a `#!` line as the kernel does, into a path and at most one argument, or None."""
     if not found.head.startswith(b"#!"):
         return None
     line, newline, _ = found.head[2:MAX_SHEBANG_BYTES].partition(b"\n")
@@ -246,9 +242,7 @@ def split_words(text: str, found: Executable) -> list[str]:
 
 
 def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[str, ...]:
-    """Collect the files that the target must see. Return the arguments with the script's path made
-    absolute.
-    """
+    """Collect the files that the target must see. Return the arguments with an absolute script."""
     found, arguments = chain.found, chain.arguments
     needed.follow(found.path)
     kind = detect_kind(found.path, found.real)

@@ -27,18 +27,15 @@ HOMEBREW = (
     "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
     "etc/ca-certificates",
 )  # fmt: skip
-"""The parts of a Homebrew prefix that are bound. The rest contains the user's databases and
-keys.
-"""
+"""The bound parts of a Homebrew prefix. The rest contains the user's databases and keys."""
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 
 
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime, and for a virtual environment of Python also its base.
-
-    Return the directories of Python's packages; none for other runtimes.
+    """Bind the prefix of a runtime, and the base of a Python venv. Return Python's package
+    directories.
     """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
@@ -98,9 +95,7 @@ def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Call
 
 
 def find_venv(path: str) -> tuple[dict[str, str], str]:
-    """Return the settings and the directory of the venv that contains the unresolved path of an
-    interpreter, as getpath.py finds it. Both are empty if there is none.
-    """
+    """Return the settings and the directory of an interpreter's venv, as getpath.py finds it."""
     parent = os.path.dirname(path)
     for directory in (parent, os.path.dirname(parent)):
         text = read_text(f"{directory}/pyvenv.cfg")
@@ -111,9 +106,7 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
 
 
 def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
-    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix, as far as they exist. Without
-    an exact `version`, yield those of all versions.
-    """
+    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix, or those of all versions."""
     known = version.removeprefix("python").count(".") > 0
     for directory in (f"{prefix}/lib", f"{prefix}/lib64"):
         for name in () if os.path.islink(directory) else list_names(directory):
@@ -124,8 +117,8 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
 
 
 def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
-    """Bind the Python installation that pyvenv.cfg names as home, and return its prefix, or "" if
-    there is no Python. If the scope does not allow it, record a refusal, which is raised later.
+    """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "". If the
+    scope does not allow it, record a refusal, which is raised later.
     """
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
@@ -230,9 +223,7 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
-    """Return the nearest directory, from `directory` upwards, with one of the files `marks`. Return
-    '' if none of these directories may be bound.
-    """
+    """Return the nearest directory upwards that has one of `marks` and may be bound, or ''."""
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):
             return directory
@@ -245,8 +236,8 @@ def bind_python_module(
 ) -> None:
     """Bind the caller's directory if `python -m name` would load the module from there.
 
-    An installed module of that name takes precedence. Clients start servers in the open project,
-    which may have a directory of the same name.
+    An installed module of that name takes precedence, because clients start servers in the open
+    project, which may have a directory of the same name.
     """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:

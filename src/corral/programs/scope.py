@@ -1,10 +1,9 @@
 """Decide which other files a server's own files may make readable.
 
-The user's words, PATH and the system choose the files that a run reads. But a link, a `#!` line, a
-`.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been written by the server's
-author, or by an earlier run of a target. A file that one of these names becomes readable only if it
-is in the server's root, a runtime or a grant. All other such files are collected and refused at the
-end, with the flags that allow them.
+A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been
+written by the server's author, or by an earlier run of a target. A file that one of these names
+becomes readable only if it is in the server's root, a runtime or a grant. All other such files are
+collected and refused at the end, with the flags that allow them.
 """
 
 from __future__ import annotations
@@ -55,9 +54,8 @@ MAX_NAMED = 3  # beyond this number of packages, a hint names pnpm's whole store
 class Scope:
     """The places that may be read: the server's `roots`, grants, and runtimes.
 
-    `named` is the root of a server whose directory the user named. The command of such a server
-    comes from its author, not from the user. `chosen` are interpreters that only the server's files
-    name.
+    `named` is the root of a server whose directory the user named; its author wrote the command.
+    `chosen` are interpreters that only the server's files name.
     """
 
     def __init__(
@@ -79,8 +77,8 @@ class Scope:
     def find_root(self, directory: str) -> str:
         """Return the root of the server in a directory; '' if several servers share it.
 
-        Directories above a write grant are ignored. Otherwise a target could remove the files that
-        mark a root inside the grant, and a directory above would become the root.
+        Directories above a write grant are ignored, because a target could remove the files that
+        mark a root inside the grant.
         """
         if marked := self._find_marked_root(directory):
             return marked
@@ -114,16 +112,12 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the grant or marked root of `place` if it is below `directory`, otherwise
-        `directory`. `place` is inside `directory`.
-        """
+        """Return the grant or marked root of `place` if it is below `directory`, or `directory`."""
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant that makes a path readable, or '' if it is readable without a grant or
-        was not checked by `allows`.
-        """
+        """Return the grant by which `allows` made a path readable, or ''."""
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
         return next((path for path in self.granted if is_inside(real, path)), "")
@@ -144,9 +138,7 @@ class Scope:
         return False
 
     def is_runtime(self, real: str) -> bool:
-        """Return whether this is an interpreter of the system, of a version manager or of corral,
-        or one on PATH.
-        """
+        """Return whether this is an interpreter of the system, a manager, corral or PATH."""
         from corral.programs.runtimes import find_own_python
 
         if not detect_kind(real, real) or not is_program(real) or self.is_writable(real):
@@ -170,9 +162,7 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """If the command comes from the server's manifest, refuse a program outside of the places
-        that may be read. A runtime is allowed, unless it is in a virtual environment.
-        """
+        """Refuse a program in a server's manifest that may not be read and is not a runtime."""
         if not self.named:
             return
         parent, name = os.path.split(path)
@@ -194,9 +184,7 @@ class Scope:
             self.refuse(self.enclose(real), link)
 
     def check_runtime(self, named_by: str, real: str) -> None:
-        """Raise UnchosenReadsError for an interpreter that no server may use: one that is in no
-        known place and not granted.
-        """
+        """Raise UnchosenReadsError for an interpreter that is in no known place and not granted."""
         if not self.allows(real) and not self.is_runtime(real):
             self.refuse(self.enclose(real), named_by)
             self.raise_refused()
@@ -223,9 +211,7 @@ class Scope:
             self.refuse(found, named_by)
 
     def enclose(self, real: str) -> str:
-        """Return the directory that a program or a package needs: its project, or its own
-        directory.
-        """
+        """Return the directory that a program or a package needs: its project, or its own."""
         above, modules, _ = f"{real}/".partition("/node_modules/")
         if modules:
             return f"{above}/node_modules"
@@ -279,15 +265,12 @@ def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) ->
 
 
 def _receives_files(path: str) -> bool:
-    """Return whether a path is directly in a directory such as Downloads or /tmp, which receives
-    files from elsewhere.
-    """
+    """Return whether a path is directly in a directory such as Downloads or /tmp."""
     name = os.path.basename(os.path.dirname(path)).lower()
     return name in RECEIVING or os.path.dirname(path) in {"/tmp", "/var/tmp"}  # noqa: S108
 
 
 def _lists_package(directory: str, package: str) -> bool:
-    """Return whether a workspace file in a directory lists the package below it."""
     names = ("pnpm-workspace.yaml", *PACKAGE_FILES)
     if not package or not any(os.path.isfile(f"{directory}/{name}") for name in names):
         return False

@@ -23,8 +23,7 @@ from corral.paths.windows import upper_case
 from corral.safe_text import shown
 
 MAX_LENGTH = 32767
-"""The maximum number of UTF-16 units of a command line or of one variable, including the final NUL.
-"""
+"""The maximum of UTF-16 units of a command line or one variable, with the final NUL."""
 MAX_BATCH_LENGTH = 8191
 """The number of characters of a line that cmd.exe reads."""
 SPACE = frozenset(" \t\n\v\f\r")
@@ -40,9 +39,8 @@ REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
     r"""Return the application for CreateProcessW, and its command line.
 
-    Raise CommandError if no command line has exactly this meaning. `system_root` is Windows' own
-    directory, from GetSystemWindowsDirectoryW. The environment is not used, because it may be
-    wrong.
+    Raise CommandError if no command line has exactly this meaning. `system_root` comes from
+    GetSystemWindowsDirectoryW, because the environment may be wrong.
     """
     if not argv or not argv[0]:
         raise _refuse("there is no program to start")
@@ -53,7 +51,6 @@ def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
 
 
 def quoted(argv: Sequence[str]) -> str:
-    """Return a command line that programs split into `argv`."""
     program = argv[0]
     if '"' in program:
         raise _refuse(f"{shown(program)}: the name of a program cannot contain a quote")
@@ -81,11 +78,10 @@ def is_batch(path: str) -> bool:
 
 
 def batch_line(interpreter: str, argv: Sequence[str]) -> str:
-    """Return the command line with which cmd.exe runs a batch file. Refuse text that cmd.exe would
-    reinterpret.
+    """Return the command line with which cmd.exe runs a batch file.
 
-    /d turns off AutoRun and /v:off delayed expansion, because both could run or insert other text.
-    With /s, cmd.exe removes only the outer quotes.
+    Refuse text that cmd.exe would reinterpret. /d turns off AutoRun and /v:off delayed expansion,
+    because both could run or insert other text. With /s, cmd.exe removes only the outer quotes.
     """
     path = argv[0]
     _check_text(path, REINTERPRETED_IN_PATH, what="the path of a batch file")
@@ -129,11 +125,10 @@ def utf16_length(text: str) -> int:
 
 
 def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
-    """Return the environment for CreateProcessW: UTF-16 text, sorted, with a NUL after each
-    `name=value` and one more at the end.
+    """Return the environment for CreateProcessW: sorted UTF-16 text with NULs.
 
-    Raise ValueError for invalid variables, and for two names that differ only in case, because they
-    are one variable for Windows and two for some programs.
+    Two names that differ only in case are refused, because they are one variable for Windows and
+    two for some programs.
     """
     seen: dict[str, str] = {}
     lines: list[tuple[bytes, str]] = []

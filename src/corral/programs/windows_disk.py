@@ -1,8 +1,4 @@
-"""Look up files while a command is resolved.
-
-The resolver uses a `Disk` instead of `os`, so that Windows paths can be resolved on any system:
-tests use a table of a few files.
-"""
+"""Look up files while a command is resolved. Tests on any system use another `Disk`."""
 
 import os
 import stat
@@ -17,8 +13,8 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Follow links, and return the kind of a file: "alias" for an alias of the Store, "" for a
-        missing file.
+        """Follow links, and return the kind of a file: "alias" for one of the Store, "" if it is
+        missing.
         """
 
     def read(self, path: str) -> bytes:

@@ -1,8 +1,8 @@
 r"""Collect the files that a command needs on Windows: its runtime and its server.
 
-They are real paths, to be copied into corral's store (`runtime_copies`). As on other systems, a
-directory is not collected if it contains more than the one server: a profile, `Documents`, a shared
-`bin`. Windows' own directory is not collected, because every AppContainer can read it.
+They are real paths, to be copied into corral's store (`runtime_copies`). A directory is not
+collected if it contains more than the one server. Windows' own directory is not collected, because
+every AppContainer can read it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Collect the whole prefix of Python or Java. For node and similar runtimes, collect only
-        the executable. A program that is not a runtime is collected as a server.
+        """Collect the whole prefix of Python or Java, but of node and similar runtimes only the
+        executable. A program that is not a runtime is collected as a server.
         """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")
@@ -81,7 +81,6 @@ class Needs:
             self._editables(venv or prefix)
 
     def _editables(self, prefix: str) -> None:
-        """Collect the projects of Python's editable installs."""
         site = ntpath.join(prefix, *SITE)
         for name in self.disk.names(site):
             if is_pointer(name):
@@ -133,9 +132,7 @@ def is_pointer(name: str) -> bool:
 
 
 def pointer_targets(name: str, text: str) -> list[str]:
-    """Return the directories that a file names: lines of a `.pth`, the table of a setuptools
-    finder.
-    """
+    """Return the directories that a `.pth` or a setuptools finder names."""
     if name.endswith(".pth"):
         return [line.strip() for line in text.splitlines() if line[1:3] in {":\\", ":/"}]
     from corral.programs import runtimes
@@ -144,9 +141,7 @@ def pointer_targets(name: str, text: str) -> list[str]:
 
 
 def _package(real: str) -> str:
-    r"""Return the outermost package of a path, as `...\node_modules\name` or
-    `...\node_modules\@scope\name`; "" if there is none.
-    """
+    r"""Return the outermost package of a path, as `...\node_modules\@scope\name`, or ""."""
     at = real.lower().find("\\node_modules\\")
     if at < 0:
         return ""

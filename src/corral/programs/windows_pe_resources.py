@@ -1,7 +1,6 @@
 """Read resources by name from a program file, as FindResourceW would find them.
 
-This code is pure. Only the headers, the section table, and the resource directory of type RT_RCDATA
-are parsed. The file is untrusted: every offset is checked, and invalid parts count as missing.
+The file is untrusted: every offset is checked, and invalid parts count as missing.
 """
 
 import struct

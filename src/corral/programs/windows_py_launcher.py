@@ -45,9 +45,7 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable with this tag, or else of the newest version that begins with it; "" if
-    there is none.
-    """
+    """Return the executable with this tag, or of the newest version that begins with it, or ""."""
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:
         return exact[wanted.lower()]

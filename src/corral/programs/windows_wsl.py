@@ -15,9 +15,7 @@ WITHOUT = "run it in WSL2, which has the mechanisms of Linux (`wsl.exe --install
 
 
 def advice(distribution: str) -> str:
-    """Return a hint with the command that runs a server in this distribution. If `distribution` is
-    "", the hint says how to install WSL2.
-    """
+    """Return the hint how to run a server in this distribution, or how to install WSL2 if ""."""
     if not distribution:
         return WITHOUT
     into = f"wsl.exe -d {shlex.quote(distribution)} --"

@@ -18,9 +18,7 @@ MAX_PATTERNS = 1000
 
 
 def lists_package(directory: str, package: str) -> bool:
-    """Return whether the workspace files in a directory list a package. The last pattern that
-    matches decides.
-    """
+    """Return whether the workspace files list a package. The last matching pattern decides."""
     listed = False
     below = os.path.relpath(package, directory)
     for pattern in islice(_patterns(directory), MAX_PATTERNS):

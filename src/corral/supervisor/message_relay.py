@@ -1,9 +1,8 @@
-"""Pass messages between client and server through the guard, with a pipe and a thread for each
-direction.
+"""Pass messages between client and server through the guard, with a thread for each direction.
 
-Without a guard this module is not imported, and the target inherits the client's streams. The
-watcher's loop cannot do this work: streams may be files, terminals or Windows pipes, which cannot
-be polled. The client's streams cannot be made non-blocking, because other processes share them.
+The watcher's loop cannot do this work: streams may be files, terminals or Windows pipes, which
+cannot be polled. The client's streams cannot be made non-blocking, because other processes share
+them.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ CHUNK = 1 << 16
 PIPE_BUF = 512
 """The number of bytes that a ready pipe accepts without blocking, on every POSIX system."""
 STACK_BYTES = 1 << 24
-"""The stack size of the threads. Nested JSON is parsed recursively, and musl's default is only 128
-KiB.
-"""
+"""The stack size of the threads. JSON is parsed recursively, and musl's default is 128 KiB."""
 MAX_LATE_ANSWERS = 64
 """The number of refusals that may wait for a server to read them. Further ones are dropped."""
 STALLED_SECONDS = 1.0
@@ -137,8 +134,8 @@ class MessageRelay:
             return judge(frame)
 
     def _send(self, routed: Sequence[Routed], sink: Sink) -> bool:
-        """Send what the guard made of some messages: notes to stderr, answers back to the sender,
-        and the rest to `sink`. Return whether the reader of `sink` still reads.
+        """Send notes to stderr, answers to the sender, and the rest to `sink`. Return whether it is
+        read.
         """
         if aside := b"".join(one.aside for one in routed):
             write_if_ready(self._stderr, aside)
@@ -148,8 +145,8 @@ class MessageRelay:
         return not onward or sink.write(onward)
 
     def _answer(self, back: bytes, sink: Sink) -> None:
-        """Answer the sender. Answers to a server are written by separate threads, because a server
-        that writes without reading would block this thread, and the client would get nothing.
+        """Answer the sender. A separate thread answers a server, because a server that writes
+        without reading would block this thread, and the client would get nothing.
         """
         if sink is self._to_server:
             self._to_client.write(back)
@@ -237,7 +234,6 @@ def make_rules(mcp: Mcp, pins: Iterable[Pin] | None) -> Rules:
 
 
 def describe_guard(mcp: Mcp) -> Held:
-    """Return the row that describes the guard among the controls of a run."""
     asked = []
     for name in TABLES:
         allow: tuple[str, ...] | None = getattr(mcp, f"{name}_allow")
@@ -293,9 +289,7 @@ def _format(value: object, hide: Hide) -> Iterator[str]:
 
 
 def _format_text(text: str, hide: Hide) -> str:
-    """Return a text as JSON. Secrets are masked, and also text that looks like one, such as the
-    password in a URL.
-    """
+    """Return a text as JSON. Secrets are masked, and also text that looks like one."""
     return json.dumps(masked((hide(text[:MAX_ARGUMENTS_LENGTH])[0],))[0])
 
 
@@ -309,8 +303,7 @@ def _read(fd: int) -> bytes:
 def write_if_ready(fd: int, content: bytes) -> None:
     """Write as much as the reader accepts at once, and drop the rest.
 
-    Messages must not wait for a client that does not read stderr. On Windows this can block,
-    because Windows does not tell whether a pipe has room.
+    Messages must not wait for a client that does not read stderr. On Windows this can block.
     """
     try:
         while content and _is_ready(fd):

@@ -35,9 +35,7 @@ CERTIFICATES = (
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
 STATE = "${STATE_DIRECTORY}"
-"""Placeholder in a policy's values for the directory that persists between runs."""
 DOTS = 3
-"""The number of dots in an IPv4 address."""
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
@@ -95,8 +93,7 @@ def prepare(
 ) -> Plan:
     """Return the plan of a run. No grant may contain the `protected` files, such as its report.
 
-    `server` identifies the server whose state and denials are stored. `notify` is called with a
-    line if probing this machine takes long.
+    `server` identifies the server whose state and denials are stored.
     """
     subject = find_subject(
         argv, sources, environment=environment, cwd=cwd, protected=protected, server=server
@@ -173,10 +170,7 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 
 
 def _find_words(policy: Policy, program: Program, environment: Mapping[str, str]) -> list[str]:
-    """Return the arguments and the values of variables, which may name paths and addresses.
-
-    Values of secrets are left out, because no hint may contain them.
-    """
+    """Return the arguments and the values of variables, but no secrets: hints quote them."""
     passed = [environment[name] for name in policy.pass_names if name in environment]
     return [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
 
@@ -198,9 +192,7 @@ def _find_ungranted(
 def _find_ungranted_names(
     policy: Policy, program: Program, environment: Mapping[str, str]
 ) -> tuple[Ungranted, ...]:
-    """Return addresses and variables that the arguments name and the policy does not allow. Most
-    runs have none, so the import is late.
-    """
+    """Return addresses and variables that the arguments name and the policy does not allow."""
     words = _find_words(policy, program, environment)
     numbers = [word for word in words if word.count(".") >= DOTS]
     names = [word for word in program.typed[1:] if word.isupper() and word in environment]
@@ -311,7 +303,6 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
-    """Return the program with further files that it reads."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:
@@ -337,9 +328,7 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment. Of the caller's variables it has only `certificates` and
-    those that the policy passes. Raise PolicyError if a secret is not set.
-    """
+    """Return the target's environment: the system's, `certificates`, and what the policy passes."""
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]
     if missing:

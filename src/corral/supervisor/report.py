@@ -29,8 +29,7 @@ SIGNALLED = 128
 NOT_ENOUGH_QUOTA = 1816
 """The exit code of all processes in a Windows job whose user-mode time is used up."""
 ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
-"""By signal, the share of the CPU limit that must be used before the signal counts as caused by the
-limit.
+"""By signal, the share of the CPU limit that must be used for the limit to be its cause.
 
 The kernel compares the limit with ticks but reports the time of the clock, and on a busy machine
 the ticks are a fifth ahead. SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a
@@ -50,8 +49,8 @@ class Outcome:
 
 @record
 class Usage:
-    """Resources that the run used. `memory` is the peak of the whole process tree if the tree is
-    measured, otherwise that of its largest process.
+    """Resources that the run used. `memory` is the tree's peak, or else that of its largest
+    process.
     """
 
     wall_ms: int = 0
@@ -65,9 +64,8 @@ class Report:
     """The requests, controls and usage of one run.
 
     `hit` names the limits that were reached, fatal or not. `created` are new files that the user's
-    programs execute by themselves. `discarded` are files of the private directories, which were
-    removed after the run; `discarded_whole` tells whether the list is complete. `timeline` is set
-    if the run was sampled.
+    programs execute by themselves. `discarded` are files of the private directories, removed after
+    the run. `timeline` is set if the run was sampled.
     """
 
     command: tuple[str, ...]
@@ -118,8 +116,7 @@ def build_report(plan: Plan, ending: Ending) -> Report:
 def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the paths that exist, and a sentence for each directory that cannot be searched.
 
-    The target runs as the same user, so it can take away the permissions of a directory in which it
-    has created files.
+    The target can take away the permissions of a directory in which it has created files.
     """
     found: list[str] = []
     closed: dict[str, None] = {}
@@ -185,7 +182,6 @@ def _limits_hit(plan: Plan, ending: Ending) -> tuple[str, ...]:
 
 
 def to_json(item: object) -> object:
-    """Return records as dictionaries and lists for JSON."""
     if hasattr(item, "__match_args__"):
         return {name: to_json(getattr(item, name)) for name in fields(item)}
     if isinstance(item, tuple | list):
@@ -194,9 +190,7 @@ def to_json(item: object) -> object:
 
 
 def write(report: Report, fd: int) -> None:
-    """Write the report as JSON to `fd`, which was opened before the launch and without following
-    links.
-    """
+    """Write the report as JSON to `fd`, which was opened before the launch."""
     import json
 
     with open(fd, "w", encoding="utf-8", closefd=False) as file:

@@ -54,9 +54,7 @@ STEP_HINTS = {
     "state_directory": "set XDG_STATE_HOME to another directory that you own",
 }
 MAX_SWEPT_FILES = 10_000
-"""The number of files of dead runs that one start removes at most. Removing that many takes a tenth
-of a second.
-"""
+"""One start removes at most this number of files of dead runs, in a tenth of a second."""
 
 
 def run(
@@ -111,8 +109,8 @@ def _load_hide(plan: Plan) -> Hide:
 
 
 def _lock_installed_files(plan: Plan) -> None:
-    """Keep the files of an installed server until this process ends, even if the server is removed
-    or upgraded. The lock lasts as long as the descriptor, which is never closed.
+    """Keep the files of an installed server until this process ends, even if it is upgraded. The
+    lock lasts as long as the descriptor, which is never closed.
     """
     store = os.path.join(directories().cache, "store", "trees")
     inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
@@ -162,8 +160,7 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
     A directory gives access to everything beside it through `..`. A socket of the host's network
-    can be connected to another address, and so can a unix socket that is not connected yet or uses
-    datagrams.
+    can be connected to another address, and so can an unconnected or datagram unix socket.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:

@@ -16,19 +16,17 @@ if TYPE_CHECKING:
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
 SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""A word that would be a new file in one of these directories rarely means that file. It is usually
-a plain word, or a path of the sandbox itself.
-"""
+"""A word that would be a new file in one of these directories rarely means that file."""
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 
 
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that names something outside of `visible`:
-    an existing path of the host, or a new file in an existing directory.
+    """Return (kind of denial, path, flag) for each word that names something not `visible`.
 
-    A relative path counts only as `./x` or `../x`, because `x` is usually a plain word.
+    That is an existing path of the host, or a new file in an existing directory. A relative path
+    counts only as `./x` or `../x`, because `x` is usually a plain word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:

@@ -1,8 +1,7 @@
 """Handle one connection of the target, from its accept to its end.
 
-A connection goes through these stages, and each stage calls the next: read the TLS hello if it is
-needed, look up the name, check the addresses with the address guard, dial, read the reply of the
-host's proxy if there is one, and copy.
+The stages are: read the TLS hello if it is needed, look up the name, check the addresses with the
+address guard, dial, read the reply of the host's proxy if there is one, and copy.
 """
 
 from __future__ import annotations
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""The receive buffer of a socket to a server, if there are more than MANY_CONNECTIONS connections.
-By default the kernel would use megabytes for each socket, and a target may open hundreds of
-connections that it never reads.
+"""The receive buffer of a socket to a server, beyond MANY_CONNECTIONS connections. The kernel's
+default is megabytes, and a target may open hundreds of connections that it never reads.
 """
 
 
@@ -75,9 +73,7 @@ class Connection:
             self._look_up()
 
     def close(self, *, reset: bool) -> None:
-        """End the connection at any stage. With `reset`, target and server get a TCP reset instead
-        of an orderly end.
-        """
+        """End the connection at any stage. With `reset`, both peers get a TCP reset."""
         if self._closed:
             return
         self._closed = True

@@ -1,6 +1,4 @@
-"""Serve a run without network access: answer lookups of all names but localhost with "no such
-name", and record refused connections.
-"""
+"""Serve a run without network access: deny all names but localhost, record connections."""
 
 import sys
 
@@ -15,10 +13,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 
 class DeniedNetwork:
-    """Answers the target's lookups and records its refused connections to loopback.
-
-    It owns the given sockets, and closes them. The caller drives it like the gateway.
-    """
+    """Answers the target's lookups and records its refused connections. It owns its sockets."""
 
     def __init__(self, denials: Denials, dns_udp: int, dns_tcp: int, resets: list[int]) -> None:
         self._loop = loop = event_loop.Loop()

@@ -1,7 +1,7 @@
 """Parse DNS queries strictly and build answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
 
 A query has one question and at most one OPT record. Compression pointers are refused, because they
-could form loops, and because a query has no earlier name to which they could point.
+could form loops and have no earlier name to which they could point.
 """
 
 from __future__ import annotations
@@ -25,13 +25,9 @@ OPCODE = 0x7800
 MAX_NAME_LENGTH = 255
 MAX_LABEL_LENGTH = 63
 MAX_QUERY_BYTES = 4096
-"""This is more than enough: a question and its OPT record with cookies and padding need a few
-hundred bytes.
-"""
+"""A question and its OPT record with cookies and padding need a few hundred bytes."""
 PAYLOAD = 1232
-"""The largest UDP message that corral announces. A message of this size fits into a packet on every
-network path (DNS flag day 2020).
-"""
+"""The largest UDP message that corral announces. It fits every network path (DNS flag day 2020)."""
 QUESTION_POINTER = b"\xc0\x0c"
 TTL = 300
 PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -47,9 +43,7 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """A parsed query. `name` is in lower case, and all characters of its labels except letters,
-    digits, `-` and `_` are escaped.
-    """
+    """A query. `name` is in lower case, with all but letters, digits, `-` and `_` escaped."""
 
     id: int
     flags: int

@@ -62,9 +62,7 @@ class DnsServer:
             self.inputs.close(end)
 
     def add_pair(self, end: _socket.socket, pair: "Pair") -> None:
-        """Serve a socket pair. `end` is the supervisor's end, and the target has the other end.
-        Raise OSError if there are too many pairs.
-        """
+        """Serve a socket pair by `end`, the supervisor's. Raise OSError if there are too many."""
         if len(self._pairs) >= MAX_PAIRS:
             end.close()
             raise OSError(errno.EMFILE, "too many datagram sockets")
@@ -116,7 +114,7 @@ class DnsServer:
     def _answer_datagram(self, end: _socket.socket) -> bool:
         """Answer a datagram, and return whether the pair stays open.
 
-        A datagram that is not for the resolver is not removed from the socket. Then the target gets
+        A datagram that is not for the resolver stays in the socket, so that the target gets
         ECONNRESET when the pair is closed, instead of waiting for an answer.
         """
         pair = self._pairs[end]

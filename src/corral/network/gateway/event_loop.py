@@ -1,7 +1,7 @@
 """Run handlers for descriptors and timers in an event loop that the caller drives.
 
-The loop never waits. When `fileno()` becomes readable, or at the time that `deadline()` returns,
-the caller calls `run_ready()`.
+The loop never waits. When `fileno()` becomes readable, or at `deadline()`, the caller calls
+`run_ready()`.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ class Loop:
         self._watched[fd] = mask, handler
 
     def forget(self, fd: int) -> None:
-        """Stop watching a descriptor. Call this before closing the descriptor, because its number
-        will be reused.
-        """
+        """Stop watching a descriptor, before it is closed and its number is reused."""
         if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
@@ -88,9 +86,7 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """Return the time of `clock` at which `run_ready` must be called, or None if no timer is
-        set.
-        """
+        """Return the time of `clock` at which `run_ready` must be called, or None."""
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
@@ -152,9 +148,7 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start to read again. During a pause do nothing, because reading starts when the pause
-        ends.
-        """
+        """Start to read again, unless a pause lasts, at whose end reading starts."""
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():

@@ -41,9 +41,7 @@ MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
 """The number of connections that are accepted before other inputs get their turn."""
 MAX_FAILED = 256
-"""The number of connections that may be denied, or may fail before they transfer data: this many at
-once, and then this many per second.
-"""
+"""This many connections may be denied or fail early at once, and then this many per second."""
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait until other connections end."""
 OTHER_DESCRIPTORS = 128
@@ -51,9 +49,7 @@ OTHER_DESCRIPTORS = 128
 
 
 class Gateway:
-    """Serves the target's connections and DNS queries. It owns the given descriptors, and closes
-    them.
-    """
+    """Serves the target's connections and DNS queries. It owns the given descriptors."""
 
     def __init__(
         self,
@@ -147,9 +143,7 @@ class Gateway:
             self._open(client, destination)
 
     def find_destination(self, address: bytes, port: int) -> Destination | None:
-        """Return the destination of a connection to an address, or None if the connection is
-        denied.
-        """
+        """Return the destination of a connection to an address, or None if it is denied."""
         destination = self.names.destination(address, port)
         if self._context.check.allows(destination):
             return destination
@@ -192,9 +186,7 @@ class Gateway:
         self._inputs.start()
 
     def _open_waiting(self) -> None:
-        """Open waiting connections. Those that fail at once end here, so do not recurse: a target
-        can make hundreds of them wait.
-        """
+        """Open waiting connections without recursion: a target can make hundreds of them fail."""
         if self._opens_waiting:
             return
         self._opens_waiting = True

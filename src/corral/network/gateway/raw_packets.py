@@ -1,11 +1,9 @@
-"""Record the target's refused connections and lost datagrams, seen by raw sockets in its network
-namespace.
+"""Record the target's refused connections and lost datagrams, seen by raw sockets in its network.
 
 This module denies nothing: the target's packets cannot leave its loopback device anyway. The kernel
-answers a refused connection with a TCP reset, whose sender is the address to which the target
-wanted to connect. A refused connection to loopback is recorded, because the target usually wants a
-service of the host, but the sandbox has its own loopback. Datagrams to loopback are not recorded,
-because they are the target's own traffic.
+answers a refused connection with a TCP reset, whose sender is the wanted address. A refused
+connection to loopback is recorded, because the target usually wants a service of the host.
+Datagrams to loopback are not recorded, because they are the target's own traffic.
 """
 
 from __future__ import annotations
@@ -44,8 +42,7 @@ WHY = "nothing listens there inside; the sandbox does not share the host's loopb
 class Packet:
     """A packet from a raw socket: its sender, its receiver, and the bytes after the IP header.
 
-    An IPv4 socket receives the IP header with the addresses. An IPv6 socket does not, so the
-    addresses are in the other results of `recvmsg`.
+    An IPv6 socket receives no IP header, so the addresses are in the other results of `recvmsg`.
     """
 
     def __init__(self, one: _socket.socket) -> None:
@@ -61,9 +58,7 @@ class Packet:
 
 
 class RawPackets:
-    """Reads raw sockets, and records their packets as denials. `names` is None if the run has no
-    allowlist. This object owns the sockets.
-    """
+    """Reads and owns raw sockets, and records packets as denials. No `names`: no allowlist."""
 
     def __init__(
         self, loop: event_loop.Loop, denials: Denials, *,

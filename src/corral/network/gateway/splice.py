@@ -2,8 +2,7 @@
 
 A direction writes what it has read before it reads again, so a slow reader slows down its sender.
 When one direction ends, its end is sent to the reader, and the other direction continues. A
-direction has a pipe only while bytes are in it, so an idle connection needs only two descriptors
-and no buffer.
+direction has a pipe only while bytes are in it, so an idle connection needs no buffer.
 """
 
 from __future__ import annotations
@@ -24,14 +23,10 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 20
 COPY_BYTES = 1 << 14
-"""The size of a read without a pipe. It is small because every connection may have this many bytes
-in memory.
-"""
+"""The size of a read without a pipe. Every connection may have this many bytes in memory."""
 MAX_PIPES = 128
 MAX_LARGE_PIPES = 16
-"""This many pipes have the size BLOCK_BYTES, and all others have the kernel's default size. This
-limits the memory that is used for a target which does not read.
-"""
+"""This many pipes have the size BLOCK_BYTES, others the kernel's default, to limit memory."""
 MAX_FREE_PIPES = 4
 ROUNDS = 4
 """How many times one direction may read before other directions get their turn."""
@@ -91,9 +86,7 @@ class Pipes:
 
 
 class Direction:
-    """Copies from one socket to another. `stuck` is the number of bytes that were read but not yet
-    written.
-    """
+    """Copies from one socket to another. `stuck` counts bytes that are read but not written."""
 
     def __init__(
         self, source: _socket.socket, sink: _socket.socket, pipes: Pipes, head: bytes

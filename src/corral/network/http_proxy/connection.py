@@ -12,9 +12,7 @@ from corral.network.tls_hello import HelloReader
 
 
 class Stream(Protocol):
-    """The connection to the client. All methods raise OSError if the connection is lost, and `recv`
-    raises TimeoutError after `timeout` seconds.
-    """
+    """The connection to the client. `recv` raises TimeoutError, and all methods OSError."""
 
     def recv(self, timeout: float, /) -> bytes: ...
     def send(self, data: bytes, /) -> None: ...
@@ -23,9 +21,7 @@ class Stream(Protocol):
 
 
 class Copy(Protocol):
-    """Copies in both directions until both have ended. `up` and `down` are the numbers of bytes
-    copied.
-    """
+    """Copies in both directions until both have ended. `up` and `down` count the bytes."""
 
     up: int
     down: int
@@ -61,9 +57,7 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long this connection keeps its slot after `serve`: 0 if it reached a server.
-        Otherwise count it as failed.
-        """
+        """Return how long this connection keeps its slot: 0 if it reached a server."""
         return 0.0 if self._reached_server else self._out.count_failed()
 
     def _serve(self) -> None:
@@ -118,9 +112,7 @@ class Connection:
         return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """Receive some bytes before `deadline`. All calls share one deadline, so a client that
-        sends single bytes gets no more time.
-        """
+        """Receive some bytes before `deadline`, which all calls share."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the data is incomplete")
@@ -139,9 +131,7 @@ class Connection:
                 raise RefusedError("the request is incomplete")
 
     def _read_first(self, request: Request) -> bytes | None:
-        """Return the first bytes for the server, or None if the client's TLS hello is denied or
-        incomplete.
-        """
+        """Return the first bytes for the server, or None if the client's TLS hello is denied."""
         check, destination = self._out.check, request.destination
         if not request.tunnel or not check.needs_hello(destination):
             return request.head + request.rest

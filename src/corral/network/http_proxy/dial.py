@@ -14,9 +14,7 @@ from corral.network.dial_attempts import STAGGER_SECONDS, Attempts
 def connect(
     addresses: Sequence[bytes], port: int, *, timeout_seconds: float, budget: DialBudget
 ) -> socket.socket:
-    """Return a blocking socket, connected to the first address that answers. If none does, raise
-    the last OSError.
-    """
+    """Return a blocking socket to the first address that answers, or raise the last OSError."""
     dial = _Dial(addresses, port, budget)
     deadline = time.monotonic() + timeout_seconds
     try:

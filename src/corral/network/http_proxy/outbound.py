@@ -1,6 +1,6 @@
 """Look up, check, dial and count the servers to which an HTTP proxy connects for a target.
 
-A proxy has one thread for each connection, so these functions may wait for lookups and dials.
+A proxy has one thread for each connection, so these functions may wait.
 """
 
 import socket
@@ -22,9 +22,7 @@ from corral.network.sockets import look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 MAX_FAILED = 200
-"""The number of connections that may fail to reach a server: this many at once, and then this many
-per second.
-"""
+"""This many connections may fail to reach a server at once, and then this many per second."""
 
 
 class Outbound:

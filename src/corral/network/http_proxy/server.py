@@ -1,13 +1,10 @@
 """Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use.
 
-The proxy accepts CONNECT and `http://` requests and checks them (`destinations.py`). Every process
-of the host can connect to a loopback port, so the proxy requires a password, which only the
-target's environment contains. A client without the password learns nothing about the policy, and no
-denial is recorded for it.
+Every process of the host can connect to a loopback port, so the proxy requires a password, which
+only the target's environment contains. A client without it learns nothing about the policy.
 
-The proxy has threads, so it starts after the supervisor has forked the target. `close` ends all
-connections. A lookup cannot be interrupted, so a thread that waits for a lookup may run until the
-process ends.
+The proxy has threads, so it starts after the supervisor has forked the target. A lookup cannot be
+interrupted, so a thread that waits for a lookup may run until the process ends.
 """
 
 import os
@@ -74,9 +71,7 @@ class ClientSocket:
 
 
 class HttpProxy:
-    """Accepts connections, and serves each in a thread. It owns the listener. `password` is the
-    value of Proxy-Authorization that clients have to send.
-    """
+    """Accepts connections, and serves each in a thread. Clients have to send `password`."""
 
     def __init__(
         self,
@@ -104,9 +99,7 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes ready only at `close`, because the proxy has its own
-        threads.
-        """
+        """Return a descriptor that is ready only at `close`: the proxy has its own threads."""
         return self._stop
 
     def deadline(self) -> float | None:

@@ -1,9 +1,8 @@
 """Provide curated policies: one data file per server, with a reason for each line.
 
-The user names a profile, so its grants count as the user's decision. It grants only what the server
-needs to work. It never names a path, because paths differ between users. With `arguments`, it
-grants the paths in the server's arguments, because such servers work on these paths. Secrets are
-passed on if they are set.
+The user names a profile, so its grants count as the user's decision. It never names a path, because
+paths differ between users. With `arguments`, it grants the paths in the server's arguments. Secrets
+are passed on if they are set.
 """
 
 import os
@@ -22,8 +21,8 @@ class Profile:
     """A curated policy for `packages`.
 
     `reasons` has the reason for each key. `note` tells the user what is left to do. `beside` are
-    requirements that a PyPI package has but does not declare. `below` are names of directories,
-    such as .git, that are granted too if they exist in a path from the arguments.
+    undeclared requirements of a PyPI package. `below` are directories, such as .git, that are
+    granted too if they exist in a path from the arguments.
     """
 
     name: str
@@ -77,9 +76,7 @@ def fitting(package: str) -> Profile | None:
 
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
-    """Return the grants of the profile for this run: with the paths in `arguments` if the profile
-    grants them, and with those of its secrets that are set.
-    """
+    """Return the profile's grants, with the paths in `arguments` and the secrets that are set."""
     manifest = profile.manifest
     if manifest.secret_names:
         present = tuple(name for name in manifest.secret_names if name in environment)
