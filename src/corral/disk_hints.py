@@ -1,7 +1,5 @@
 """Provide hints for errors of a file system: no space, no quota left, read-only, no locks."""
 
-from __future__ import annotations
-
 import errno
 import os
 
@@ -18,14 +16,9 @@ HINTS = {
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
     """Return a hint for a file system error at `place`. `otherwise` is a remedy for any error."""
-    hint = HINTS.get(error.errno or 0, "").format(_quote_existing(place))
-    return f"{hint}, or {otherwise}" if hint and otherwise else hint or otherwise
-
-
-def _quote_existing(path: str) -> str:
-    """Return the path quoted for a shell, or the nearest directory above it that exists."""
     from shlex import quote
 
-    while not os.path.exists(path) and (parent := os.path.dirname(path)) != path:
-        path = parent
-    return printable(quote(path))
+    while not os.path.exists(place) and (parent := os.path.dirname(place)) != place:
+        place = parent
+    hint = HINTS.get(error.errno or 0, "").format(printable(quote(place)))
+    return f"{hint}, or {otherwise}" if hint and otherwise else hint or otherwise

@@ -97,7 +97,12 @@ def parse_duration(value: object) -> int | None:
 def parse_cpu(value: object) -> int | None:
     """Convert `"500m"` (millicores), or `0.5` or `"0.5"` (cores) to millicores."""
     if isinstance(value, float):
-        return cpu_from_float(value)
+        # Written as `not` of the allowed range, because every comparison with NaN is false.
+        if not -MAX_CPU <= value <= MAX_CPU:
+            raise ValueError("is not a number of cores")
+        if value < 0:
+            raise ValueError("is negative")
+        return check_range(round(value * 1000), MAX_CPU, "one millicore")
     if isinstance(value, int) and not isinstance(value, bool):
         return check_range(value * 1000, MAX_CPU, "one millicore")
     if value == "none":
@@ -109,15 +114,6 @@ def parse_cpu(value: object) -> int | None:
         if amount is not None:
             return check_range(amount, MAX_CPU, "one millicore")
     raise ValueError('is not a share of CPU: write "500m" or 0.5')
-
-
-def cpu_from_float(value: float) -> int:
-    # Written as `not` of the allowed range, because every comparison with NaN is false.
-    if not -MAX_CPU <= value <= MAX_CPU:
-        raise ValueError("is not a number of cores")
-    if value < 0:
-        raise ValueError("is negative")
-    return check_range(round(value * 1000), MAX_CPU, "one millicore")
 
 
 def parse_cpu_flag(text: str) -> int | None:

@@ -123,7 +123,12 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             raise TimeoutError(RUNNING)
         try:
             if self.report is None:
-                self._wait_for_message(deadline)
+                if self._channel.fileno() < 0:
+                    why = "this sandbox was closed, or was launched by another process"
+                    raise SupervisionError(why)
+                left = None if deadline is None else max(0, deadline - time.monotonic())
+                if not supervisors.is_ready(self._channel, left):
+                    raise TimeoutError(RUNNING)
                 ending = wire_format.decode(self._receive(b"R"), Ending)
                 self.report = build_report(self.plan, ending)
                 self._channel.close()
@@ -189,13 +194,6 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         if raw[:1] != kind:
             raise SupervisionError("the supervisor has ended, and so has the target")
         return raw[1:]
-
-    def _wait_for_message(self, deadline: float | None) -> None:
-        if self._channel.fileno() < 0:
-            raise SupervisionError("this sandbox was closed, or was launched by another process")
-        left = None if deadline is None else max(0, deadline - time.monotonic())
-        if not supervisors.is_ready(self._channel, left):
-            raise TimeoutError(RUNNING)
 
     def _close_streams(self) -> None:
         for stream in (self.stdin, self.stdout, self.stderr):

@@ -11,13 +11,7 @@ import marshal
 import os
 import sys
 
-from corral.errors import (
-    CommandError,
-    LaunchError,
-    PolicyError,
-    SandboxError,
-    SupervisionError,
-)
+from corral.errors import CommandError, LaunchError, PolicyError, SandboxError, SupervisionError
 from corral.record import fields, replace
 
 TYPE_CHECKING = False

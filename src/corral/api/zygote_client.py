@@ -87,13 +87,17 @@ class Zygote:
     def _connection(self) -> socket.socket:
         if self._requests is None:
             ours, theirs = socket.socketpair()
+            # The zygote and its forks do not get the caller's secrets.
+            kept = {name: os.environ[name] for name in os.environ if name.startswith(ENVIRONMENT)}
             with theirs:
                 self._process = subprocess.Popen(
                     [sys.executable, *child_python.build_arguments(SERVE, str(theirs.fileno()))],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    env=_choose_environment(),
+                    # With LD_BIND_NOW the zygote binds all C functions at its start. Otherwise each
+                    # fork would bind them again and copy memory.
+                    env={**kept, "LD_BIND_NOW": "1"},
                 )
             self._requests = ours
         return self._requests
@@ -126,14 +130,6 @@ class Zygote:
         if self._process is not None:
             self._process.returncode = 0  # do not wait for a process that is not a child
         self._requests = self._process = None
-
-
-def _choose_environment() -> dict[str, str]:
-    """Return the variables that Python and a supervisor read, without the caller's secrets."""
-    kept = {name: os.environ[name] for name in os.environ if name.startswith(ENVIRONMENT)}
-    # The zygote binds all C functions at its start. Otherwise each fork would bind them again and
-    # copy memory.
-    return {**kept, "LD_BIND_NOW": "1"}
 
 
 def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:

@@ -125,7 +125,7 @@ class Denials:
         self._lock = _thread.allocate_lock()
         self._closed = False
         self._noted: set[str] = set()
-        self._load_hide: Callable[[], Hide] = lambda: _hide_nothing
+        self._load_hide: Callable[[], Hide] = lambda: lambda text: (text, "")
         self._hide: Hide | None = None
 
     def hide_secrets(self, load: Callable[[], Hide]) -> None:
@@ -138,17 +138,11 @@ class Denials:
             try:
                 self._hide = self._load_hide()
             except (OSError, ImportError):
-                self._hide = _hide_everything
+                self._hide = lambda _: (MASK, "what may be a secret")
         return self._hide
 
     def add(
-        self,
-        kind: Kind,
-        destination: str,
-        *,
-        allow: str = "",
-        why: str = "",
-        guessed: bool = False,
+        self, kind: Kind, destination: str, *, allow: str = "", why: str = "", guessed: bool = False
     ) -> None:
         cut = slice(MAX_TEXT_LENGTH)
         destination, secret = self._hidden(destination)
@@ -221,14 +215,6 @@ class Denials:
 
     def _row(self, denial: Denial) -> Denial:
         return replace(denial, count=self._counts[denial])
-
-
-def _hide_nothing(text: str) -> tuple[str, str]:
-    return text, ""
-
-
-def _hide_everything(_text: str) -> tuple[str, str]:
-    return MASK, "what may be a secret"
 
 
 def is_power_of_ten(number: int) -> bool:

@@ -62,7 +62,13 @@ class Rules:
 
     def check(self, kind: str, name: str) -> Refusal | None:
         """Return a refusal if a pattern or a pin forbids a call."""
-        return self.check_name(kind, name) or self._check_pinned(kind, name)
+        refusal = self.check_name(kind, name)
+        if refusal or self._pins is None or not self.refuse_changes or kind == "resource":
+            return refusal
+        if (kind, name) in self._pins and (kind, name) not in self._changed:
+            return None
+        why = "changed since it was pinned" if (kind, name) in self._pins else "not pinned"
+        return Refusal(kind=kind, what=name, rule=f"mcp.pins: {why}")
 
     def check_name(self, kind: str, name: str) -> Refusal | None:
         """Check a name against the patterns of the policy, and a URI in each of its spellings."""
@@ -98,14 +104,6 @@ class Rules:
             return []
         self._changed.add((kind, name))
         return describe_changes(pin, text)
-
-    def _check_pinned(self, kind: str, name: str) -> Refusal | None:
-        if self._pins is None or not self.refuse_changes or kind == "resource":
-            return None
-        if (kind, name) in self._pins and (kind, name) not in self._changed:
-            return None
-        why = "changed since it was pinned" if (kind, name) in self._pins else "not pinned"
-        return Refusal(kind=kind, what=name, rule=f"mcp.pins: {why}")
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -157,10 +157,7 @@ class DestinationCheck:
 
 
 def check_from_policy(
-    allow: Iterable[str],
-    admit: Iterable[str],
-    environment: Mapping[str, str],
-    denials: Denials,
+    allow: Iterable[str], admit: Iterable[str], environment: Mapping[str, str], denials: Denials
 ) -> DestinationCheck:
     """Build the check of one run. `environment` is the user's, and may name a proxy."""
     return DestinationCheck(

@@ -39,39 +39,34 @@ def _unescape(text: str) -> str:
     return text
 
 
-def read_mounts() -> Mounts:
-    """Return {mount point: (device, directory on it)}, of several mounts only the last."""
+def _read_lines() -> list[str]:
     if sys.platform != "linux":
-        return {}
+        return []
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            found = [parse_mount(line) for line in file]
+            return list(file)
     except OSError:
-        return {}
+        return []
+
+
+def _file_system(line: str) -> str:
+    return line.partition(" - ")[2].split(" ")[0]
+
+
+def read_mounts() -> Mounts:
+    """Return {mount point: (device, directory on it)}, of several mounts only the last."""
+    found = map(parse_mount, _read_lines())
     return {point: (device, root) for point, device, root in found}
 
 
 def read_kinds() -> Kinds:
     """Return {mount point: whether the kernel, a network or a disk provides its files}."""
-    if sys.platform != "linux":
-        return {}
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            lines = [(parse_mount(line)[0], line.partition(" - ")[2]) for line in file]
-    except OSError:
-        return {}
-    return {point: _kind(rest.split(" ")[0]) for point, rest in lines}
+    return {parse_mount(line)[0]: _kind(_file_system(line)) for line in _read_lines()}
 
 
 def find_file_system(path: str) -> str:
     """Return the type of the file system at a path; "" if it is not known."""
-    if sys.platform != "linux":
-        return ""
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-            types = {parse_mount(one)[0]: one.partition(" - ")[2].split(" ")[0] for one in file}
-    except OSError:
-        return ""
+    types = {parse_mount(line)[0]: _file_system(line) for line in _read_lines()}
     while path not in types and (parent := os.path.dirname(path)) != path:
         path = parent
     return types.get(path, "")

@@ -1,7 +1,5 @@
 """Find the real spelling of paths on case-insensitive file systems (vfat, CIFS, casefold ext4)."""
 
-from __future__ import annotations
-
 import os
 
 
@@ -14,7 +12,9 @@ def true_spelling(path: str) -> str:
     if not above:
         return ""
     path = os.path.join(above, name)
-    if _has_one_spelling(above, name):
+    other = name.swapcase()
+    # A name beyond ASCII may have further spellings.
+    if name.isascii() and (other == name or not os.path.lexists(os.path.join(above, other))):
         return path
     try:
         names = os.listdir(above)

@@ -47,12 +47,7 @@ class Validator:
     """Checks one source. Mistakes are added to `mistakes`, and invalid values are left out."""
 
     def __init__(
-        self,
-        origin: str,
-        lines: Mapping[str, int],
-        mistakes: list[Mistake],
-        *,
-        flags: bool = False,
+        self, origin: str, lines: Mapping[str, int], mistakes: list[Mistake], *, flags: bool = False
     ) -> None:
         self.origin = origin
         self.lines = lines

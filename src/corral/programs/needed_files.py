@@ -231,20 +231,17 @@ class NeededFiles:
         real, links = self.trace(path)
         for link, target in links:
             if not is_system(link):
-                self.links[link] = self._walkable(link, target)
+                # `a/../b` needs `a`, which may not exist inside. A leading `..` needs only the
+                # link's parents.
+                if "/../" in target.lstrip("./") + "/":
+                    target = self.trace(os.path.join(os.path.dirname(link), target))[0]  # noqa: PLW2901
+                self.links[link] = target
         self.check_links(path)
         return real
 
     def check_links(self, path: str) -> None:
         for link, _ in self.trace(path)[1]:
             self.scope.check_link(link, self.trace(link)[0])
-
-    def _walkable(self, link: str, target: str) -> str:
-        # `a/../b` needs `a`, which may not exist inside. A leading `..` needs only the link's
-        # parents.
-        if "/../" in target.lstrip("./") + "/":
-            return self.trace(os.path.join(os.path.dirname(link), target))[0]
-        return target
 
     def is_shared(self, directory: str) -> bool:
         return is_shared(directory, self.homes)

@@ -78,6 +78,7 @@ def resolve(
     needed.scope.raise_refused()
     found = chain.found
     reads, links = needed.collect()
+    own = (os.path.dirname(found.path), os.path.dirname(found.real))
     real_cwd = os.path.realpath(cwd)
     visible = is_system(real_cwd) or any(is_inside(real_cwd, path) for path, _ in reads)
     return Program(
@@ -87,7 +88,7 @@ def resolve(
         why=tuple(why for _, why in reads),
         seen=tuple(read_identity(path) for path, _ in reads),
         links=tuple(links),
-        search=build_search_path(found),
+        search=tuple(dict.fromkeys((*own, *STANDARD_SEARCH))),
         cwd=real_cwd if visible else "",
         typed=tuple(argv),
         real=found.real,
@@ -282,12 +283,6 @@ def collect_script(
 
     runtimes.bind_server(needed, script, kind)
     return (*arguments[:at], script, *arguments[at + 1 :])
-
-
-def build_search_path(found: Executable) -> tuple[str, ...]:
-    """Return PATH for the target: the directories of the runtime, then the system's."""
-    own = (os.path.dirname(found.path), os.path.dirname(found.real))
-    return tuple(dict.fromkeys((*own, *STANDARD_SEARCH)))
 
 
 def read_identity(path: str) -> tuple[int, int]:

@@ -1,7 +1,5 @@
 """Advise users of Windows to run a server in WSL2, where corral's Linux mechanisms work."""
 
-from __future__ import annotations
-
 import ntpath
 import shlex
 import sys

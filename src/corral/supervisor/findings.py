@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from corral.plan.host import Status
 
-    Notify = Callable[[str], None]
 
 FIELD, LINE = "\t", "\n"
 COLUMNS = 4
@@ -39,12 +38,11 @@ _last: dict[str, str] = {}
 """The key of the last `load`. It is stored because making a key reads a dozen files."""
 
 
-def _ignore(_text: str) -> None:
-    pass
-
-
 def current_host(
-    *, fresh: bool = False, wanted: Callable[[], Collection[str]] = tuple, notify: Notify = _ignore
+    *,
+    fresh: bool = False,
+    wanted: Callable[[], Collection[str]] = tuple,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Host:
     """Return this machine, from the cache unless something changed that could change a finding.
 

@@ -245,11 +245,7 @@ def describe_guard(mcp: Mcp) -> Held:
     asked += [f"pins {mcp.pins}"] if mcp.pins != "off" else []
     asked.append(f"{format_amount('size', mcp.max_message)} a message")
     return Held(
-        control="messages",
-        asked="; ".join(asked),
-        stated=True,
-        mechanism="relay",
-        status="applied",
+        control="messages", asked="; ".join(asked), stated=True, mechanism="relay", status="applied"
     )
 
 

@@ -92,9 +92,11 @@ def build_report(plan: Plan, ending: Ending) -> Report:
         discarded = tuple(replace(row, path=hide(row.path)[0]) for row in discarded)
         traffic = tuple((hide(name)[0], seen) for name, seen in traffic)
     created, closed = _find_created(plan.watched)
+    outcome = find_outcome(plan, ending)
+    fatal = (outcome.kind,) if outcome.kind in {"timeout", "memory", "cpu_time", "pids"} else ()
     return Report(
         command=masked(plan.program.typed or plan.program.argv),
-        outcome=find_outcome(plan, ending),
+        outcome=outcome,
         controls=plan.controls,
         usage=Usage(
             wall_ms=int(ending.wall * 1000),
@@ -102,7 +104,7 @@ def build_report(plan: Plan, ending: Ending) -> Report:
             memory=ending.reaped.memory,
             tasks=ending.reaped.tasks,
         ),
-        hit=_limits_hit(plan, ending),
+        hit=tuple(dict.fromkeys((*fatal, *ending.reaped.hit))),
         denials=ending.denials,
         discarded=discarded,
         discarded_whole=ending.reaped.discarded_whole,
@@ -172,13 +174,6 @@ def _is_cpu_time_used(plan: Plan, ending: Ending, number: int) -> bool:
     if plan.cpu_time is None or ending.reason or number not in ROUNDING:
         return False
     return ending.reaped.cpu * 1000 >= plan.cpu_time * ROUNDING[number]
-
-
-def _limits_hit(plan: Plan, ending: Ending) -> tuple[str, ...]:
-    """Return every limit that was reached, fatal or not."""
-    kind = find_outcome(plan, ending).kind
-    fatal = (kind,) if kind in {"timeout", "memory", "cpu_time", "pids"} else ()
-    return tuple(dict.fromkeys((*fatal, *ending.reaped.hit)))
 
 
 def to_json(item: object) -> object:

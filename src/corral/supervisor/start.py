@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from corral.denials.records import Hide
     from corral.plan.model import Plan
     from corral.platforms.contract import Child, Signals, Watcher
-    from corral.policy.model import Mcp
     from corral.supervisor.message_relay import MessageRelay
 
     Spawn = Callable[[Plan, tuple[int, int, int]], Child]
@@ -75,7 +74,11 @@ def run(
     run_records.sweep(system.clean, max_files=MAX_SWEPT_FILES)
     _lock_installed_files(plan)
     entry = run_records.Run(plan.run, residue=plan.residue, command=plan.program.typed)
-    relay = None if plan.mcp is None else _open_relay(plan, plan.mcp, stdio)
+    relay: MessageRelay | None = None
+    if plan.mcp is not None:
+        from corral.supervisor.message_relay import MessageRelay
+
+        relay = MessageRelay(plan, plan.mcp, stdio)
     try:
         child = (spawn or system.spawn)(plan, relay.stdio if relay else stdio)
     except StepFailed as failed:
@@ -93,7 +96,9 @@ def run(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
     )
     failed_later = parse_exec_result(watch.until_exec())
-    if failed_later and not _was_stopped(watch, failed_later):
+    # A deadline or a signal may have come before the target executed.
+    stopped = bool(watch.reason) and failed_later and failed_later.cause == DIED
+    if failed_later and not stopped:
         child.kill()
         watch.until_end()
         raise _error(failed_later) from failed_later
@@ -127,18 +132,13 @@ def _lock_installed_files(plan: Plan) -> None:
             continue  # it was removed just now, which the step `Sources` will refuse
 
 
-def _open_relay(plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> MessageRelay:
-    from corral.supervisor.message_relay import MessageRelay
-
-    return MessageRelay(plan, mcp, stdio)
-
-
 def _open_services(
     plan: Plan, child: Child, watch: Watcher, denials: Denials, relay: MessageRelay | None
 ) -> None:
     for kind, path, flag in plan.ungranted:
         denials.add(kind, path, allow=flag)
-    if _is_network_degraded(plan):
+    held = [control for control in plan.controls if control.control == "network"]
+    if any(one.status == "degraded" for one in held):  # no mechanism enforces the allowlist
         plan = replace(plan, allow=(), listen=())
     gateway, opened = child.open_services(plan, denials)
     services = list(opened)
@@ -148,12 +148,6 @@ def _open_services(
         relay.start(denials)
         services.append(relay)
     watch.open(denials, gateway, services)
-
-
-def _is_network_degraded(plan: Plan) -> bool:
-    """Return whether no mechanism enforces the allowlist. If so, no connection is allowed."""
-    held = [control for control in plan.controls if control.control == "network"]
-    return any(one.status == "degraded" for one in held)
 
 
 def _check_streams(stdio: tuple[int, int, int]) -> None:
@@ -192,11 +186,6 @@ def _is_connected_unix_stream(fd: int) -> bool:
         return False
     finally:
         found.detach()
-
-
-def _was_stopped(watch: Watcher, failed: StepFailed) -> bool:
-    """Return whether a deadline or a signal came before the target executed."""
-    return bool(watch.reason) and failed.cause == DIED
 
 
 def _error(failed: StepFailed) -> LaunchError | CommandError:

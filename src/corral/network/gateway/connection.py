@@ -11,12 +11,7 @@ import sys
 
 from corral.network.addresses import address_or_none
 from corral.network.budgets import DialBudget, Timeouts
-from corral.network.destinations import (
-    NO_CONNECTION,
-    NO_PROXY,
-    Destination,
-    DestinationCheck,
-)
+from corral.network.destinations import NO_CONNECTION, NO_PROXY, Destination, DestinationCheck
 from corral.network.gateway import dial, event_loop, host_lookups, splice
 from corral.network.host_proxy import Proxy, build_connect_request, parse_connect_reply
 from corral.network.sockets import close_socket

@@ -10,12 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from corral.network.addresses import address_or_none, deduplicate
 from corral.network.budgets import DialBudget, RateLimit, Timeouts
-from corral.network.destinations import (
-    NO_CONNECTION,
-    NO_PROXY,
-    Destination,
-    DestinationCheck,
-)
+from corral.network.destinations import NO_CONNECTION, NO_PROXY, Destination, DestinationCheck
 from corral.network.host_proxy import Proxy, build_connect_request, parse_connect_reply
 from corral.network.http_proxy import dial
 from corral.network.sockets import look_up_addresses
