@@ -108,8 +108,7 @@ def _open_file() -> Finder | None:
         fd = os.open(PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    # A number up to 2 means that a standard stream was closed. The target would inherit `fd` as
-    # that stream.
+    # If a standard stream was closed, `fd` may be its number, and the target would inherit it.
     found = _read_index(fd) if fd > 2 else None
     if found is None:
         os.close(fd)

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_AMOUNT = (1 << 63) - 1
-# A million cores is more than any machine has, and small enough for quota arithmetic not to
-# overflow.
+# A million cores: more than any machine has, and quota arithmetic does not overflow.
 MAX_CPU = 10**9
 MAX_DIGITS = 40
 DIGITS = "0123456789"

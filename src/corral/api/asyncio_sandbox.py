@@ -60,8 +60,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
                 loop = asyncio.get_running_loop()
                 self._ended = loop.create_future()
                 loop.add_reader(self._sandbox.fileno(), self._settle, self._sandbox.fileno())
-            # All waiting tasks share this future, so cancelling one task must not cancel the
-            # future.
+            # All waiting tasks share this future, so cancelling one must not cancel it.
             await asyncio.shield(self._ended)
         return self._sandbox.wait()
 
@@ -140,8 +139,7 @@ class _Launch(Generic[Stdin, Stdout, Stderr]):
                 await asyncio.shield(starting)
             )
         except asyncio.CancelledError:
-            # The thread cannot be stopped, so the sandbox is closed as soon as the thread has made
-            # it.
+            # The thread cannot be stopped, so its sandbox is closed as soon as it exists.
             starting.add_done_callback(_discard)
             raise
         try:

@@ -87,7 +87,6 @@ def plan(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Plan:
-    """Return the plan of a launch, without starting the target."""
     sources = [Source(manifest=load_manifest(policy), trust="user", approved=True)]
     environment = os.environ if env is None else env
     directory = os.getcwd() if cwd is None else os.path.abspath(cwd)

@@ -108,7 +108,7 @@ class Pool:
             return self._spares.pop(0) if self._spares else None
 
     def _refill(self, shape: Plan) -> None:
-        """Ask for new spares without waiting for them. The next launch would report an error."""
+        """Ask for new spares without waiting. An error is ignored: the next launch reports it."""
         if current.load().find_spare_maker(shape) is None:
             return
         with self._lock:

@@ -95,7 +95,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """Start the target. `connect` returns the channel to its supervisor; the default is new."""
+        """Start the target. `connect` returns the channel to a supervisor, or starts a new one."""
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]
         self.stdout: Stdout = None  # type: ignore[assignment]
@@ -209,7 +209,10 @@ def _close_stream(stream: object) -> None:
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return the caller's end of a stream or None, and the target's. Fill `ends` for closing."""
+    """Return the caller's end of a stream, if there is one, and the target's end.
+
+    Descriptors that the caller has to close are added to `ends`.
+    """
     if wanted is None:
         return None, number
     if wanted == DEVNULL:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def receive_request(fd: int) -> Request | None:
-    """Make a sandbox and wait for its command. Return None if no command came, or not for it."""
+    """Make a sandbox and wait for its command. Return None if the sandbox is not used."""
     message = wire_format.read_message(lambda size: os.read(fd, size))
     if not message:
         return None

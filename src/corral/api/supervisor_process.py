@@ -62,7 +62,6 @@ def run(
 
 
 def read_request(reader: int, stdio: Stdio) -> Request | None:
-    """Read a plan; return None if the caller ended before it sent one."""
     message = wire_format.read_message(lambda size: os.read(reader, size))
     return (wire_format.decode(message, Plan), stdio, None) if message else None
 

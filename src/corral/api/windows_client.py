@@ -79,7 +79,6 @@ class Channel:
             return found
 
     def wait(self, seconds: float | None) -> bool:
-        """Return whether a message, or the end of the channel, arrives within `seconds`."""
         with self._change:
             return bool(self._change.wait_for(lambda: self._received or self._ended, seconds))
 

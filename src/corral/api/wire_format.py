@@ -47,7 +47,7 @@ def add_header(message: bytes) -> bytes:
 
 
 def read_message(read: Callable[[int], bytes]) -> bytes:
-    """Return one message, or b"" if the other end is closed. `read` may return fewer bytes."""
+    """Return one message, or b"" at the end. `read` may return less than it was asked for."""
     header = _read_exactly(read, HEADER)
     return _read_exactly(read, int.from_bytes(header, "little")) if header else b""
 

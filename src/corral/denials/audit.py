@@ -75,8 +75,7 @@ class Audit:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = json.dumps({"time": now, **values, "previous": self._previous})
         line = text.encode("ascii")
-        # Each line is a single write, so a killed run leaves only whole lines. A full disk does not
-        # end the run.
+        # A single write, so that a killed run leaves only whole lines. A full disk is no error.
         try:
             whole = os.write(self.fd, line + b"\n") > len(line)
         except OSError:
@@ -125,7 +124,6 @@ class Verdict:
 
 
 def verify(path: str) -> Verdict:
-    """Check that every line follows from the one before it."""
     import json
 
     expected, number, last = FIRST, 0, b""

@@ -41,7 +41,7 @@ class KeptRun:
 
 
 def keep(server: ServerId, denials: Sequence[Denial], now: float) -> None:
-    """Write a run's denials, or its lack of them if earlier runs of the server are stored.
+    """Write a run's denials. A run without denials is stored only if earlier ones are.
 
     If the files cannot be written, the run continues, and `corral why` lacks these denials.
     """
@@ -144,7 +144,6 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, beyond the limits."""
     lines = 0
     for name in reversed(_list(directory)):
         path = os.path.join(directory, name)

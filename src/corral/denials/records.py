@@ -90,8 +90,6 @@ class Denial:
 
 @record
 class Discarded:
-    """A file in the target's private directories, which was discarded at the end of the run."""
-
     path: str
     bytes: int
 
@@ -161,7 +159,6 @@ class Denials:
                 self._count(denial)
 
     def log(self, kind: str, **values: str | int) -> None:
-        """Write a line about an event that is not a denial to the audit."""
         hidden = {
             name: self._hidden(value)[0] if isinstance(value, str) else value
             for name, value in values.items()

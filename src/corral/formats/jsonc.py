@@ -71,7 +71,6 @@ class Reader:
         self.kind = found[0] if found.lastgroup == "mark" else found.lastgroup
 
     def describe_text(self) -> str:
-        """Describe the error at the current position, where no token begins."""
         char = self.text[self.at]
         if char == '"':
             return "this text has no end on its line"

@@ -30,7 +30,6 @@ class _Usual:
 
 
 def parse_json(text: str) -> object:
-    """Return the value of a JSON text; raise ValueError if it is not JSON."""
     try:
         from _json import make_scanner
 

@@ -135,7 +135,6 @@ def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
 
 
 def without(_text: str, items: Value, drop: int) -> Splice:
-    """Return the splice that removes the first `drop` items of a list in brackets."""
     found = items.items or ()
     if drop >= len(found):
         return Splice(start=items.start + 1, end=items.end - 1, text="")

@@ -146,7 +146,6 @@ def _put(table: Value, name: str, found: Value) -> None:
 
 
 def _enter(table: Value, path: Sequence[str], key: int) -> Value:
-    """Return the table at a path; create missing tables."""
     for name in path:
         below = _members(table).get(name)
         if below is ARRAY:

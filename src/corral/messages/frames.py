@@ -54,7 +54,6 @@ class FrameReader:
         self._clear()
 
     def feed(self, chunk: bytes) -> Iterator[bytes | TooLong]:
-        """Yield the frames that end in `chunk`, and keep the rest."""
         *whole, rest = chunk.split(b"\n")
         for piece in whole:
             self._add(piece)
@@ -129,7 +128,6 @@ def kind_of(message: object) -> Kind | None:
 
 
 def as_table(value: object) -> Message:
-    """Return the value if it is a JSON object, otherwise an empty object."""
     return value if isinstance(value, dict) else {}
 
 

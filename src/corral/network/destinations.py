@@ -102,7 +102,6 @@ class DestinationCheck:
         return str(destination)
 
     def needs_hello(self, destination: Destination) -> bool:
-        """Return whether a client has to send a TLS hello before its data is sent to the server."""
         return destination.port in self._tls_ports
 
     def allows_hello(self, hello: Hello, destination: Destination) -> bool | None:
@@ -127,7 +126,6 @@ class DestinationCheck:
         return False
 
     def proxy_for(self, destination: Destination) -> Proxy | None:
-        """Return the host's own proxy if the host would use it for this destination, or None."""
         proxy = self._proxy
         return proxy if proxy is not None and proxy.is_used_for(destination.host) else None
 

@@ -112,7 +112,10 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """Why an address must not be dialled. A policy would have to name `remedy`; None: it cannot."""
+    """Why an address must not be dialled.
+
+    `remedy` is the address that a policy would have to name, or None if no policy can admit it.
+    """
 
     why: str
     remedy: bytes | None
@@ -138,7 +141,6 @@ def is_admissible(address: bytes) -> bool:
 
 
 def is_metadata_service(address: bytes) -> bool:
-    """Return whether an address, or an IPv4 address inside it, belongs to a metadata service."""
     found = map(find_guarded, (address, *embedded_v4(address)))
     return any(one is not None and one.why == "metadata" for one in found)
 
@@ -159,8 +161,7 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # The host's own addresses have to be admitted one by one. Loopback is an exception: a network
-    # can admit all loopback addresses.
+    # The host's own addresses have to be admitted one by one, except for loopback addresses.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own"
     return None

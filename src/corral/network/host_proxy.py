@@ -20,7 +20,7 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""These are never reached through the proxy, because they would be its own machine."""
+"""These hosts are never reached through the proxy, which would reach its own machine."""
 
 
 @record
@@ -36,7 +36,6 @@ class Proxy:
     networks: tuple[Network, ...] = ()
 
     def is_used_for(self, host: str) -> bool:
-        """Return whether a connection to this name or address goes through the proxy."""
         if "*" in self.suffixes or host in LOOPBACK:
             return False
         address = address_or_none(host)

@@ -65,8 +65,7 @@ class Rules:
 
     def matches(self, name: str) -> tuple[AllowEntry, ...]:
         """Return the entries for this name, whatever their ports. Wildcard entries come last."""
-        # Names beyond ASCII are refused before `lower`, which turns some letters into ASCII, for
-        # example the Kelvin sign into k.
+        # `lower` turns some letters into ASCII, for example the Kelvin sign into k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -81,7 +80,7 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry that allows this address and port, or None. Synthetic ones have none."""
+        """Return an entry that allows this address and port. No entry allows a synthetic one."""
         address = unmap(address)
         for network, item in self.networks:
             if address in network and item.has_port(port) and address not in SYNTHETIC:
@@ -94,7 +93,6 @@ class Rules:
 
 
 def parse_rules(texts: Iterable[str]) -> Rules:
-    """Parse entries of `network.allow`. Raise ValueError if an entry is invalid."""
     items = tuple(dict.fromkeys(map(parse_entry, texts)))
     names: dict[str, tuple[AllowEntry, ...]] = {}
     under: dict[str, tuple[AllowEntry, ...]] = {}
@@ -217,7 +215,10 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries, or just more than `max_ports` of them."""
+    """Return the ports of these entries.
+
+    If there are more than `max_ports`, the result has some of them, but more than `max_ports`.
+    """
     found: set[int] = set()
     for text in entries:
         for low, high in parse_entry(text).ports:

@@ -54,7 +54,7 @@ def _file_system(line: str) -> str:
 
 
 def read_mounts() -> Mounts:
-    """Return {mount point: (device, directory on it)}, of several mounts only the last."""
+    """Return {mount point: (device, directory on it)}. Of several mounts the last one counts."""
     found = map(parse_mount, _read_lines())
     return {point: (device, root) for point, device, root in found}
 
@@ -73,7 +73,6 @@ def find_file_system(path: str) -> str:
 
 
 def find_kind(path: str, kinds: Kinds) -> Kind:
-    """Return whether the kernel, a network or a disk provides the files at a path."""
     while path not in kinds and (parent := os.path.dirname(path)) != path:
         path = parent
     return kinds.get(path, "disk")
@@ -89,7 +88,7 @@ def _kind(file_system: str) -> Kind:
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
-    """Return the device of a path ("" if not known), and the path on that device."""
+    """Return the device of a path, "" if it is not known, and the path on that device."""
     point = path
     while point not in mounts and (parent := os.path.dirname(point)) != point:
         point = parent

@@ -25,11 +25,3 @@ def true_spelling(path: str) -> str:
     except OSError:
         return ""
     return os.path.join(above, found[0]) if found else ""
-
-
-def _has_one_spelling(directory: str, name: str) -> bool:
-    """Return whether the file is found in one spelling only. Names beyond ASCII have others."""
-    if not name.isascii():
-        return False
-    other = name.swapcase()
-    return other == name or not os.path.lexists(os.path.join(directory, other))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control, or raise an error that names all that have none."""
+    """Choose a mechanism for every control, or raise an error for all controls without one."""
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [
         (held.control, held.why, _hint(held.control, host, chains))
@@ -48,14 +48,12 @@ def needed_capabilities(policy: Policy, chains: Chains, system: System) -> froze
 
 
 def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
-    """Return the limits that are enforced by sampling; None if there are none."""
     names = [held.control for held in controls if held.mechanism == SAMPLING]
     values = {name: getattr(policy.limits, name) for name in names}
     return Sample(**values) if values else None
 
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
-    """Return a warning for each control that is not enforced, or only in part."""
     return tuple(
         f"{held.control} is enforced only in part, by {held.mechanism}: {held.why}"
         if held.mechanism
@@ -131,7 +129,9 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the needs that the host lacks, first those that the user can get probed again."""
+    """Return the needs that the host lacks. Those that could not be probed and have a hint come
+    first.
+    """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}
     return sorted(needs, key=lambda need: found[need].status != "unknown" or not found[need].hint)

@@ -110,8 +110,6 @@ class Held:
 
 @record
 class Sample:
-    """Limits that the supervisor enforces by sampling, in the units of the policy."""
-
     memory: int | None = None
     cpu: int | None = None
     cpu_time: int | None = None

@@ -78,7 +78,7 @@ def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | Non
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str], *, home: str = ""
 ) -> tuple[Manifest, str]:
-    """Return the request of a manifest from elsewhere, such as a bundle with these bytes."""
+    """Return the request of a manifest that comes from elsewhere, such as a bundle."""
     leads = tuple(resolve_paths(manifest, home or home_directory()))
     return replace(manifest, resolved=leads), request_digest(content, subject, leads)
 
@@ -97,7 +97,7 @@ def resolve_paths(manifest: Manifest, home: str) -> list[tuple[str, str]]:
 
 
 def approve(directory: str, *, expected: str | None = None, config: str = "") -> Approval:
-    """Approve the current request of a directory, if its digest is the `expected` one."""
+    """Approve the current request of a directory. Refuse it if its digest is not `expected`."""
     request = request_for(directory)
     if request is None:
         raise PolicyError(f"{printable(directory)} has no {' or '.join(NAMES)}: nothing to approve")
@@ -142,7 +142,6 @@ def revoke(digest: str, *, config: str = "") -> bool:
 
 
 def list_approvals(*, config: str = "") -> list[Approval]:
-    """Return every valid approval, oldest first."""
     try:
         names = os.listdir(_store(config))
     except OSError:

@@ -71,7 +71,6 @@ def refuse_home(
 
 
 def is_home(path: str, home: str) -> bool:
-    """Return whether a path is or contains a home directory."""
     return any(contains(os.path.realpath(path), own, {}) for own in find_homes(home))
 
 

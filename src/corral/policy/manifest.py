@@ -95,7 +95,6 @@ def parse_toml(text: str, origin: str, *, directory: str = "") -> Manifest:
 
 
 def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str, int]]:
-    """Return the data of a TOML text, and the line of each key."""
     import tomllib
 
     from corral.formats import toml

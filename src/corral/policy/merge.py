@@ -185,8 +185,7 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # Secrets in a server's settings are passed through corral's environment. The server chose their
-    # names.
+    # The server chose the names of the secrets in its settings.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {
@@ -251,7 +250,7 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, place, access, absolute path) for each valid path that counts."""
+    """Yield (source, place, access, absolute path) for each path. Add mistakes to `problems`."""
     from corral.policy.path_grants import Refused, make_absolute
 
     for name, key, access in PATHS:
@@ -269,7 +268,6 @@ def resolve_paths(
 def make_grants(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str], problems: Problems
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them that the target must not see."""
     if not any(getattr(source.manifest, name) for source in sources for name, _, _ in PATHS):
         return (), ()
     from corral.policy.grant_checks import check_grants

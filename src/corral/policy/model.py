@@ -38,8 +38,6 @@ GIB = 1 << 30
 
 @record
 class Limits:
-    """The limits with their defaults; None means unlimited."""
-
     memory: int | None = GIB
     cpu: int | None = None
     cpu_time: int | None = None

@@ -142,7 +142,6 @@ def find_hard_links() -> frozenset[Identity]:
 
 
 def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
-    """Refuse a write grant that contains a hard link to one of corral's modules."""
     if not linked or grant.access != "write":
         return
     if (grant.device, grant.inode) in linked:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Services have their sockets here. A single socket may be granted, because the grant is for one
-# service only.
+# Services have their sockets here. A grant of a single socket is for one service only.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
 
 
@@ -53,8 +52,7 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # normpath keeps two leading slashes, because POSIX allows them to have another meaning. On
-    # Linux they have none.
+    # normpath keeps two leading slashes, which POSIX allows to have another meaning.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 

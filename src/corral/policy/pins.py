@@ -102,7 +102,6 @@ def _file(server: Sequence[str], kind: str = STORE) -> str:
 
 
 def _read(path: str) -> PinnedServer | None:
-    """Return the pins in a file, or None if the file is not valid."""
     if not is_digest(os.path.basename(path)) or not os.path.lexists(path):
         return None
     try:

@@ -234,7 +234,6 @@ def format_default(key: Key) -> str:
 
 
 def value_schema(key: Key) -> dict[str, object]:
-    """Return the JSON Schema of one key's value, without its documentation."""
     integer: dict[str, object] = {"type": "integer", "minimum": key.minimum, "maximum": key.maximum}
     match key.kind:
         case "version":

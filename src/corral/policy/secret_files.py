@@ -57,6 +57,11 @@ class Client:
         return own or self.files
 
 
+def _client(name: str, title: str, file: str) -> Client:
+    """Return a client that reads the same file in the home and in a project."""
+    return Client(name=name, title=title, files=(file,), project=(file,))
+
+
 def _each(directory: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{directory}/{name}" for name in names)
 
@@ -147,9 +152,7 @@ CLIENTS = (
         name="claude-code", title="Claude Code", files=("CLAUDE/.claude.json",),
         project=(".mcp.json",),
     ),
-    Client(
-        name="cursor", title="Cursor", files=(".cursor/mcp.json",), project=(".cursor/mcp.json",),
-    ),
+    _client("cursor", "Cursor", ".cursor/mcp.json"),
     Client(
         name="vscode", title="VS Code", project=(".vscode/mcp.json",),
         files=("CONFIG/Code/User/mcp.json", "CONFIG/Code/User/settings.json"),
@@ -160,10 +163,7 @@ CLIENTS = (
         linux=("CONFIG/zed/settings.json",), macos=(".config/zed/settings.json",),
         windows=("CONFIG/Zed/settings.json",),
     ),
-    Client(
-        name="gemini", title="Gemini CLI", files=(".gemini/settings.json",),
-        project=(".gemini/settings.json",),
-    ),
+    _client("gemini", "Gemini CLI", ".gemini/settings.json"),
     Client(
         name="codex", title="Codex", files=("CODEX/config.toml",),
         project=(".codex/config.toml",),
@@ -175,10 +175,7 @@ CLIENTS = (
             f"{IN_CODE}/saoudrizwan.claude-dev/settings/cline_mcp_settings.json",
         ),
     ),
-    Client(
-        name="continue", title="Continue", files=(".continue/config.yaml",),
-        project=(".continue/config.yaml",),
-    ),
+    _client("continue", "Continue", ".continue/config.yaml"),
     Client(
         name="goose", title="Goose",
         linux=("CONFIG/goose/config.yaml",), macos=(".config/goose/config.yaml",),
@@ -205,10 +202,7 @@ CLIENTS = (
         ),
         windows=(f"{LOCAL}/github-copilot/intellij/mcp.json",),
     ),
-    Client(
-        name="junie", title="JetBrains Junie", files=(".junie/mcp/mcp.json",),
-        project=(".junie/mcp/mcp.json",),
-    ),
+    _client("junie", "JetBrains Junie", ".junie/mcp/mcp.json"),
     Client(
         name="qwen", title="Qwen Code", files=(".qwen/settings.json",),
         project=(".qwen/settings.json", ".qwen/settings.local.json", ".mcp.json"),
@@ -232,10 +226,7 @@ CLIENTS = (
         name="amp", title="Amp", files=_each(".config/amp", "settings.json", "settings.jsonc"),
         project=(".amp/settings.json", ".amp/settings.jsonc"),
     ),
-    Client(
-        name="droid", title="Factory droid", files=(".factory/mcp.json",),
-        project=(".factory/mcp.json",),
-    ),
+    _client("droid", "Factory droid", ".factory/mcp.json"),
     Client(
         name="crush", title="Crush", files=(".config/crush/crush.json", ".config/crush/crushrc"),
         windows=(f"{LOCAL}/crush/crush.json", ".config/crush/crushrc"),
@@ -245,15 +236,12 @@ CLIENTS = (
         name="lmstudio", title="LM Studio",
         files=(".lmstudio/mcp.json", ".cache/lm-studio/mcp.json"),
     ),
-    Client(
-        name="kiro", title="Kiro", files=(".kiro/settings/mcp.json",),
-        project=(".kiro/settings/mcp.json",),
-    ),
+    _client("kiro", "Kiro", ".kiro/settings/mcp.json"),
     Client(
         name="antigravity", title="Antigravity",
         files=(".gemini/config/mcp_config.json", ".gemini/antigravity/mcp_config.json"),
     ),
-    Client(name="warp", title="Warp", files=(".warp/.mcp.json",), project=(".warp/.mcp.json",)),
+    _client("warp", "Warp", ".warp/.mcp.json"),
 )  # fmt: skip
 """Clients whose files corral can change; `docs/clients` has a page for each with the sources."""
 

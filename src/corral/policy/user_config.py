@@ -110,7 +110,7 @@ def _network(validator: Validator, index: int, entry: object) -> str:
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Refuse a file that another user owns or can write. Root may set ceilings for all users."""
+    """Refuse a file that another user owns or can write, but accept root's."""
     if sys.platform == "win32":
         return
     if found.st_uid not in {0, os.geteuid()}:

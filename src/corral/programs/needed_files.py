@@ -231,8 +231,7 @@ class NeededFiles:
         real, links = self.trace(path)
         for link, target in links:
             if not is_system(link):
-                # `a/../b` needs `a`, which may not exist inside. A leading `..` needs only the
-                # link's parents.
+                # `a/../b` needs `a`, which may not exist inside.
                 if "/../" in target.lstrip("./") + "/":
                     target = self.trace(os.path.join(os.path.dirname(link), target))[0]  # noqa: PLW2901
                 self.links[link] = target

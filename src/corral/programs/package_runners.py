@@ -126,7 +126,7 @@ class Refusal:
 
 
 def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
-    """Return the package of a runner, a Refusal if corral cannot start it, or None if no runner."""
+    """Return a runner's package, a Refusal if corral cannot start it, or None if not a runner."""
     name = program_name(command)
     words = list(arguments)
     if name == "cmd" and len(words) > 1 and words[0].lower() == "/c":

@@ -109,7 +109,7 @@ def check_argv(argv: Sequence[str]) -> None:
 
 
 def locate_program(name: str, caller: Caller) -> str:
-    """Return the absolute, unresolved path of the program that a typed name means."""
+    """Return the absolute path of a program. Links are not resolved."""
     if "/" in name:
         return caller.absolute(name)
     path = caller.lookup(name)
@@ -176,7 +176,7 @@ def follow_chain(
 
 
 def parse_shebang(found: Executable) -> tuple[str, ...] | None:
-    """Split a `#!` line as the kernel does, into a path and at most one argument, or None."""
+    """Split a script's `#!` line as the kernel does, into a path and at most one argument."""
     if not found.head.startswith(b"#!"):
         return None
     line, newline, _ = found.head[2:MAX_SHEBANG_BYTES].partition(b"\n")

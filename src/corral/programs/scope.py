@@ -138,7 +138,7 @@ class Scope:
         return False
 
     def is_runtime(self, real: str) -> bool:
-        """Return whether this is an interpreter of the system, a manager, corral or PATH."""
+        """Return whether this is an interpreter from PATH, a version manager or corral."""
         from corral.programs.runtimes import find_own_python
 
         if not detect_kind(real, real) or not is_program(real) or self.is_writable(real):

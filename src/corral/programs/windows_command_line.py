@@ -31,8 +31,7 @@ BATCH = (".bat", ".cmd")
 # % and ! are expanded even inside quotes, and a quote ends the quoted text. The others are
 # operators once a batch file removes the quotes of its argument (%~1).
 REINTERPRETED = frozenset('"%!^&|<>()')
-# Parentheses are common in a batch file's own path, and safe there, because the path stays quoted
-# until the batch file runs.
+# Parentheses are safe in a batch file's own path, which stays quoted until the file runs.
 REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 
 
@@ -145,8 +144,7 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
 
 
 def check_variable(name: str, value: str) -> None:
-    # In names that begin with "=", cmd.exe stores the current directory of each drive. Setting one
-    # would change the meaning of relative paths.
+    # cmd.exe stores the current directory of each drive in names that begin with "=".
     if not name or "=" in name or "\0" in name:
         raise ValueError(f"{shown(name)} is not a name of a variable")
     if "\0" in value:

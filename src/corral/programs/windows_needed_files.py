@@ -30,8 +30,6 @@ SYSTEM = ("PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMW6432", "PROGRAMDATA", "P
 
 
 class Needs:
-    """Collects real paths, each with its reason."""
-
     def __init__(self, disk: Disk, environment: Mapping[str, str], home: str) -> None:
         values = {name.upper(): value for name, value in environment.items()}
         self.disk = disk

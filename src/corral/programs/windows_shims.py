@@ -204,6 +204,5 @@ def scoop(text: str) -> Shim | None:
 
 
 def settings(text: str) -> dict[str, str]:
-    """Parse a `pyvenv.cfg`."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {key.strip().lower(): value.strip() for key, mark, value in pairs if mark}

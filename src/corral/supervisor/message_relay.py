@@ -192,8 +192,6 @@ class Sink:
 
 
 class Reporter:
-    """Records the decisions of the guard as denials and in the audit."""
-
     def __init__(self, denials: Denials, *, refuses: bool) -> None:
         self._denials = denials
         self._refuses = refuses

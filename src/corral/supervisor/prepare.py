@@ -205,7 +205,6 @@ def _find_ungranted_names(
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
-    """Return a warning if runtimes of this kind did not start in the sandbox when probed."""
     kind = detect_kind(program.path, program.real)
     found = machine.finding(f"starts {kind}")
     if found.status != "absent":
@@ -239,7 +238,6 @@ def _find_root(sources: Sequence[Source]) -> str:
 
 
 def _admission_warnings(policy: Policy) -> tuple[str, ...]:
-    """Return a warning for each admitted network that needs one."""
     if not policy.admit:
         return ()
     from corral.network.addresses import parse_network
@@ -269,7 +267,6 @@ def _server_directory(sources: Sequence[Source], program: Program) -> str:
 
 
 def _granted_directory(policy: Policy, cwd: str) -> str:
-    """Return the caller's directory if it is granted."""
     if not policy.grants:
         return ""
     from corral.paths.native import is_inside

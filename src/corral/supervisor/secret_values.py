@@ -104,7 +104,6 @@ def hide_values(plan: Plan) -> Hide:
 def find_secrets(
     environment: Iterable[tuple[str, str]], declared: Sequence[str], typed: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (variable, value) for each secret of a run."""
     for name, value in environment:
         if value and (name in declared or _is_guessed(name, value)):
             yield name, value

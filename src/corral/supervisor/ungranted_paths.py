@@ -55,7 +55,6 @@ def _describe(path: str, mode: int) -> Ungranted:
 
 
 def socket_flag(path: str) -> str:
-    """Return the flag that lets a target connect to a Unix socket of the host."""
     import json
 
     policy = {"version": 1, "filesystem": {"unix_sockets": [path]}}

@@ -33,8 +33,6 @@ default is megabytes, and a target may open hundreds of connections that it neve
 
 @record
 class Context:
-    """The objects that all connections of a gateway share."""
-
     check: DestinationCheck
     loop: event_loop.Loop
     lookups: host_lookups.Lookups
@@ -201,8 +199,7 @@ class Connection:
     def _start_copy(self, server: _socket.socket, from_server: bytes) -> None:
         try:
             for end in (self._client, server):
-                # Turn off Nagle's delay, because the sender has already decided which bytes belong
-                # together.
+                # Turn off Nagle's delay: the sender has decided which bytes belong together.
                 end.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                 end.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
         except OSError:

@@ -140,7 +140,6 @@ def build_error(data: bytes, code: int) -> bytes | None:
 
 
 def build_name(name: str) -> bytes:
-    """Build the wire form of a plain host name."""
     labels = [label.encode("ascii") for label in name.split(".")] if name else []
     return b"".join(bytes((len(label),)) + label for label in labels) + b"\0"
 

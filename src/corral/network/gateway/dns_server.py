@@ -144,8 +144,6 @@ class DnsServer:
 
 
 class _Stream:
-    """A client that sends queries by TCP."""
-
     def __init__(self, server: DnsServer, client: _socket.socket) -> None:
         self._server = server
         self._client = client

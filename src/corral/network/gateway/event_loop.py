@@ -75,8 +75,7 @@ class Loop:
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
-            # Remove cancelled timers, because short connections cancel their timers long before
-            # they are due.
+            # Short connections cancel their timers long before these are due.
             live = [timer for timer in self._timers if timer.call is not None]
             if len(live) * 2 < len(self._timers):
                 heapq.heapify(live)
@@ -173,8 +172,7 @@ class Inputs:
     def accept(self, listener: _socket.socket) -> _socket.socket | None:
         """Return the next connection as a non-blocking socket, or None if accept fails."""
         try:
-            # `socket.accept` calls this private method too. It is called directly, because
-            # importing `socket` is too slow.
+            # `socket.accept` calls this private method too, but importing `socket` is slow.
             fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
         except OSError as error:
             # The usual cause is that no descriptor is free. The client is still waiting, so without

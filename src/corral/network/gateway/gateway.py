@@ -98,7 +98,6 @@ class Gateway:
             self._inputs.add(listener, self._accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return the traffic of connections that have ended, by host."""
         return dict(self._traffic)
 
     def close(self) -> None:
@@ -120,8 +119,7 @@ class Gateway:
                 self._inputs.stop()
                 return
             if seconds := self._rate_limit.pause_seconds():
-                # The pause makes a flood of denied connections more expensive for the target than
-                # for the host.
+                # The pause slows down a flood of denied connections.
                 self._inputs.pause(seconds)
                 return
             client = self._inputs.accept(listener)

@@ -35,8 +35,6 @@ SIGKILL = 9
 
 
 class LookupProcess:
-    """A child that looks up one name after the other."""
-
     def __init__(self, pid: int, channel: _socket.socket) -> None:
         self.pid = pid
         self.channel = channel
@@ -130,8 +128,7 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # End a child that is not needed, but keep one for the next name. A child without a reply is
-        # dead.
+        # Keep one child for the next name. A child without a reply is dead.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:

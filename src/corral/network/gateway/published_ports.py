@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Dialer(Protocol):
-        """Makes sockets in the target's network namespace."""
-
         def make(self) -> int: ...
         def close(self) -> None: ...
 

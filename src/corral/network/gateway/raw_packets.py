@@ -58,7 +58,7 @@ class Packet:
 
 
 class RawPackets:
-    """Reads and owns raw sockets, and records packets as denials. No `names`: no allowlist."""
+    """Reads raw sockets, and records their packets as denials. It owns the sockets."""
 
     def __init__(
         self, loop: event_loop.Loop, denials: Denials, *,

@@ -55,8 +55,6 @@ class Pipe:
 
 
 class Pipes:
-    """Lends empty pipes to directions."""
-
     def __init__(self, *, max_pipes: int = MAX_PIPES) -> None:
         self.max_pipes = max_pipes
         self.lent = 0
@@ -165,8 +163,7 @@ class Direction:
         except OSError as error:
             if self._pipe is None or error.errno not in UNSPLICED:
                 raise
-            # The kernel has no splice, or a seccomp filter around corral denies it, so use no more
-            # pipes.
+            # The kernel has no splice, or a seccomp filter around corral denies it.
             self._pipes.max_pipes = 0
             self._return_pipe()
         return True

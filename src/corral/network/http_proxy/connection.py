@@ -12,7 +12,10 @@ from corral.network.tls_hello import HelloReader
 
 
 class Stream(Protocol):
-    """The connection to the client. `recv` raises TimeoutError, and all methods OSError."""
+    """The connection to the client. Its methods raise OSError if it is lost.
+
+    `recv` raises TimeoutError after `timeout` seconds.
+    """
 
     def recv(self, timeout: float, /) -> bytes: ...
     def send(self, data: bytes, /) -> None: ...
@@ -66,8 +69,7 @@ class Connection:
         except RefusedError as error:
             self._answer("400 Bad Request", str(error))
             return
-        # The password is checked first, so that a process outside the run learns nothing about its
-        # policy.
+        # This comes first, so that a process outside the run learns nothing about its policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
                 "407 Proxy Authentication Required",

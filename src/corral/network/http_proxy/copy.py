@@ -68,8 +68,7 @@ class PolledCopy:
         try:
             for end in ends:
                 end.setblocking(False)
-                # Turn off Nagle's delay, because the sender has already decided which bytes belong
-                # together.
+                # Turn off Nagle's delay: the sender has decided which bytes belong together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while self._step():
                 pass

@@ -15,8 +15,7 @@ MAX_HEAD_BYTES = 1 << 14
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 VERSIONS = (b"HTTP/1.1", b"HTTP/1.0")
 PASSWORD = b"proxy-authorization"
-# Header fields that are not sent to the server: those for the proxy itself, and Host, which is
-# replaced.
+# Header fields that are not sent to the server: those for the proxy, and Host, which is replaced.
 DROPPED = frozenset({b"connection", b"proxy-connection", b"keep-alive", PASSWORD, b"host", b"te"})
 DEFAULT_PORT = 80
 

@@ -34,8 +34,6 @@ NO_TIMEOUT = -1
 
 
 class ClientSocket:
-    """An accepted connection, as `Connection` uses it."""
-
     def __init__(self, end: socket.socket, *, stop: int, send_seconds: float) -> None:
         end.setblocking(False)
         self.socket = end
@@ -121,8 +119,7 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # If a thread is left, it waits for a lookup or a dial and polls this descriptor later, so
-        # the descriptor stays open.
+        # A thread that is left waits for a lookup or a dial, and polls this descriptor later.
         if not left:
             os.close(self._stop)
 
