@@ -95,7 +95,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """Start the target. `connect` returns the channel to a supervisor, or starts a new one."""
+        """Start the target. `connect` returns the channel to its supervisor (default: new)."""
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]
         self.stdout: Stdout = None  # type: ignore[assignment]

@@ -91,7 +91,7 @@ def digest(line: bytes) -> str:
 
 
 def _last_hash(fd: int) -> str:
-    """Return the hash of the last line, or FIRST, or raise ValueError if it is not a whole line."""
+    """Return the hash of the last line (FIRST: no line). Raise ValueError if it is incomplete."""
     size = os.fstat(fd).st_size
     if size == 0:
         return FIRST

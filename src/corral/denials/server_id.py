@@ -16,7 +16,8 @@ VARIABLE = "${"
 class ServerId:
     """The identity of a server. `digest` is of the command with its secrets, which `command` masks.
 
-    If `has_variables`, a client fills in words of the command, so its digest is not that of a run.
+    Servers that differ only in secrets differ in `digest`. If `has_variables`, a client fills in
+    words of the command, so its digest is not that of a run.
     """
 
     digest: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_EXTRA_DIALS = 128
 ACCEPT_RETRY_SECONDS = 0.1
-"""The pause after an accept that failed for lack of descriptors. The client still waits."""
+"""The pause after an accept that failed for lack of descriptors. A retry would fail again."""
 RESUME_FRACTION = 1 / 4
 """A pause lasts until this fraction of the burst is available again, to avoid many wake-ups."""
 

@@ -158,7 +158,7 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Return the name in a server name extension. Parsers choose different ones of several."""
+    """Return the only name in a server name extension. Several names are malformed."""
     extension = _Reader(content)
     names = _Reader(extension.vector(2))
     kind = names.number(1)

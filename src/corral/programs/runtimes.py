@@ -106,7 +106,7 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
 
 
 def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
-    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix, or those of all versions."""
+    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix; by default of all versions."""
     known = version.removeprefix("python").count(".") > 0
     for directory in (f"{prefix}/lib", f"{prefix}/lib64"):
         for name in () if os.path.islink(directory) else list_names(directory):

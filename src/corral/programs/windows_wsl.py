@@ -13,7 +13,7 @@ WITHOUT = "run it in WSL2, which has the mechanisms of Linux (`wsl.exe --install
 
 
 def advice(distribution: str) -> str:
-    """Return the hint how to run a server in this distribution. "": how to install WSL2."""
+    """Return a hint with a command for WSL2. Without a distribution, say how to install it."""
     if not distribution:
         return WITHOUT
     into = f"wsl.exe -d {shlex.quote(distribution)} --"

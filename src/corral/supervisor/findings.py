@@ -18,7 +18,7 @@ from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable
 
     from corral.plan.host import Status
 
@@ -58,20 +58,17 @@ def current_host(
     if missing or not old:
         if current.system() == "windows":
             notify(PROBING)
-        made = map(_name_cause, current.load().probe(missing or names))
-        old |= {item.capability: item for item in made if not _is_known(old, item)}
+        for item in map(_name_cause, current.load().probe(missing or names)):
+            before = old.get(item.capability)
+            # An old result stays if the new probe could not run.
+            if item.status != "unknown" or before is None or before.status == "unknown":
+                old[item.capability] = item
         store(old.values())
     return _host(tuple(old.values()))
 
 
 def _host(findings: tuple[Finding, ...]) -> Host:
     return Host(system=current.system(), machine=current.machine(), findings=findings)
-
-
-def _is_known(old: Mapping[str, Finding], item: Finding) -> bool:
-    """Return whether the old finding has a result and the new probe did not run."""
-    before = old.get(item.capability)
-    return item.status == "unknown" and before is not None and before.status != "unknown"
 
 
 def _name_cause(finding: Finding) -> Finding:
@@ -125,7 +122,7 @@ def _write(path: str, text: str) -> None:
 
 
 def is_first_run() -> bool:
-    """Return whether this is the first call since the boot or another change of the key."""
+    """Return whether this is the first call since the boot or a new key, and record it."""
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")
     try:

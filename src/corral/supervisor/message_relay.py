@@ -134,9 +134,7 @@ class MessageRelay:
             return judge(frame)
 
     def _send(self, routed: Sequence[Routed], sink: Sink) -> bool:
-        """Send notes to stderr, answers to the sender, and the rest to `sink`. Return whether it is
-        read.
-        """
+        """Send notes to stderr, answers back, the rest to `sink`. Return False if that is closed."""
         if aside := b"".join(one.aside for one in routed):
             write_if_ready(self._stderr, aside)
         if back := b"".join(one.back for one in routed):

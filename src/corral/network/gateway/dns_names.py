@@ -36,7 +36,7 @@ class Names:
         return Destination(host=name, port=port)
 
     def assign_address(self, name: str) -> bytes | None:
-        """Return the synthetic address of an allowed name, or None if `max_names` have one."""
+        """Return the synthetic address of an allowed name, or None if too many names have one."""
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
             first = int.from_bytes(self.check.synthetic.address, "big")

@@ -147,7 +147,7 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start to read again, unless a pause lasts, at whose end reading starts."""
+        """Start to read again. During a pause do nothing: reading starts at its end."""
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():

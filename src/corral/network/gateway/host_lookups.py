@@ -181,7 +181,7 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close inherited descriptors except `channel`. Die when the parent ends."""
+    """Close inherited descriptors except `channel`. Die with the parent."""
     from corral.abi import linux as abi
 
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)

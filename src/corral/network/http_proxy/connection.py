@@ -60,7 +60,7 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long this connection keeps its slot: 0 if it reached a server."""
+        """Return how long this connection keeps its slot. If it reached no server, count it."""
         return 0.0 if self._reached_server else self._out.count_failed()
 
     def _serve(self) -> None:
@@ -133,7 +133,7 @@ class Connection:
                 raise RefusedError("the request is incomplete")
 
     def _read_first(self, request: Request) -> bytes | None:
-        """Return the first bytes for the server, or None if the client's TLS hello is denied."""
+        """Return the first bytes for the server, or None without an allowed, whole TLS hello."""
         check, destination = self._out.check, request.destination
         if not request.tunnel or not check.needs_hello(destination):
             return request.head + request.rest
