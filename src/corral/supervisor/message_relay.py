@@ -134,7 +134,7 @@ class MessageRelay:
             return judge(frame)
 
     def _send(self, routed: Sequence[Routed], sink: Sink) -> bool:
-        """Send notes to stderr, answers back, the rest to `sink`. Return False if that is closed."""
+        """Send notes to stderr, answers back, the rest to `sink`. Return False if it is closed."""
         if aside := b"".join(one.aside for one in routed):
             write_if_ready(self._stderr, aside)
         if back := b"".join(one.back for one in routed):
