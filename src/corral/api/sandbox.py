@@ -137,9 +137,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to all processes of the target. Kill those that remain after the grace
-        time.
-        """
+        """Send a signal to all processes of the target, and SIGKILL after the grace time."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal")
         if self.report is None:

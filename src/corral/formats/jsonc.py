@@ -120,9 +120,7 @@ class Reader:
         return found
 
     def unwanted(self, key: int) -> Value | None:
-        """Read a whole container with `json`, which is faster, if its inner positions are not
-        needed.
-        """
+        """Read a whole container with `json`, which is faster, if no positions in it are needed."""
         if self.wanted is None or not self.strict:
             return None
         if self.wanted(tuple(name for one in self.outer for name in one.path)):

@@ -18,9 +18,7 @@ CONTROLS = re.compile("[\\x00-\\x1f]")
 
 @record
 class Refusal:
-    """The policy's `rule` forbids `what`. `allow` is the flag that allows it; empty if no flag
-    does.
-    """
+    """The policy's `rule` forbids `what`. `allow` is the flag that allows it, or empty."""
 
     kind: str
     what: str

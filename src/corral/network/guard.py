@@ -112,10 +112,7 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """Why an address must not be dialled.
-
-    `remedy` is the address that a policy would have to name, or None if no policy can admit it.
-    """
+    """Why an address must not be dialled, and the address that a policy could name to admit it."""
 
     why: str
     remedy: bytes | None

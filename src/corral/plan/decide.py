@@ -129,9 +129,7 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the needs that the host lacks. Those that could not be probed and have a hint come
-    first.
-    """
+    """Return the needs that the host lacks, first those that were not probed but have a hint."""
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}
     return sorted(needs, key=lambda need: found[need].status != "unknown" or not found[need].hint)

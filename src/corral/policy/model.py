@@ -112,9 +112,7 @@ class Macos:
 
 @record
 class Mcp:
-    """The MCP guard's rules. If `*_allow` is None, everything that `*_deny` does not name is
-    allowed.
-    """
+    """The MCP guard's rules. If `*_allow` is None, all that `*_deny` does not name is allowed."""
 
     tools_allow: tuple[str, ...] | None = None
     tools_deny: tuple[str, ...] = ()

@@ -34,9 +34,7 @@ MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.jso
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime, and the base of a Python venv. Return Python's package
-    directories.
-    """
+    """Bind the prefix of a runtime, and of a venv's base. Return Python's package directories."""
     if kind == "python":
         return bind_python(needed, found, flags, caller)
     if kind:

@@ -13,9 +13,7 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Follow links, and return the kind of a file: "alias" for one of the Store, "" if it is
-        missing.
-        """
+        """Return the kind of a file behind its links: "alias" of the Store, "" if it is missing."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; empty if it is missing or larger than MAX_SIZE."""

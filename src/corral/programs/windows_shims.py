@@ -149,9 +149,7 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return the program that the lines of a batch file start, all with the same arguments, or
-    None.
-    """
+    """Return the program that the lines of a batch file start, or None if it is not only one."""
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
     first = [words[0] for words in found]

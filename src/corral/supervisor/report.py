@@ -49,9 +49,7 @@ class Outcome:
 
 @record
 class Usage:
-    """Resources that the run used. `memory` is the tree's peak, or else that of its largest
-    process.
-    """
+    """Resources that the run used. `memory` is the peak of the tree, or of its largest process."""
 
     wall_ms: int = 0
     cpu_ms: int = 0

@@ -27,9 +27,7 @@ class Names:
         self._names: dict[bytes, str] = {}
 
     def destination(self, address: bytes, port: int) -> Destination:
-        """Return the destination of an address: the name that has this synthetic address, or
-        itself.
-        """
+        """Return the destination of an address: the name that has it, or the address itself."""
         name = self._names.get(address)
         if name is None:
             return address_destination(address, port)

@@ -12,9 +12,9 @@ from corral.network.tls_hello import HelloReader
 
 
 class Stream(Protocol):
-    """The connection to the client. Its methods raise OSError if it is lost.
+    """The connection to the client.
 
-    `recv` raises TimeoutError after `timeout` seconds.
+    Its methods raise OSError if it is lost, and `recv` TimeoutError after `timeout` seconds.
     """
 
     def recv(self, timeout: float, /) -> bytes: ...
