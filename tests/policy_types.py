@@ -38,13 +38,16 @@ def render() -> str:
     for path in TABLES:
         table, _, name = path.rpartition(".")
         tables[table].append((name, type_name(path)))
-    # A nested table comes before its table, and all tables before the policy.
+    # A nested table comes before its table, and all tables before the policy. Nested tables share one type.
     order = sorted(tables, key=lambda path: -path.count(".") if path else 1)
-    return HEAD + "".join(render_table(type_name(path), tables[path]) for path in order)
+    return HEAD + "".join(
+        dict.fromkeys(render_table(type_name(path), tables[path]) for path in order)
+    )
 
 
 def type_name(path: str) -> str:
-    return "".join(word.title() for word in path.split(".")) + "Dict" if path else "PolicyDict"
+    table, nested, _ = path.partition(".")
+    return f"{table.title() or 'Policy'}{'Patterns' if nested else ''}Dict"
 
 
 def render_table(name: str, rows: list[tuple[str, str]]) -> str:

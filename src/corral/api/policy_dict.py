@@ -7,17 +7,7 @@ if TYPE_CHECKING:
     from corral.policy.model import Control
 
 
-class McpToolsDict(TypedDict, total=False):
-    allow: Sequence[str]
-    deny: Sequence[str]
-
-
-class McpPromptsDict(TypedDict, total=False):
-    allow: Sequence[str]
-    deny: Sequence[str]
-
-
-class McpResourcesDict(TypedDict, total=False):
+class McpPatternsDict(TypedDict, total=False):
     allow: Sequence[str]
     deny: Sequence[str]
 
@@ -89,9 +79,9 @@ class McpDict(TypedDict, total=False):
     max_message: int | str
     max_pending: int | Literal["none"]
     audit_arguments: bool
-    tools: McpToolsDict
-    prompts: McpPromptsDict
-    resources: McpResourcesDict
+    tools: McpPatternsDict
+    prompts: McpPatternsDict
+    resources: McpPatternsDict
 
 
 class PolicyDict(TypedDict, total=False):

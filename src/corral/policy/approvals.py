@@ -62,7 +62,7 @@ def request_digest(
     return total.hexdigest()
 
 
-def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | None:
+def request_for(directory: str) -> tuple[Manifest, str] | None:
     """Return the request in a server's directory and the digest to approve, or None."""
     root = os.path.realpath(directory)
     found = [path for name in NAMES if os.path.lexists(path := os.path.join(root, name))]
@@ -72,31 +72,25 @@ def request_for(directory: str, *, home: str = "") -> tuple[Manifest, str] | Non
         raise PolicyError(f"{printable(root)} has both {' and '.join(NAMES)}", hint="keep one")
     # A link could make any file of the user a manifest, and errors would quote its content.
     content = read_file(found[0], follow=False)
-    return request_from(parse_bytes(content, found[0]), content, (root,), home=home)
+    return request_from(parse_bytes(content, found[0]), content, (root,))
 
 
 def request_from(
-    manifest: Manifest, content: bytes, subject: Iterable[str], *, home: str = ""
+    manifest: Manifest, content: bytes, subject: Iterable[str]
 ) -> tuple[Manifest, str]:
     """Return the request of a manifest that comes from elsewhere, such as a bundle."""
-    leads = tuple(resolve_paths(manifest, home or home_directory()))
-    return replace(manifest, resolved=leads), request_digest(content, subject, leads)
-
-
-def resolve_paths(manifest: Manifest, home: str) -> list[tuple[str, str]]:
-    """Return (absolute path as written, current real path) of every path in the manifest."""
-    found: list[tuple[str, str]] = []
-    texts = (manifest.read or ()) + (manifest.write or ()) + (manifest.unix_sockets or ())
-    for text in texts:
+    leads: list[tuple[str, str]] = []
+    home = home_directory()
+    for text in (*(manifest.read or ()), *(manifest.write or ()), *(manifest.unix_sockets or ())):
         try:
             written = make_absolute(text, manifest.directory or os.getcwd(), home)
         except Refused:
             continue
-        found.append((written, os.path.realpath(written)))
-    return found
+        leads.append((written, os.path.realpath(written)))
+    return replace(manifest, resolved=tuple(leads)), request_digest(content, subject, leads)
 
 
-def approve(directory: str, *, expected: str | None = None, config: str = "") -> Approval:
+def approve(directory: str, *, expected: str | None = None) -> Approval:
     """Approve the current request of a directory. Refuse it if its digest is not `expected`."""
     request = request_for(directory)
     if request is None:
@@ -104,11 +98,11 @@ def approve(directory: str, *, expected: str | None = None, config: str = "") ->
     manifest, found = request
     if expected is not None and found != expected:
         raise PolicyError(f"{printable(directory)} changed meanwhile", hint="read the new request")
-    return remember(manifest, found, manifest.directory, config=config)
+    return remember(manifest, found, manifest.directory)
 
 
 def remember(
-    manifest: Manifest, digest: str, subject: str, *, asks: Iterable[str] = (), config: str = ""
+    manifest: Manifest, digest: str, subject: str, *, asks: Iterable[str] = ()
 ) -> Approval:
     import json
     import time
@@ -120,20 +114,20 @@ def remember(
         asks=(*describe_requests(manifest), *asks),
     )
     text = json.dumps({name: getattr(approval, name) for name in fields(approval)})
-    write_file(make_store(_store(config)), digest, text.encode("ascii") + b"\n")
+    write_file(make_store(_store()), digest, text.encode("ascii") + b"\n")
     return approval
 
 
-def is_approved(digest: str, *, config: str = "") -> bool:
-    return _read(_store(config), digest) is not None
+def is_approved(digest: str) -> bool:
+    return _read(_store(), digest) is not None
 
 
-def revoke(digest: str, *, config: str = "") -> bool:
+def revoke(digest: str) -> bool:
     """Remove an approval. Return False if there was none."""
     if not is_digest(digest):
         return False
     try:
-        os.unlink(os.path.join(_store(config), digest))
+        os.unlink(os.path.join(_store(), digest))
     except FileNotFoundError:
         return False
     except OSError as error:
@@ -141,23 +135,23 @@ def revoke(digest: str, *, config: str = "") -> bool:
     return True
 
 
-def list_approvals(*, config: str = "") -> list[Approval]:
+def list_approvals() -> list[Approval]:
     try:
-        names = os.listdir(_store(config))
+        names = os.listdir(_store())
     except OSError:
         return []
-    found = [_read(_store(config), name) for name in names if is_digest(name)]
+    found = [_read(_store(), name) for name in names if is_digest(name)]
     return sorted((one for one in found if one), key=lambda one: (one.approved, one.digest))
 
 
-def previous_approval(subject: str, *, config: str = "") -> Approval | None:
+def previous_approval(subject: str) -> Approval | None:
     """Return the latest approval of any request of this server, or None."""
-    found = [one for one in list_approvals(config=config) if one.directory == subject]
+    found = [one for one in list_approvals() if one.directory == subject]
     return found[-1] if found else None
 
 
-def _store(config: str) -> str:
-    return os.path.join(config or directories().config, STORE)
+def _store() -> str:
+    return os.path.join(directories().config, STORE)
 
 
 def make_store(directory: str) -> str:
