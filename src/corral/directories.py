@@ -65,25 +65,20 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
         # State and cache are not in AppData, because Windows redirects what a packaged client and
         # its children write there.
         own = os.path.join(home, ".corral")
-        return Directories(
-            config=os.path.join(roaming, "corral"),
-            state=os.path.join(own, "state"),
-            cache=os.path.join(own, "cache"),
+        config, state = os.path.join(roaming, "corral"), os.path.join(own, "state")
+        cache = os.path.join(own, "cache")
+    elif sys.platform == "darwin":
+        config = os.path.join(home, "Library", "Application Support", "corral")
+        state = os.path.join(config, "state")
+        cache = os.path.join(home, "Library", "Caches", "corral")
+    else:
+        bases = (
+            absolute(environ, "XDG_CONFIG_HOME", os.path.join(home, ".config")),
+            absolute(environ, "XDG_STATE_HOME", os.path.join(home, ".local", "state")),
+            absolute(environ, "XDG_CACHE_HOME", os.path.join(home, ".cache")),
         )
-    if sys.platform == "darwin":
-        library = os.path.join(home, "Library")
-        config = os.path.join(library, "Application Support", "corral")
-        return Directories(
-            config=config,
-            state=os.path.join(config, "state"),
-            cache=os.path.join(library, "Caches", "corral"),
-        )
-    paths = {
-        "config": absolute(environ, "XDG_CONFIG_HOME", os.path.join(home, ".config")),
-        "state": absolute(environ, "XDG_STATE_HOME", os.path.join(home, ".local", "state")),
-        "cache": absolute(environ, "XDG_CACHE_HOME", os.path.join(home, ".cache")),
-    }
-    return Directories(**{name: os.path.join(path, "corral") for name, path in paths.items()})
+        config, state, cache = (os.path.join(base, "corral") for base in bases)
+    return Directories(config=config, state=state, cache=cache)
 
 
 def absolute(environ: Mapping[str, str], name: str, otherwise: str) -> str:

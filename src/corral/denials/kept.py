@@ -106,12 +106,8 @@ def _format(server: ServerId | None, denials: Sequence[Denial]) -> str:
 
 def load(directory: str) -> list[KeptRun]:
     """Return the stored runs in one directory, oldest first. Skip files of other users."""
-    found = []
-    for name in _list(directory):
-        run = _read(os.path.join(directory, name))
-        if run is not None:
-            found.append(run)
-    return found
+    runs = [_read(os.path.join(directory, name)) for name in _list(directory)]
+    return [run for run in runs if run is not None]
 
 
 def load_server(server: ServerId) -> list[KeptRun]:

@@ -91,22 +91,17 @@ def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, .
     if not isinstance(entries, list) or len(entries) > MAX_ADMITTED:
         validator.add("network.admit", f"must be a list of at most {MAX_ADMITTED} networks")
         return ()
-    found = [_network(validator, index, entry) for index, entry in enumerate(entries)]
-    return tuple(dict.fromkeys(filter(None, found)))
+    found: list[str] = []
+    for index, entry in enumerate(entries):
+        from corral.network.guard_exceptions import parse_admitted
 
-
-def _network(validator: Validator, index: int, entry: object) -> str:
-    from corral.network.guard_exceptions import parse_admitted
-
-    if isinstance(entry, str):
         try:
-            return str(parse_admitted(entry))
+            if not isinstance(entry, str):
+                raise ValueError("is not a text")  # noqa: TRY004
+            found.append(str(parse_admitted(entry)))
         except ValueError as error:
-            why = str(error)
-    else:
-        why = "is not a text"
-    validator.add(f"network.admit[{index}]", f"{shown(entry)}: {why}")
-    return ""
+            validator.add(f"network.admit[{index}]", f"{shown(entry)}: {error}")
+    return tuple(dict.fromkeys(found))
 
 
 def check_owner(path: str, found: os.stat_result) -> None:

@@ -222,10 +222,7 @@ def _installed(root: str, tool: str, version: str, name: str, caller: Caller) ->
     else:
         folder = tool.replace(":", "-").replace("/", "-").replace("@", "")
         prefix = f"{root}/installs/{folder}/{version.removeprefix('prefix:')}"
-    for path in (f"{prefix}/bin/{name}", f"{prefix}/{name}"):
-        if is_program(path):
-            return path
-    return ""
+    return next(filter(is_program, (f"{prefix}/bin/{name}", f"{prefix}/{name}")), "")
 
 
 def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:

@@ -99,6 +99,7 @@ def prepare(
         argv, sources, environment=environment, cwd=cwd, protected=protected, server=server
     )
     policy, program, system = subject.policy, subject.program, current.load()
+    covered = policy.covered
     chains = system.chains(policy)
     machine = machine or findings.current_host(
         wanted=lambda: needed_capabilities(policy, chains, current.system()), notify=notify
@@ -139,18 +140,13 @@ def prepare(
         warnings=(
             *warnings(controls),
             *made.warnings,
-            *_policy_warnings(policy),
+            *_admission_warnings(policy),
+            *(f"{path} is a mount of the system: the target sees it empty" for path in covered),
+            *policy.warnings,
             *program.notes,
             *_runtime_warnings(program, machine),
         ),
     )
-
-
-def _policy_warnings(policy: Policy) -> list[str]:
-    covered = [
-        f"{path} is a mount of the system: the target sees it empty" for path in policy.covered
-    ]
-    return [*_admission_warnings(policy), *covered, *policy.warnings]
 
 
 def _guard_rows(mcp: Mcp | None) -> tuple[Held, ...]:
@@ -248,31 +244,19 @@ def _admission_warnings(policy: Policy) -> tuple[str, ...]:
 
 def find_start_directory(subject: Subject, sources: Sequence[Source], cwd: str) -> str:
     """Return the directory in which the target starts; "" for its own home directory."""
-    return (
-        _server_directory(sources, subject.program)
-        or subject.program.cwd
-        or _granted_directory(subject.policy, cwd)
-    )
-
-
-def _server_directory(sources: Sequence[Source], program: Program) -> str:
-    """Return the directory of a server that the user named, if the target can see it."""
-    own = [one.manifest.directory for one in sources if one.trust == "request"]
-    for directory in filter(None, own):
-        from corral.paths.native import is_inside
-
-        if any(is_inside(directory, path) for path in program.reads):
-            return directory
-    return ""
-
-
-def _granted_directory(policy: Policy, cwd: str) -> str:
-    if not policy.grants:
-        return ""
+    program, grants = subject.program, subject.policy.grants
+    named = [one.manifest.directory for one in sources if one.trust == "request"]
+    if not any(named) and not grants:
+        return program.cwd
     from corral.paths.native import is_inside
 
+    for directory in filter(None, named):
+        if any(is_inside(directory, path) for path in program.reads):
+            return directory
+    if program.cwd:
+        return program.cwd
     here = os.path.realpath(cwd)
-    granted = any(grant.directory and is_inside(here, grant.path) for grant in policy.grants)
+    granted = any(grant.directory and is_inside(here, grant.path) for grant in grants)
     return here if granted else ""
 
 
