@@ -31,9 +31,7 @@ SECCOMP_NOTIF_ADDFD = "=QIIII"
 
 @record
 class Notification:
-    """A waiting call. `pid` is the calling thread in this pid namespace. `number` is the number of
-    the system call.
-    """
+    """A waiting call. `pid` is the calling thread, and `number` the number of the system call."""
 
     id: int
     pid: int
@@ -53,9 +51,7 @@ def receive(listener: int) -> Notification:
 
 
 def is_waiting(request: Notification) -> bool:
-    """Return whether the calling thread still waits. If it does, its pid belongs to no other
-    thread.
-    """
+    """Return whether the calling thread still waits, so that its pid cannot have been reused."""
     try:
         fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
     except OSError:

@@ -32,11 +32,11 @@ def replace_file(
     check: Callable[[], None] = lambda: None,
     sync: bool = True,
 ) -> None:
-    """Replace the file `path`. The new file gets the owner and mode of `like`. `check` is called
-    just before the file is replaced, and may raise an error to prevent that.
+    """Replace the file `path`. The new file gets the owner and mode of `like`.
 
-    Without `sync` a power cut may damage the file. Use this only for files that are checked when
-    they are read, or that are not read after the next boot.
+    `check` is called just before, and may raise an error to prevent it. Without `sync` a power cut
+    may damage the file. Use this only for files that are checked when they are read, or that are
+    not read after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -107,7 +107,7 @@ def sync_directory(directory: str) -> None:
 def _discard(path: str, fd: int) -> None:
     """Remove a file and close its descriptor, if `fd` is not -1.
 
-    Windows cannot remove an open file. Elsewhere the file is removed while it is locked, because
+    Windows cannot remove an open file. Elsewhere the file stays locked until it is removed, because
     its writer may have created it a moment ago and not yet locked it.
     """
     if sys.platform == "win32" and fd >= 0:

@@ -147,8 +147,6 @@ if TYPE_CHECKING:
 
 @record
 class Usage:
-    """The resources that a process tree uses."""
-
     cpu: float = 0.0  # seconds of CPU time, including reaped children
     memory: int = 0  # bytes
     tasks: int = 0  # threads; on Windows processes

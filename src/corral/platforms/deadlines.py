@@ -32,10 +32,9 @@ but a timeout does. So the timeout is checked at most this long after the machin
 
 
 def people_time() -> float:
-    """Return the time of a clock that also runs while the machine sleeps, and that cannot be set.
+    """Return the time of a clock that also runs while the machine sleeps, and cannot be set.
 
-    The user's timeouts are measured with this clock. The grace period for exiting counts only time
-    while the machine is awake.
+    The user's timeouts are measured with it, but not the grace period.
     """
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -108,8 +107,9 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return the result with the higher of the system's and the sampled values. Raise
-        SupervisionError if the run was stopped because its usage could not be measured.
+        """Return the result with the higher of the system's and the sampled values.
+
+        Raise SupervisionError if the run was stopped because its usage could not be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -147,9 +147,7 @@ class Deadlines:
             sampler.stopped_until = sampler.next = time.monotonic() + pause
 
     def _kill(self) -> None:
-        """Measure the CPU time, then kill the tree. Afterwards the system does not report the CPU
-        time of a tree that was killed with its init.
-        """
+        """Kill the tree, and first read its CPU time, which is lost with its init."""
         try:
             # An interrupted measurement still has the CPU time, but not the memory.
             used = self.child.measure(interrupted=lambda: True)

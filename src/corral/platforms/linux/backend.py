@@ -1,4 +1,4 @@
-"""Provide the Linux backend: the functions that `contract.Backend` demands."""
+"""Provide the functions of `contract.Backend` for Linux."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _masks(count: int) -> Held:
 
 
 def warm_up() -> None:
-    """Load and bind what every run needs, because otherwise each fork would have to do it again."""
+    """Load and bind what every run needs, because otherwise each fork would have to do it."""
     from corral.platforms.linux import network_services  # noqa: F401
 
     abi.prctl(abi.PR_GET_NO_NEW_PRIVS)  # binds the system calls
@@ -109,8 +109,7 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove the leftovers of a dead run: its private directory or its cgroup.
 
-    The path and the type of the file system decide which of the two it is. The target wrote the
-    content, so the content decides nothing.
+    Only the path and the type of the file system decide which it is, not the target's content.
     """
     from corral.platforms.posix import run_directories
 

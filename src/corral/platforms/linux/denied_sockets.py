@@ -1,9 +1,7 @@
 """Report that a target wanted the network, in a run without a network namespace or allowed hosts.
 
-In such a run `socket` itself is denied, so corral never sees an address or a name. To see
-them, corral would have to give the target a socket of the host's network, as in a run with allowed
-hosts. A run without network should not get one, so the report only recommends `corral learn`, which
-shows the names.
+`socket` itself is denied, so corral never sees an address or a name. To see them, it would have to
+give the target a socket of the host's network.
 """
 
 from __future__ import annotations
@@ -28,8 +26,6 @@ calls wait, which costs no CPU time.
 
 
 class DeniedSockets:
-    """Denies and reports every internet socket of which the filter notifies the supervisor."""
-
     def __init__(self, denials: Denials) -> None:
         self._denials = denials
         self._rate_limit = RateLimit(time.monotonic, burst=BURST, rate=RATE)

@@ -1,8 +1,8 @@
 """Record the processes that a target was not allowed to start, by the name of the program.
 
-The denied `fork` comes before the target names the program. So corral guesses the name: the calling
-thread's stack has the arguments of the program that the library wants to start. No decision depends
-on the guess. Only the program's name is kept, because arguments can contain secrets.
+The denied `fork` comes before the target names the program. So corral guesses the name from the
+arguments that are on the calling thread's stack. No decision depends on the guess. Only the name is
+kept, because arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -47,8 +47,6 @@ CLONE_VFORK = 0x4000
 
 
 class DeniedStarts:
-    """Denies and records every `fork`, `vfork`, `clone`, `execve` and `execveat`."""
-
     def __init__(self, denials: Denials) -> None:
         self._denials = denials
         self._rate_limit = RateLimit(time.monotonic, burst=BURST, rate=RATE)
@@ -146,8 +144,8 @@ def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
 def guess_name(memory: Memory, pid: int) -> str:
     """Return the program's name from a list of arguments that the thread's stack points to, or "".
 
-    A library's lists of words look like arguments. So the first list with a path or an option is
-    preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
+    Lists of words in a library look like arguments, so prefer a list with a path or an option.
+    Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -169,10 +167,7 @@ def guess_name(memory: Memory, pid: int) -> str:
 
 
 def _read_stack_pointer(pid: int) -> int:
-    """Read the stack pointer of a sleeping thread.
-
-    Raise ValueError if the thread is not asleep yet, or if a signal has woken it up again.
-    """
+    """Read the stack pointer of a sleeping thread. Raise ValueError if the thread runs."""
     for _ in range(STACK_TRIES):
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
             words = file.read().split()
@@ -183,9 +178,7 @@ def _read_stack_pointer(pid: int) -> int:
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
-    """Return the texts that a list of pointers points to, up to a zero pointer. Return [] if one of
-    them is not text.
-    """
+    """Return the texts that a list of pointers points to, or [] if one of them is not text."""
     found: list[bytes] = []
     for position in range(MAX_WORDS):
         pointer = memory.word(vector + 8 * position)
@@ -208,8 +201,7 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the program's name, or "" if the words are an environment.
 
-    Before a start Python lists the candidates: one path per directory of PATH, all with the same
-    name. That name is returned.
+    Python lists the candidates first: a path for each directory of PATH, with the same name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

@@ -68,7 +68,7 @@ class DescriptorChannel:
                 self._received.setdefault(code, []).extend(found)
 
     def take(self, content: Content) -> list[int]:
-        """Return the descriptors of one kind that were received. The caller has to close them."""
+        """Return the received descriptors of one kind. The caller has to close them."""
         self.receive()
         return self._received.pop(CODES[content], [])
 

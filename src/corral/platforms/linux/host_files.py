@@ -1,7 +1,4 @@
-"""Survey the host for a plan: system directories, /etc and the caller's ids.
-
-Each run makes its own survey, with a few dozen lstat calls, so that planning itself is pure.
-"""
+"""Survey the host for a plan: system directories, /etc and the caller's ids."""
 
 from __future__ import annotations
 
@@ -60,9 +57,10 @@ class Entry:
 
 @record
 class Layout:
-    """The surveyed host. `home` is the sandbox's, `host_home` the user's own. In a run started by
-    root, `owners` has (path, uid, gid) of the grants, the state, and the program's files that not
-    every user may read.
+    """The surveyed host. `home` is the sandbox's, `host_home` the user's own.
+
+    If root started the run, `owners` has (path, uid, gid) of the grants, the state, and the
+    program's files that not every user may read.
     """
 
     uid: int

@@ -79,9 +79,8 @@ def families() -> list[int]:
 
 @record
 class NetworkSockets:
-    """The sockets of a run, in the order in which init sends them.
-
-    A run without network has only the sockets for lookups, and those that see resets.
+    """The sockets of a run, in the order in which init sends them. Without network, there are no
+    `datagrams` and `listeners`.
     """
 
     dns_udp: int
@@ -102,9 +101,7 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Makes the sockets for a run without network. With them the supervisor answers lookups, and
-    sees refused connections, to report both.
-    """
+    """Makes sockets for a run without network, to report lookups and refused connections."""
 
     name = "denied_network"
     stage: Stage = "init"
