@@ -2,8 +2,7 @@
 
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
 corral is killed, because macOS has no parent-death signal and no subreaper. Without Seatbelt a
-target can signal the user's processes. If it kills the watcher, the supervisor kills the tree. But
-a target could kill the watcher and the supervisor at once.
+target could kill the watcher and the supervisor at once.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 class TreeWatcher:
     """Watches the tree of the target `root`, and kills it at the end.
 
-    Removes `directory` if the supervisor ends without removing it. `marker` is the marker of the
-    target's profile.
+    Removes `directory` if the supervisor ends without removing it.
     """
 
     def __init__(
@@ -153,9 +151,7 @@ class TreeWatcher:
             pass  # corral has ended, which `control` reports
 
     def _end(self) -> NoReturn:
-        """Kill the tree and report its end. When corral has closed `control`, remove the private
-        directory and exit.
-        """
+        """Kill the tree and report its end. Exit when corral has closed `control`."""
         try:
             self._tree.kill()
             self._answer(STATUS.pack(os.waitpid(self._target, 0)[1]))

@@ -59,9 +59,7 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Read until every process has closed the other end. Return None if nothing is
-    written for MAX_SILENCE_SECONDS.
-    """
+    """Read until every process has closed the other end. Return None after a long silence."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     found = b""
@@ -77,8 +75,7 @@ def _read(fd: int) -> str | None:
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
     """Return the text of the error with which the system refuses `attempt`.
 
-    Raise if `attempt` succeeds. Also raise if it fails with an error other than `by`, because then
-    it may have failed for another reason.
+    Raise if `attempt` succeeds, or fails with another error, which may have another reason.
     """
     try:
         attempt()

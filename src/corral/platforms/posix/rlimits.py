@@ -1,7 +1,4 @@
-"""Set the resource limits of the target before exec, and read them back.
-
-Most of these limits apply to each process separately, not to the whole tree.
-"""
+"""Set the resource limits of the target before exec, and read them back."""
 
 from __future__ import annotations
 
@@ -68,9 +65,7 @@ def set_limit(name: str, value: int) -> None:
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because with 0 Linux still pipes a core dump to its
-    handler.
-    """
+    """Return the limits to set. CORE is 1, because with 0 Linux still pipes a core dump."""
     values = [("CORE", 1)]
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))

@@ -65,7 +65,7 @@ def plan(policy: Policy) -> TaskLimit:
 
 
 class TaskCount:
-    """The decider of clone, fork and vfork, which keeps the tree below `root` within the limit."""
+    """Decides about clone, fork and vfork, and keeps the tree below `root` within the limit."""
 
     def __init__(self, root: int, limit: int, *, threads_only: bool, hit: list[str]) -> None:
         self._root = root
@@ -110,8 +110,9 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return None if a thread cannot be inside its clone, otherwise its processor time when it was
-    first seen there: `before`, or its present processor time if `before` is None.
+    """Return the processor time at which a thread was first seen inside its clone, or None.
+
+    `before` is that time from an earlier look. None means that the thread cannot be inside.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
@@ -126,7 +127,7 @@ def _time_in_clone(thread: int, before: int | None) -> int | None:
 
 
 def _exists(thread: int) -> bool:
-    """Return whether a thread exists. This is for kernels without schedstat."""
+    """Return whether a thread exists, on kernels without schedstat."""
     try:
         return bool(abi.read_file(f"/proc/{thread}/stat"))
     except OSError:

@@ -35,8 +35,6 @@ target with another id, to end it and to remove its files. Docker's root has the
 
 @record
 class IdMaps:
-    """Maps one uid and one gid inside to ids outside."""
-
     name = "id_maps"
     uid: int
     gid: int
@@ -103,11 +101,10 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids: an ordinary user's own ids, or for root ids that own nothing, if
-    there are any.
+    """Return the target's ids: an ordinary user's own ids, or for root ids that own nothing.
 
-    The target of a root without the capabilities in NEEDED, as in a container that drops all, has
-    root's ids outside.
+    A root without the capabilities in NEEDED, as in a container that drops all, keeps its ids
+    outside.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -125,8 +122,7 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    A user namespace may map only its root. Then root's id is returned, and this root is an ordinary
-    user outside.
+    In a namespace that maps only its root, this is root's id, which is ordinary outside.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -136,7 +132,6 @@ def unused_id(map_name: str) -> int:
 
 
 def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
-    """Return whether a file's mode gives these ids the wanted access."""
     needed = access | (1 if access != SEARCH and stat.S_ISDIR(seen.st_mode) else 0)
     shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
     return (seen.st_mode >> shift) & needed == needed

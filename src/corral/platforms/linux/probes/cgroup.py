@@ -1,6 +1,4 @@
-"""Probe whether a cgroup enforces its limits: exceed each limit, and then compare with a process
-that has a higher limit or none.
-"""
+"""Probe whether a cgroup enforces its limits: exceed each, then try with a higher one or none."""
 
 import contextlib
 import mmap
@@ -86,9 +84,7 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe in a scope that systemd makes. The probing process stays in the scope, because systemd
-    removes an empty one.
-    """
+    """Probe in a scope that systemd makes, from inside, because systemd removes an empty scope."""
     from corral.platforms.linux.mechanisms import systemd_scope
 
     unit = systemd_scope.unit_of(f"probe-{controller}-of-{os.getpid()}")
@@ -133,7 +129,6 @@ def _inside(
     settings: Settings,
     act: Callable[[], int],
 ) -> int:
-    """Run `act` in a leaf with `settings` and return its wait status."""
     with _started(base, controller, settings, act) as (_, pid):
         return os.waitpid(pid, 0)[1]
 
@@ -200,7 +195,6 @@ def _cpu(base: cgroup.Base) -> str:
 
 
 def _io(base: cgroup.Base) -> str:
-    """Check that an uncached read from a disk of the system or the user is slowed down."""
     with _file_on_a_disk() as (file, disk):
         held = _is_held(base, file, disk, (("io.max", f"{disk} rbps={MIN_QUOTA}"),))
         free = _is_held(base, file, disk, ())
@@ -212,7 +206,7 @@ def _io(base: cgroup.Base) -> str:
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
     """Return whether a read waits while the kernel has not counted any byte of it.
 
-    The duration of the read is not used, because it proves little on a busy host.
+    The duration of the read proves little on a busy host.
     """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0

@@ -117,7 +117,6 @@ def connect(port: int, address: bytes = LOCALHOST) -> None:
 
 
 def connected(port: int, address: bytes = LOCALHOST) -> int:
-    """Return a socket that is connected to a port."""
     fd = linux_sockets.socket(linux_sockets.AF_INET, linux_sockets.SOCK_STREAM)
     try:
         abi.syscall("connect", fd, linux_sockets.inet_address(address, port), 16)

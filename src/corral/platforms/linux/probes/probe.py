@@ -19,9 +19,8 @@ class Probe:
     """Tests whether this host has one capability.
 
     `attempt` runs in a disposable child. It checks that something is denied and that a control
-    succeeds, and returns the evidence. `doctor` shows `label`, with `word` if the capability is
-    proven, or with `hint` if it is absent. `hints` are pairs (error text, hint) that replace `hint`
-    for these errors.
+    succeeds, and returns the evidence. `doctor` shows `label` with `word` if the capability is
+    proven, or with `hint`. `hints` are pairs (error text, hint) that replace `hint`.
     """
 
     attempt: Callable[[], str]

@@ -22,7 +22,6 @@ limit_descriptors = probe.probe("rlimits", "Rlimits", word="supported")(rlimits.
     word="supported",
 )
 def count_processes() -> str:
-    """Check that a process in a new user namespace cannot fork at its limit."""
     go_read, go_write = os.pipe()
     answer_read, answer_write = os.pipe()
     who = user_ids.choose(os.geteuid(), os.getegid())
@@ -90,9 +89,7 @@ def adopt_orphan() -> str:
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """Check that 32 MiB of a grandchild are measured. The measurement before it allocates them is
-    only reported.
-    """
+    """Check that 32 MiB of a grandchild are measured. What was measured before is only reported."""
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     end_read, end_write = os.pipe()

@@ -1,8 +1,7 @@
 """Confine files, network, mach services and other processes with Seatbelt.
 
-A library call, not the `sandbox-exec` tool, applies the profile after the fork and right before
-exec. All modules that the process needs later are imported before the call, because after the call
-the process may not be able to read the interpreter's library.
+A library call, not the `sandbox-exec` tool, applies the profile right before exec. All modules that
+the process needs later are imported before, because the profile may hide them.
 """
 
 from __future__ import annotations
@@ -36,8 +35,6 @@ DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 
 @record
 class Seatbelt:
-    """Applies a profile to the target, and verifies that it denies what it should."""
-
     name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
@@ -74,7 +71,6 @@ class Seatbelt:
 
 
 def find_marker(steps: Iterable[Step]) -> str:
-    """Return the marker of the profile in these steps, or "" if there is no profile."""
     return next((step.marker for step in steps if isinstance(step, Seatbelt)), "")
 
 

@@ -28,9 +28,7 @@ because the profile's own rules do not protect a `.git` that is a link.
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the secrets in granted directories, which stay hidden. A secret that is itself granted
-    is left out.
-    """
+    """Return the secrets in granted directories, except those that are granted themselves."""
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
     # If the path of a secret has links, the rule has to be for the real path.
@@ -50,8 +48,7 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the topmost parent of `path` below `tops` that is not a directory, or `path` itself if
-    all parents are directories.
+    """Return the topmost parent of `path` below `tops` that is not a directory, or `path` itself.
 
     The target could create this parent if it is missing, or replace it if it is a file or a link.
     """
@@ -64,7 +61,6 @@ def _replaceable(path: str, tops: Sequence[str]) -> str:
 
 
 def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths in `found` that are inside one of `tops`, but are not in `named`."""
     return tuple(
         path
         for path in dict.fromkeys(found)

@@ -1,9 +1,9 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child.
 
 An act that must be denied has a control: without the mechanism it succeeds. Two test runs with the
-steps of a real run prove Seatbelt. The last step of the first run tries acts that must be denied.
-The second run starts a system program, because a profile under which nothing starts is useless.
-Each runtime has its own finding, so that one broken runtime does not prevent all runs.
+steps of a real run prove Seatbelt: one tries acts that must be denied, and one starts a system
+program, because a profile under which nothing starts is useless. Each runtime has its own finding,
+so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
@@ -75,9 +75,7 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Tries more acts than Seatbelt's `verify`, writes the results to `fd`, and fails, so that no
-    program is executed.
-    """
+    """Tries more acts than Seatbelt's `verify`. Fails at the end, so that nothing is executed."""
 
     name = "trial"
     fd: int
@@ -106,9 +104,7 @@ class Trial:
 
 @record
 class ProxyTrial:
-    """Tries to connect to `port`, which must be denied, and to the proxy's port. Then fails like
-    `Trial`.
-    """
+    """Tries `port`, which must be denied, and the proxy's port. Then fails like `Trial`."""
 
     name = "proxy_trial"
     fd: int
@@ -171,9 +167,7 @@ def _marker(table: ProcessTable) -> str:
 
 
 def _try_walls(table: ProcessTable, program: str) -> str:
-    """Try acts that must be denied inside the sandbox. The control is that the same acts succeed
-    outside.
-    """
+    """Try acts that must be denied inside the sandbox, and succeed outside."""
     import tempfile
 
     with tempfile.NamedTemporaryFile() as marker:
@@ -188,9 +182,7 @@ def _try_walls(table: ProcessTable, program: str) -> str:
 
 
 def _loopback_proxy(table: ProcessTable) -> str:
-    """Try the proxy's port and another port inside the sandbox. The control is that the other port
-    can be reached outside.
-    """
+    """Try the proxy's port and another port inside the sandbox. Outside, both can be reached."""
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
     beside.listen(2)
@@ -270,7 +262,6 @@ def _nproc() -> str:
 
 
 def _watcher(table: ProcessTable) -> str:
-    """Check that a daemon is found and killed after its parent has ended and has been reaped."""
     wait_read, wait_write = os.pipe()
     ready_read, ready_write = os.pipe()
     root = os.fork()
@@ -297,7 +288,6 @@ def _watcher(table: ProcessTable) -> str:
 
 
 def _sampling(table: ProcessTable) -> str:
-    """Check that the measured memory of a tree grows when a grandchild allocates memory."""
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
     pid = os.fork()
@@ -327,7 +317,6 @@ def _sampling(table: ProcessTable) -> str:
 
 
 def _jetsam() -> str:
-    """Check that a process above its memory limit is killed, and not killed if it has no limit."""
     real = os.path.realpath(sys.executable)
     python = next(iter(tier_seatbelt.framework_images(real)), real)
     if _allocate(python, megabytes=0) != 0:
@@ -341,7 +330,7 @@ def _jetsam() -> str:
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
-    """Return the wait status of a python that allocates 256 MiB. 0 megabytes mean no limit."""
+    """Return the wait status of a python that allocates 256 MiB."""
     from corral.abi import darwin_spawn
 
     pid = os.fork()
