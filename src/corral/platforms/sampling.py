@@ -78,9 +78,7 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether the memory exceeds the limit, so that an exact measurement is needed. The
-        first measurement counts a shared page once for each process.
-        """
+        """Return whether an exact measurement is needed: a quick one counts shared pages twice."""
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:

@@ -42,10 +42,9 @@ def close_on_exec() -> None:
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor except those in `keep`.
+    """Close every descriptor except those in `keep`, on systems without close_range.
 
-    This is for systems without close_range. The open descriptors are listed first, because trying
-    every number would take a million calls.
+    The open descriptors are listed, because trying every number would take a million calls.
     """
     for fd in _open_descriptors():
         if fd not in keep:
@@ -53,7 +52,6 @@ def close_others(keep: Container[int]) -> None:
 
 
 def _open_descriptors() -> list[int]:
-    """Return the open descriptors, except the one that this function reads the list from."""
     found = []
     for name in os.listdir(DESCRIPTORS):
         try:
@@ -65,9 +63,7 @@ def _open_descriptors() -> list[int]:
 
 
 def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
-    """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
-    EXECUTED. Exit if `start` is closed.
-    """
+    """Apply the target's steps, verify all steps, wait for `start`, and then report EXECUTED."""
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")
@@ -79,7 +75,6 @@ def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
 
 
 def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
-    """Call `execve`, and report a failure under the step name `exec`."""
     try:
         check_same(program)
         execve()

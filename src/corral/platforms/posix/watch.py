@@ -2,7 +2,7 @@
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills the
 server. The target inherits stdin, so it sees the end of file itself. Signals are passed on to the
-whole tree. The loop wakes up only for an event or a deadline.
+whole tree.
 """
 
 from __future__ import annotations
@@ -82,7 +82,6 @@ class Watch:
         return self.exec_result
 
     def open(self, denials: Denials, gateway: Gateway | None, others: Sequence[Service]) -> None:
-        """Run these services until the target ends."""
         self._denials = denials
         self._preload_at = time.monotonic() + PRELOAD_SECONDS
         self.gateway = gateway
@@ -92,9 +91,7 @@ class Watch:
                 self.poll.register(service.fileno(), POLLIN)
 
     def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
-        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS, and imports modules
-        that are needed later.
-        """
+        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS."""
         self._preload = preload
         while not self._step():
             pass

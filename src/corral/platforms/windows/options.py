@@ -93,9 +93,7 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Return the options for the network: none if the policy has `listen`, because ports inside an
-    AppContainer cannot be reached from outside.
-    """
+    """Return the options for the network: none for `listen`, which an AppContainer cannot have."""
     if policy.listen:
         return ()
     if policy.allow:
@@ -109,9 +107,7 @@ def _network(policy: Policy) -> Sequence[Option]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return an option for each token with each subset of `EXTRAS`. The option with all extras
-    comes first.
-    """
+    """Return an option for each token with each subset of `EXTRAS`, the one with all first."""
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
     if has_fallback(policy) or not policy.windows.app_container:
@@ -133,9 +129,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Return the sampling option for CPU time, but only if the policy states this limit, because
-    sampling keeps the processor awake.
-    """
+    """Return the sampling option for a stated limit only, because it keeps the processor awake."""
     if "cpu_time" not in policy.stated:
         return ()
     note = (

@@ -1,8 +1,7 @@
 """Add corral's entries to an object's access list, and remove them. This code is pure.
 
 The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6).
-All other entries keep their bytes and their order, so Windows' own SetEntriesInAclW is not used: it
-would merge and sort the entries.
+All other entries keep their bytes and order. SetEntriesInAclW would merge and sort them.
 """
 
 import hashlib
@@ -52,16 +51,16 @@ class Unusable(Exception):  # noqa: N818 - becomes one line of a refusal
 
 @record
 class Descriptor:
-    """A parsed descriptor. `entries` are the raw ACEs in their order."""
-
     control: int
     revision: int
     entries: tuple[bytes, ...]
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a security descriptor. Raise Unusable if it is damaged or has no access list. All users
-    can use an object without a list, and would lose this access if corral added a list.
+    """Parse a security descriptor.
+
+    Raise Unusable if it has no access list. All users can use an object without a list, and would
+    lose this access if corral added one.
     """
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
@@ -95,9 +94,7 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. With `root`, they do not allow the object to be deleted or
-    renamed.
-    """
+    """Return the entries for one object. A `root` cannot be deleted or renamed."""
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
     if not directory:
@@ -109,9 +106,7 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with `ours` as the only entries of this SID, or None if it already has
-    exactly these.
-    """
+    """Return the descriptor with `ours` as the only entries of this SID, or None if it has them."""
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
@@ -216,7 +211,7 @@ def capability_sid(name: str) -> str:
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
     """Return the SID of the capability for one root and one kind of access.
 
-    The SID depends on the object's identity, so another object at the same path gets another SID.
+    Another object at the same path has another identity, and gets another SID.
     """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")

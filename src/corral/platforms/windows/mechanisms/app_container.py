@@ -4,10 +4,8 @@ Each run has its own profile, which is deleted when the run ends. With `state = 
 server share a profile, which is kept. A target's token has the profile's package SID and exactly
 the capabilities of its policy. Both are read back from the suspended process before it runs.
 
-`explain` has texts for some errors. ACCESS_DENIED means that a policy of the machine forbids
-profiles, or that corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there
-are no AppContainers, so `explain` suggests WSL2. If a profile already exists, a kept one is used
-again, and that of a single run is deleted and created again.
+ACCESS_DENIED means that a policy of the machine forbids profiles, or that corral itself runs in an
+AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no AppContainers.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
 Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
@@ -44,8 +42,6 @@ DENIED = "run corral outside of any sandbox, as a user who may create AppContain
 
 @record
 class Profile:
-    """Creates the target's profile, and verifies the token of the target."""
-
     name = "app_container"
     profile: str  # its name
     capabilities: tuple[str, ...]  # SIDs as text
@@ -80,7 +76,6 @@ class Profile:
         results.add(win32_security.Capabilities(package, capabilities))
 
     def verify(self, results: Results) -> None:
-        """Check that the token has this package and exactly these capabilities."""
         with win32_security.open_token(results.get(Process).handle.value) as token:
             if not win32_security.is_app_container(token.value):
                 raise OSError(0, "the process is not in an AppContainer", self.profile)
@@ -98,21 +93,22 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path of a profile's folder. They differ if Windows redirects
-    AppData, as it does for programs that a packaged client has started.
+    """The planned and the actual path of a profile's folder.
+
+    Windows redirects AppData for programs that a packaged client has started.
     """
 
     planned: str
     found: str
 
     def path(self, path: str) -> str:
-        """Return the actual path of a file in the planned folder. Other paths stay the same."""
+        """Return the actual path of a file in the planned folder."""
         return self.found + path[len(self.planned) :] if is_inside(path, self.planned) else path
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return the name of a run's profile, with at most 64 characters, as Windows requires. It is in
-    lower case, like the name of the profile's folder.
+    """Return the name of a run's profile: lower case, and at most 64 characters, as Windows
+    requires.
     """
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
@@ -146,8 +142,7 @@ def elsewhere() -> str:
 def probe() -> Finding:
     """Check that a profile can be created, has the SID that corral computes, and can be deleted.
 
-    This does not prove that a target is confined. To prove that, `probes/app_container.py` starts a
-    process in an AppContainer.
+    This does not prove that a target is confined: `probes/app_container.py` does.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()

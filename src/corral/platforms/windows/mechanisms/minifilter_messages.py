@@ -101,7 +101,7 @@ class RegistryCheck:
 
 @record
 class Notice:
-    """A process started or ended. The driver expects no answer."""
+    """A process started or ended."""
 
 
 BODIES: dict[int, tuple[struct.Struct, type[Ping | FileCheck | RegistryCheck]]] = {
@@ -128,9 +128,7 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return the message that configures the driver. It makes the driver deny every operation about
-    which corral does not answer.
-    """
+    """Return a configuration in which the driver denies every question without an answer."""
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
 
@@ -140,9 +138,7 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. Raise MalformedError if it is invalid. The error has the message's identity
-    if a denial can be sent.
-    """
+    """Parse a message. A MalformedError has its identity if a denial can be sent."""
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("truncated header", _known(data))
     _reply_size, message = MESSAGE_HEADER.unpack_from(data)

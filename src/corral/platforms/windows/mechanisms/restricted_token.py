@@ -6,12 +6,8 @@ target needs an entry for Everyone or for this logon in its access list, and als
 user. At Low integrity the target cannot write objects with a higher label, such as the files,
 registry keys, processes and windows of ordinary programs, which are Medium.
 
-The token does not restrict reads or the network. The report says that these controls are absent. An
-AppContainer gets no integrity level from corral, because it already has Low integrity, and Windows
-refuses to combine both.
-
-The probe tests the effect: a thread that impersonates the token must fail to write a file of the
-user, and must succeed in reading it.
+The token does not restrict reads or the network. An AppContainer gets no integrity level from
+corral, because it already has Low integrity, and Windows refuses to combine both.
 """
 
 from __future__ import annotations
@@ -84,8 +80,7 @@ class RestrictedToken:
 class FilteredToken:
     """Removes an administrator's rights from an AppContainer's token, if the caller has any.
 
-    This step is needed because Windows does not document whether the token of an AppContainer loses
-    the caller's privileges.
+    Windows does not document whether such a token loses the caller's privileges.
     """
 
     name = "filtered_token"
@@ -119,9 +114,7 @@ def powers(token: int) -> list[str]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that still give a target access if corral is elevated, or none if corral is
-    not elevated.
-    """
+    """Return the SIDs that give a target of an elevated corral access, or none if not elevated."""
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
             return ()
@@ -133,7 +126,6 @@ def ordinary_sids() -> tuple[str, ...]:
 
 
 def is_administrators(groups: Iterable[tuple[str, int]]) -> bool:
-    """Return whether a token with these groups has an administrator's rights."""
     return any(
         sid == ADMINISTRATORS and not bits & abi.SE_GROUP_USE_FOR_DENY_ONLY for sid, bits in groups
     )
@@ -157,8 +149,6 @@ class LowIntegrity:
 
 @record
 class PrimaryToken:
-    """A token for CreateProcessAsUserW."""
-
     handle: Handle
 
     def release(self) -> None:
@@ -166,7 +156,6 @@ class PrimaryToken:
 
 
 def create() -> Handle:
-    """Create a restricted primary token, and check that Windows has made it as requested."""
     with abi.own_token(ACCESS) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         token = abi.create_restricted_token(own.value, FLAGS, (parse_sid(EVERYONE), logon))
@@ -180,9 +169,7 @@ def create() -> Handle:
 
 
 def _set_default_dacl(token: int, logon: bytes) -> None:
-    """Let the target open the objects that it creates. The default access list of the caller is
-    replaced, because it may name only administrators.
-    """
+    """Let the target open its own objects. The caller's list may name only administrators."""
     user = format_sid(abi.token_user(token))
     abi.set_token_default_dacl(token, default_dacl(user, format_sid(logon)))
 
@@ -193,9 +180,7 @@ def set_low(token: int) -> None:
 
 
 def check_low(token: int) -> None:
-    """Raise OSError unless the token's level is Low, because some systems accept a new level
-    without setting it.
-    """
+    """Raise OSError unless the token's level is Low: some systems accept a level without effect."""
     found = format_sid(abi.token_integrity(token))
     if found != LOW:
         raise OSError(0, f"the integrity level reads back as {found}, not {LOW}")
@@ -237,7 +222,6 @@ def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
 
 
 def own_sids() -> tuple[str, str]:
-    """Return the SIDs of this user and this logon."""
     with abi.own_token(TOKEN_QUERY) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         return format_sid(abi.token_user(own.value)), format_sid(logon)
@@ -248,7 +232,6 @@ def default_dacl(user: str, logon: str) -> str:
 
 
 def probe(directory: str) -> Finding:
-    """Check that a restricted token prevents writing in `directory`, which is the user's."""
     try:
         with create() as token:
             set_low(token.value)

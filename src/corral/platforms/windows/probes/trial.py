@@ -2,10 +2,8 @@
 
 A runtime that does not work in an AppContainer or under a mitigation dies before its first line,
 with an exit code that explains little. So a runtime is tried before its first run: it executes one
-line of code under the steps of the run. With an AppContainer the copy of the runtime in the store
-is tried, otherwise the program itself. After a success, a note records that the runtime starts
-under this build of Windows and these steps, and later runs need no trial. A runtime that does not
-start is refused, with an error that gives the cause or the last line of its output.
+line of code under the steps of the run. After a success, a note records that the runtime starts
+under this build of Windows and these steps, and later runs need no trial.
 """
 
 from __future__ import annotations
@@ -74,24 +72,18 @@ MEANINGS = {
 
 @record
 class Outcome:
-    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the job's
-    accounting.
-    """
-
     output: str
     reaped: Reaped
     hung: bool = False
     errors: str = ""
 
     def last_line(self) -> str:
-        """Return the last line of the output, or of the errors if there is no output."""
         lines = (self.output or self.errors).splitlines()
         return lines[-1] if lines else "it printed nothing"
 
 
 class Trial:
-    """A running target with a pipe for its stdin, which stays open until `finish`, and a pipe for
-    its stdout.
+    """A running target with pipes for its stdin, which stays open until `finish`, and its stdout.
 
     Its stderr is a separate file, because Python 3.13 and newer write a line to stderr at each
     start in an AppContainer: "Failed to find real location of ...".
@@ -136,10 +128,7 @@ class Trial:
 
 
 def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
-    """Run `code` under `steps`, and wait until it ends.
-
-    Raise TimeoutError if it does not end, and OSError if it cannot be started.
-    """
+    """Run `code` under `steps`. Raise TimeoutError if it does not end."""
     outcome = start(code, steps, *arguments, program=program).finish()
     if outcome.hung:
         raise TimeoutError(0, "a trial did not end, perhaps because the machine is busy")
@@ -147,9 +136,7 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code`. It runs in the store's copy of the interpreter if the steps have a
-    store, otherwise in `program` or in corral's own interpreter.
-    """
+    """Start Python `code` in the store's interpreter, in `program`, or in corral's own one."""
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
     changed = [_with_arguments(step, words) if isinstance(step, Store) else step for step in steps]
@@ -246,9 +233,7 @@ def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
 
 
 def trial_plan(plan: Plan, line: tuple[str, ...]) -> Plan:
-    """Return a plan that runs `line` instead of the target's arguments, in the target's private
-    directory and without grants.
-    """
+    """Return a plan that runs `line` in the target's private directory, without grants."""
     home = next((step.home for step in plan.steps if isinstance(step, Profile)), "")
     changed: list[model.Step] = []
     for step in plan.steps:
