@@ -40,8 +40,7 @@ posix_spawnattr_setjetsam_ext = function(
     "posix_spawnattr_setjetsam_ext", _c_int,
     _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
 )  # fmt: skip
-# Exported by libquarantine and re-exported by libSystem. LLDB and Chromium declare the function
-# like this in their launchers.
+# From libquarantine, re-exported by libSystem. LLDB and Chromium declare it like this.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
 )

@@ -22,8 +22,7 @@ SECCOMP_ADDFD_FLAG_SETFD = 1
 SECCOMP_ADDFD_FLAG_SEND = 2
 SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
 SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP = 1
-# The fields are id, pid, flags, and those of struct seccomp_data: number, architecture, instruction
-# pointer, six arguments.
+# id, pid, flags, then struct seccomp_data: number, architecture, pointer, six arguments.
 SECCOMP_NOTIF = "=QIIiIQ6Q"
 SECCOMP_NOTIF_RESP = "=QqiI"
 SECCOMP_NOTIF_ADDFD = "=QIIII"

@@ -15,9 +15,7 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The maximum number of files of one kind. It is needed because each version of corral adds its own
-files.
-"""
+"""The most files of one kind, because each version of corral adds its own files."""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (
@@ -29,9 +27,7 @@ OPEN_FLAGS: int = (
 # On Windows other processes cannot read locked bytes, so this byte is far after the file's end.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
-"""The tries take at least ten seconds, because a process that removes leftovers may keep the lock
-for so long on a busy machine.
-"""
+"""The tries take ten seconds: on a busy machine a sweep may keep the lock for so long."""
 LOCKED = "another process has the lock"
 
 
@@ -202,8 +198,7 @@ def lock(fd: int, *, wait: bool) -> None:
         os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         while True:
             try:
-                # LK_LOCK fails after ten seconds, but an installation can take longer, so this is
-                # repeated.
+                # LK_LOCK fails after ten seconds, but an installation can take longer.
                 msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
             except OSError as error:
                 if not wait:

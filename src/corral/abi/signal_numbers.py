@@ -23,6 +23,4 @@ SIGSTOP = _number("SIGSTOP", 19)
 SIGXCPU = 24
 
 FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
-"""Signals that corral forwards, because a client or a terminal sends them to corral but means the
-target.
-"""
+"""Signals that corral forwards, because their sender means the target."""

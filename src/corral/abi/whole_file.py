@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 ENDING = ".corral-new"
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""Errors which mean that the file system cannot sync a directory, or that this user cannot read it.
-"""
+"""The file system cannot sync a directory, or this user cannot read it."""
 
 
 def replace_file(
@@ -70,8 +69,7 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # This fails if the file belongs to another user. That is better than changing its
-            # owner.
+            # Fail if the file is another user's. That is better than changing its owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:

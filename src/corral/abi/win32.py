@@ -92,8 +92,7 @@ def _find(library: str, name: str) -> prototypes.Export:
     if sys.platform != "win32":
         raise MissingFunctionError(0, f"only Windows has {library}", name)
     try:
-        # Only the system's own directory is searched. Otherwise a DLL beside the program or in the
-        # current directory could replace a DLL of Windows.
+        # Otherwise a DLL beside the program could replace a DLL of Windows.
         loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
         return loaded[name]
     except OSError as error:

@@ -26,9 +26,7 @@ GRACE_SECONDS = 5.0
 """Seconds between asking the tree to stop and killing it."""
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
-"""The longest wait while a timeout is set. A wait does not count the time that the machine sleeps,
-but a timeout does. So the timeout is checked at most this long after the machine wakes up.
-"""
+"""The longest wait while a timeout is set, because waits do not count a machine's sleep."""
 
 
 def people_time() -> float:

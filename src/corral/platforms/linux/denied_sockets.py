@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 WHY = "without namespaces its name is not seen; `corral learn` shows it"
 BURST, RATE = 64, 64
-"""The number of calls that are answered at once, and the number per second after that. Further
-calls wait, which costs no CPU time.
-"""
+"""Calls that are answered at once, and per second after that. Further calls wait."""
 
 
 class DeniedSockets:

@@ -26,19 +26,15 @@ if TYPE_CHECKING:
 
 FLAG = "--allow-subprocess"
 MAX_NAMED = 64
-"""The maximum number of starts for which the program's name is searched."""
+"""The most starts for which the program's name is searched."""
 BURST, RATE = 64, 64
-"""The number of starts that are answered at once, and the number per second after that. Further
-starts wait, which costs no CPU time.
-"""
+"""Starts that are answered at once, and per second after that. Further starts wait."""
 PAGE = 4096
 STACK_BYTES = 8 * PAGE
 STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
 MAX_WORDS = 32
 MAX_READS, MAX_PAGES = 8192, 256
-"""The maximum number of reads and of copied pages for one start. A target can prepare a stack with
-any number of pointers, and the supervisor must meet its deadlines.
-"""
+"""The most reads and copied pages for one start. A target can prepare a stack of any size."""
 MAX_NAME_LENGTH = 64
 MAX_STRING = 1024
 LOWEST_ADDRESS, HIGHEST_ADDRESS = 1 << 16, 1 << 47

@@ -40,9 +40,7 @@ ETC = (
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
 OTHER_HOME = "/home/corral"
-"""The home inside the sandbox if the user's own home is HOME. With the same path for both, the
-user's paths would seem to exist in the sandbox.
-"""
+"""The sandbox's home if the user's own is HOME. The user's paths must not seem to exist."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 

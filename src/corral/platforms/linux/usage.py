@@ -29,15 +29,11 @@ if TYPE_CHECKING:
     Inode = tuple[int, int]
 
 CPU_FIELDS = slice(11, 15)
-"""Positions of utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the
-name.
-"""
+"""utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the name."""
 FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors of corral itself, not of a measured process. Counting the usage as zero then would disable
-every limit.
-"""
+"""Errors of corral itself. Counting the usage as zero then would disable every limit."""
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
 OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
@@ -50,9 +46,7 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""The maximum number of reads of the root's list of children. A target can start and end processes
-for ever, and each of them adds an orphan to the list.
-"""
+"""A target can start and end processes for ever, and each adds an orphan to the list."""
 
 
 class Budget:

@@ -44,9 +44,9 @@ MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""For Homebrew on Apple silicon and for MacPorts: a directory that exists if it is installed, and
-the directories beside it that every target may read. Other programs use libraries from there, such
-as a python that pyenv has built. Homebrew on Intel is in /usr/local, which every target may read.
+"""A directory that exists if Homebrew (on Apple silicon) or MacPorts is installed, and the
+directories beside it that every target may read, because a python of pyenv uses libraries there.
+Homebrew on Intel is in /usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")

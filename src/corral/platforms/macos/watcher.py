@@ -31,9 +31,7 @@ MEASURE = 0x80
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""The answers on `answers`: first the target's pid, then a usage for each request, and at the end
-the wait status.
-"""
+"""The answers: first the target's pid, then a usage for each request, then the wait status."""
 
 
 @record

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""Ends an answer. If several processes answer, only the first answer is used, because the first
-error causes the others.
-"""
+"""Ends an answer. If several processes answer, the first error causes the others."""
 
 
 def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Limits of the policy that apply to each process separately, with their rlimits. Only the rlimits
-enforce them.
-"""
+"""Limits of the policy that apply to each process, and that only rlimits enforce."""
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 

@@ -51,8 +51,7 @@ if sys.platform == "linux":
             if isinstance(error, OSError) and error.errno not in NOT_OFFERED:
                 raise
         try:
-            # Open the stream again: O_NONBLOCK on the shared open file would affect other
-            # processes.
+            # Open it again: O_NONBLOCK on the shared open file would affect other processes.
             own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             return _write_if_ready(fd, data)  # a socket, or another user's terminal

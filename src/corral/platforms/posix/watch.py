@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""After this time the supervisor imports modules that it may need later, because the package can be
-replaced on disk during a long run. Shorter runs need not wait for these imports.
-"""
+"""When to import modules that may be needed later: an update can replace them on disk."""
 
 
 class Watch:

@@ -26,9 +26,7 @@ SWITCHED_ON = "windows.app_container = true"
 EXTRAS = {
     OWN_DESKTOP: "desktop", MITIGATIONS: "mitigations", UI: "job_ui", PRIORITY: "job_priority",
 }  # fmt: skip
-"""Further restrictions, each with its capability. The finding for the capability says whether a
-runtime starts under the restriction.
-"""
+"""Further restrictions, each with the capability that a runtime starts under it."""
 FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"
 NOT_HELD = {
     "filesystem": f"{FALLBACK}: the target reads every file that you can read",

@@ -34,9 +34,7 @@ CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
 """The period of cpu.max in microseconds. This is the kernel's own default."""
 MAX_PERIOD, MIN_QUOTA = 1_000_000, 1000
-"""The longest period and the lowest quota that the kernel takes for cpu.max, in microseconds. A
-share below a hundredth needs a period longer than PERIOD.
-"""
+"""The kernel's limits for cpu.max. A share below a hundredth needs more than PERIOD."""
 
 
 @record

@@ -60,8 +60,7 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # The kernel's own file systems cannot be idmapped, so covered mounts are not
-                    # cloned.
+                    # The kernel's own file systems, which masks cover, cannot be idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree

@@ -39,13 +39,11 @@ ATTRIBUTES = {
 }
 MAX_PARENTS = 64
 TRIED = "/.corral"
-"""The link that the target's process tries to create, to check that the root is read-only."""
+"""The target's process tries to create this link, to check that the root is read-only."""
 PRIVATE = "private-{}"
 """The name of a directory in the private space, by its position in `View.private`."""
 BYTES_PER_INODE = 16384
-"""The private space gets one inode for this many bytes. Otherwise 300 000 empty files would fit
-into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
-"""
+"""The private space gets one inode for this many bytes, because each uses kernel memory."""
 
 
 @record

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
-"""Errors that mean that an outer filter has a listener (EBUSY), or forbids one (EPERM), as corral's
-own filter does.
-"""
+"""An outer filter has a listener (EBUSY), or forbids one (EPERM), as corral's own does."""
 TIOCSTI = 0x5412
 
 

@@ -40,18 +40,14 @@ PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""The cgroup for processes beside the leaf. They cannot be in the scope's own cgroup, because it
-enables controllers.
-"""
+"""For processes beside the leaf: the scope's own cgroup, with controllers, may have none."""
 START_SECONDS = 5.0
 END_SECONDS = 1.0
-"""The longest wait for systemd at the end of a run, because a client gives corral only about this
-long to end. If systemd does not answer, the empty scope ends by itself.
+"""The longest wait for systemd at the end of a run, because clients give corral little more. If
+systemd does not answer, the empty scope ends by itself.
 """
 STOP_USEC = 5_000_000
-"""The time between SIGTERM and SIGKILL when the user stops the unit. It is as long as corral's own
-grace period.
-"""
+"""The grace before SIGKILL when the user stops the unit, as long as corral's own."""
 OWN_MEMORY = 16 << 20
 """Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""
 

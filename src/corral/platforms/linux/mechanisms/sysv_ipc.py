@@ -26,9 +26,7 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list that is read, with more than a thousand objects. A longer list is an error,
-because a target decides how many objects exist, and each count reads all of them.
-"""
+"""The longest list, with more than a thousand objects, because each count reads all of it."""
 
 
 @record

@@ -32,9 +32,7 @@ MAX_CLONE_NANOSECONDS = 50_000_000
 wrong, because a busy host can stop a thread for any time in the middle of a call.
 """
 PAUSE_FACTOR = 9
-"""After a count the supervisor receives no call for this many times the duration of the count, so
-that counting takes at most a tenth of its time.
-"""
+"""After a count no call is received for this many times its duration: a tenth is for counts."""
 
 
 @record

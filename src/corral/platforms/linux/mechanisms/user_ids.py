@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
-"""The outside id of root's target. It is above systemd's container range (0x6FFFFFFF), and below
-2**31, because some filesystems have signed ids.
-"""
+"""The outside id of root's target: above systemd's containers, below 2**31 (signed ids)."""
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
 """Bits of a file's mode that an access needs."""

@@ -49,8 +49,7 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # The decider is there before the first call, because another one must never decide these
-        # calls.
+        # Before the first call, because another decider must never decide these calls.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

@@ -27,9 +27,7 @@ PREFIX = "cgroup_"
 Settings = tuple[tuple[str, str], ...]
 MIB = 1 << 20
 MIN_QUOTA = 1000
-"""The smallest quota that cpu.max accepts, in microseconds per period. The probe of io.max uses the
-same number, as bytes per second.
-"""
+"""The smallest quota of cpu.max in microseconds; for io.max, the bytes per second."""
 PACE, LOOKS = 0.01, 3
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
 NO_DISK = "there is no disk behind"

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 EPERM = 1
 DISCARD_PORT = 9
-"""No process listens on this port, so without Seatbelt a connection fails with an error other than
-EPERM.
-"""
+"""No process listens here, so without Seatbelt a connection fails, but not with EPERM."""
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 """Directories that exist on every Mac, and that every process can read without Seatbelt."""
 

@@ -29,18 +29,14 @@ SYSTEM = (
     "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/nix/store", "/private/var/db/dyld",
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
-"""Paths that every target may read and map as code. If the target may start processes, it may also
-execute programs there.
-"""
+"""Every target may read and map these as code, and execute them if it may start processes."""
 
 FILES = (
     "/", "/private/etc/localtime", "/private/etc/passwd", "/private/etc/protocols",
     "/private/etc/services", "/private/var/select/sh", "/private/var/select/developer_dir",
     "/private/var/db/xcode_select_link",
 )  # fmt: skip
-"""Single files that every target may read. `/` is here because the loader opens it. On a Mac passwd
-contains no passwords.
-"""
+"""Every target may read these. The loader opens `/`. On a Mac passwd has no passwords."""
 
 LINKS = (
     "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - only the links
@@ -56,18 +52,14 @@ SYSCTLS = (
     "kern.version", "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
 )  # fmt: skip
 SYSCTL_PREFIXES = ("hw.", "net.routetable.")
-"""The sysctls that a target may read. Python's ProcessPoolExecutor needs `kern.sysv.semmns`, and
-node's `os.networkInterfaces` needs `net.routetable.`.
-"""
+"""ProcessPoolExecutor needs `kern.sysv.semmns`, `os.networkInterfaces` needs `net.routetable.`"""
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""The mach service that returns the user name of a uid. launchservicesd, lsd, Apple events and
-SecurityServer must never be added, because they act outside the sandbox for any process that asks.
+"""Returns the user name of a uid. launchservicesd, lsd, Apple events and SecurityServer must never
+be added, because they act outside the sandbox for any process that asks.
 """
 
 TRUSTD = ("com.apple.trustd", "com.apple.trustd.agent")
-"""Services that check certificates. Go programs, for example, need them. They are not allowed by
-default, because they fetch URLs outside the sandbox.
-"""
+"""Check certificates, for example for Go programs. Off by default: they fetch URLs outside."""
 
 CLOSED = (
     "appleevent-send", "darwin-notification-post", "file-clone", "file-link", "file-write-acl",
@@ -84,9 +76,7 @@ apply. A clone of a directory contains its hidden files. A set-id file would rem
 With an access list that denies deletion, the target could make a file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""Operations that show a program the Mac's network. They are denied unless the target may use the
-proxy's port.
-"""
+"""Show a program the Mac's network. Denied unless the target may use the proxy's port."""
 
 
 def _any_case(name: str) -> str:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
-"""Names at the top of a write grant that the target may not change. Repositories are included,
-because the profile's own rules do not protect a `.git` that is a link.
+"""Names at the top of a write grant that the target may not change. The profile's own rules do not
+protect a `.git` that is a link.
 """
 
 

@@ -19,9 +19,7 @@ ACCESS_ALLOWED, ACCESS_DENIED = 0, 1
 CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows if its condition is true
 GENERIC = {0x80000000: 0x00120089, 0x40000000: 0x00120116, 0x20000000: 0x001200A0,
            0x10000000: 0x001F01FF}  # fmt: skip
-"""The file rights that each generic right means: read, write, execute, all. Windows does not always
-replace generic rights when a list is set, so `allowed_rights` replaces them itself.
-"""
+"""The file rights of the generic read, write, execute, all, which Windows may leave in a list."""
 SPECIFIC = 0x01FFFFFF
 CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
 """ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES, which every target has."""

@@ -34,9 +34,7 @@ COMPILED = "__pycache__"
 KEY_DIGITS = 32
 HEX = frozenset("0123456789abcdef")
 MAX_PATH_LENGTH = 1000
-"""`remove` first moves a directory with a longer path to the top of its tree, because Windows
-accepts paths of at most 32767 characters.
-"""
+"""`remove` moves directories with longer paths up, because Windows limits paths to 32767."""
 
 
 class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -242,8 +240,7 @@ def copy(source: str, target: str, listing: Listing) -> None:
         os.mkdir(_path(target, name))
     links = dict(listing.links)
     for name, size, time in listing.files:
-        # The listed target of a link is opened, because the link may have changed since it was
-        # listed.
+        # The link itself may have changed since it was listed.
         original = _path(source, links.get(name, name))
         try:
             _copy_file(original, _path(target, name), size, time)

@@ -104,8 +104,7 @@ class Journal:
     def end(self) -> None:
         """Remove the file. Everything that it lists has to be undone or kept before."""
         if self._fd >= 0:
-            # Windows cannot delete an open file, so other processes may see an empty file for a
-            # moment.
+            # Windows cannot delete an open file, so others may see an empty file for a moment.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)

@@ -32,9 +32,8 @@ from corral.record import record
 CAPABILITY = "app_container_profile"
 LABEL = (CAPABILITY, "AppContainer profiles", "available")
 FIREWALL_STOPPED = frozenset({1058, 1062, 1068, 1722, 1753})
-"""ERROR_SERVICE_DISABLED, _NOT_ACTIVE, _DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE and
-EPT_S_NOT_REGISTERED. CreateAppContainerProfile returns these if the firewall service, which it
-calls, is not running.
+"""Errors of CreateAppContainerProfile if the firewall service is not running: SERVICE_DISABLED,
+SERVICE_NOT_ACTIVE, SERVICE_DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE, EPT_S_NOT_REGISTERED.
 """
 FIREWALL = "start it as an administrator: `sc.exe config MpsSvc start= auto & sc.exe start MpsSvc`"
 DENIED = "run corral outside of any sandbox, as a user who may create AppContainer profiles"

@@ -46,9 +46,7 @@ SCHEDULING_CLASS = 5
 """The default scheduling class. The classes are 0 to 9."""
 TICKS_PER_MS = 10_000
 CONSOLE = 1
-"""The number of processes that a console needs. They count against the limit of a target that may
-start processes, because only such a target has a console.
-"""
+"""A console needs a process, which counts. Only a target that may start processes has one."""
 PAGE = 4096
 """Windows rounds memory limits down to whole pages."""
 KILLED = 0xC000013A

@@ -47,9 +47,7 @@ FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""The number of bytes to receive. It is larger than any valid message of the driver, so that a
-message which is too long can be received and denied.
-"""
+"""Larger than any valid message, so that a longer one can be received and denied."""
 
 
 @record

@@ -29,9 +29,8 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""The desktop of an AppContainer if a private desktop does not work here. It has to be named,
-because otherwise a target gets the caller's desktop. If the caller is a service, that is not the
-user's desktop.
+"""The desktop of an AppContainer if a private desktop does not work here. Without a name a target
+would get the caller's desktop, which for a service is not the user's.
 """
 
 

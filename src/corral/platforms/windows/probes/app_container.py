@@ -137,8 +137,7 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the control failed: {outside.last_line()}")
     if clipboard != "opened":
-        # Another program may just be using the clipboard. TimeoutError makes the finding "unknown",
-        # so it is not cached.
+        # TimeoutError makes the finding "unknown", so it is not cached.
         raise TimeoutError(0, "the control failed: the clipboard is perhaps in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE

@@ -56,9 +56,7 @@ NODE_WITH_CHILDREN = (
         "(error, output) => console.log(error ? error.message : output.trim()))"
     ),
 )
-"""The trial of a node that may start processes. It starts a second node, because the pipes between
-the two can fail in an AppContainer.
-"""
+"""Starts a second node, because the pipes between two can fail in an AppContainer."""
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
@@ -67,7 +65,7 @@ MEANINGS = {
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another machine",
 }
-"""The usual causes of exit codes with which Windows ends a process while it loads its libraries."""
+"""Usual causes of exit codes with which Windows ends a process while it loads libraries."""
 
 
 @record

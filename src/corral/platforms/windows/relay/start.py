@@ -34,9 +34,7 @@ from corral.record import record
 
 SHIM_MEMORY = 96 << 20
 START_SECONDS = 20.0
-"""How long the shim may take to listen. A first start of the interpreter is slow on a busy machine
-with a virus scanner.
-"""
+"""A first start of the interpreter is slow on a busy machine with a virus scanner."""
 
 
 @record
