@@ -184,8 +184,6 @@ class Attributes:
 
 
 class Process:
-    """A new process: its handle, and the handle of its first thread."""
-
     def __init__(self, made: PROCESS_INFORMATION) -> None:
         self.pid: int = made.dwProcessId
         self.handle = Handle(made.hProcess)

@@ -147,7 +147,6 @@ def derive_package_sid(name: str) -> bytes:
 
 
 def profile_folder(sid: str) -> str:
-    """Return the folder of an AppContainer profile. `sid` is text."""
     address = LPVOID()
     GetAppContainerFolderPath(sid, ctypes.byref(address))
     try:

@@ -261,7 +261,6 @@ def user_object_name(handle: int) -> str:
 
 
 def user_object_security(handle: int, kind: int = DACL_SECURITY_INFORMATION) -> bytes:
-    """Return the self-relative security descriptor of a window station or desktop."""
     return bytes(read_sized(GetUserObjectSecurity, handle, ctypes.byref(DWORD(kind))))
 
 

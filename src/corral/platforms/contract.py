@@ -154,8 +154,6 @@ class Usage:
 
 @record
 class Moment:
-    """A sample of a tree's usage."""
-
     at_ms: int  # since the tree's start
     cpu_ms: int  # the CPU time that the tree has used so far
     memory: int
@@ -164,8 +162,6 @@ class Moment:
 
 @record
 class Reaped:
-    """The result of a process tree that has ended."""
-
     status: int | None  # the wait status, or None if the target was killed with its tree
     cpu: float  # seconds
     memory: int  # the peak, in bytes

@@ -78,7 +78,7 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether an exact measurement is needed: a quick one counts shared pages twice."""
+        """Return whether to measure exactly: a quick measurement counts a page for each process."""
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:

@@ -149,7 +149,6 @@ def _put(out: bytearray, kind: str, value: Value) -> None:
 
 
 def split_fields(kind: str) -> list[str]:
-    """Return the types in a struct or in a dictionary entry."""
     return split(kind[1:-1])
 
 

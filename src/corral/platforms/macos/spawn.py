@@ -37,8 +37,6 @@ MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 class Child:
-    """Controls a process tree from the supervisor, by requests to the watcher."""
-
     services: tuple[Service, ...] = ()
 
     def __init__(

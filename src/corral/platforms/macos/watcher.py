@@ -56,7 +56,6 @@ class Pipes:
 
 
 def open_pipes() -> tuple[Pipes, Pipes]:
-    """Return the supervisor's ends and the watcher's ends."""
     control, answers, executed, end = (os.pipe() for _ in range(4))
     return (
         Pipes(control=control[1], answers=answers[0], exec_result=executed[0], end=end[0]),

@@ -113,7 +113,6 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in their order."""
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
     bits = BASE if MITIGATIONS in token else 0
@@ -142,7 +141,6 @@ def _contained(
     home: str,
     run: str,
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and the steps of an AppContainer."""
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
     known = windows.known_directories(os.environ, home, HostDisk().real)
@@ -178,7 +176,6 @@ def _contained(
 
 
 def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and the steps without an AppContainer."""
     if policy.state:
         raise PolicyError(
             "state = true needs an AppContainer, because its profile is the kept directory",

@@ -18,8 +18,6 @@ from corral.platforms.windows.streams import Streams
 
 
 class Child:
-    """A started target. `pidfd` is the handle of its first process."""
-
     exec_pipe = -1
     services: tuple[contract.Service, ...] = ()
 
@@ -65,7 +63,6 @@ class Child:
         """Report nothing, because only the services of `open_services` see denials."""
 
     def open_services(self, plan: Plan, denials: Denials) -> contract.NetworkServices:
-        """Open the relay if the policy allows hosts."""
         if not plan.allow:
             return None, ()
         from corral.platforms.windows.relay.outside import open_relay

@@ -17,8 +17,6 @@ CHUNK = 65536
 
 
 class Streams:
-    """Makes the three handles that the target inherits."""
-
     def __init__(self, stdio: tuple[int, int, int]) -> None:
         self.handles: list[Handle] = []
         self._input = -1

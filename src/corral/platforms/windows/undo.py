@@ -24,8 +24,6 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """Cleans up after dead runs, and writes the journal of this run."""
-
     name = "journal"
     directory: str
     run: str
@@ -84,7 +82,6 @@ def undo_run(own: Journal, *, keep: bool) -> list[str]:
 
 
 def sweep(directory: str) -> list[str]:
-    """Clean up after every dead run. Return the failures as text."""
     return [text for one in journal.dead(directory) for text in undo_run(one, keep=False)]
 
 

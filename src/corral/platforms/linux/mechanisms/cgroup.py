@@ -51,8 +51,6 @@ class Base:
 
 @record
 class Cgroup:
-    """The cgroup of one run. It is removed when the run ends."""
-
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
@@ -134,7 +132,6 @@ _found: list[Base | None] = []
 
 
 def _find() -> Base | None:
-    """Return the base with the most controllers."""
     mounted = mount()
     if mounted is None:
         return None
@@ -202,7 +199,6 @@ def _base(path: str) -> Base | None:
 
 
 def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
-    """Return the steps for the limits that a cgroup is to enforce."""
     chosen = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
     if not chosen or layout.cgroup is None:
         return []
@@ -222,7 +218,6 @@ def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]
 def settings(
     limits: Limits, controllers: Iterable[str], disks: Iterable[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return (file, value) for each of these limits."""
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:

@@ -134,7 +134,6 @@ _templates: dict[Seccomp, bytes] = {}
 
 
 def target_filter(step: Seccomp, cookie: Cookie) -> bytes:
-    """Return the BPF program for a step, with its cookie."""
     if not step.namespaces:
         return _compile(step, cookie, own_pid=os.getpid())
     program = _templates[step]

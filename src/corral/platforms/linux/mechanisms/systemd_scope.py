@@ -261,7 +261,6 @@ class _Manager:
 
 
 def _connect(seconds: float) -> tuple[Bus, str]:
-    """Return a bus, and systemd's name on it."""
     from corral.platforms.linux.dbus import Bus, CallError
 
     why: OSError = FileNotFoundError(2, "no bus of systemd")

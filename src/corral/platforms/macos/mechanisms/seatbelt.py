@@ -77,7 +77,6 @@ def _proxy_port(results: Results) -> int:
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
-    """Return a directory outside all granted paths. Raise PolicyError if there is none."""
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):
             return path
@@ -114,7 +113,6 @@ def _verify_network() -> None:
 
 
 def connect(port: int) -> None:
-    """Connect to a port of this Mac, and close the connection."""
     stream = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     try:
         stream.connect((loopback_proxy.LOOPBACK, port))

@@ -151,7 +151,6 @@ def _seatbelt(table: ProcessTable) -> str:
 
 
 def _marker(table: ProcessTable) -> str:
-    """Check that a process under a profile has the profile's marker, but this process has not."""
     ready, go = os.pipe(), os.pipe()
     plan = _test_run((TRUE,), MarkerTrial(ready=ready[1], go=go[0]))
     child = spawn.spawn(plan, (0, ready[1], ready[1]), table)
@@ -167,7 +166,6 @@ def _marker(table: ProcessTable) -> str:
 
 
 def _try_walls(table: ProcessTable, program: str) -> str:
-    """Try acts that must be denied inside the sandbox, and succeed outside."""
     import tempfile
 
     with tempfile.NamedTemporaryFile() as marker:
@@ -182,7 +180,6 @@ def _try_walls(table: ProcessTable, program: str) -> str:
 
 
 def _loopback_proxy(table: ProcessTable) -> str:
-    """Try the proxy's port and another port inside the sandbox. Outside, both can be reached."""
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
     beside.listen(2)
@@ -199,7 +196,6 @@ def _loopback_proxy(table: ProcessTable) -> str:
 
 
 def _run_trial(table: ProcessTable, make_plan: Callable[[int], Plan]) -> str:
-    """Run a plan whose last step is a trial, and return the trial's output."""
     read, write = os.pipe()
     plan = make_plan(write)
     child = spawn.spawn(plan, (0, write, write), table)
@@ -232,7 +228,6 @@ def _test_run(
     policy: Policy = Policy(),  # noqa: B008 - records are frozen
     controls: Sequence[Held] = (SEATBELT,),
 ) -> Plan:
-    """Return the plan of a run whose last steps are `more`."""
     home = os.path.realpath(os.path.expanduser("~"))
     program = resolve(argv, environment=os.environ, cwd="/", home=home, subprocess=False)
     made = tier_seatbelt.compose(policy, program, controls, home=os.path.expanduser("~"))
@@ -330,7 +325,6 @@ def _jetsam() -> str:
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
-    """Return the wait status of a python that allocates 256 MiB."""
     from corral.abi import darwin_spawn
 
     pid = os.fork()

@@ -121,7 +121,6 @@ def local_app_data(home: str) -> str:
 
 
 def explain(error: OSError) -> tuple[str, str]:
-    """Return why a call on a profile failed, and a hint."""
     code = win32.winerror(error)
     if code in FIREWALL_STOPPED:
         return "the firewall service, which registers AppContainers, does not answer", FIREWALL

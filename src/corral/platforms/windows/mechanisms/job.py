@@ -172,7 +172,6 @@ class LimitedJob:
 
 
 def create(step: Job) -> LimitedJob:
-    """Create a job. Raise OSError if a limit cannot be set or reads back differently."""
     handle = abi.create_job()
     made = LimitedJob(step, handle, abi.create_completion_port())
     try:

@@ -75,7 +75,6 @@ class Mitigations:
         self.check(results.get(Process).handle.value)
 
     def check(self, process: int) -> None:
-        """Raise OSError unless every restriction reads back from the process."""
         for name, policy, flags in self.readable():
             found = abi.mitigation_flags(process, policy)
             if found & flags != flags:

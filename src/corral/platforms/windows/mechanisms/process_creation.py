@@ -177,7 +177,6 @@ def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
 
 
 def _check_same_file(program: Program) -> None:
-    """Raise OSError if the program has been replaced since it was resolved."""
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):

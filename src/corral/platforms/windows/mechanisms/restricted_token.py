@@ -187,7 +187,6 @@ def check_low(token: int) -> None:
 
 
 def check_restricted(token: int) -> None:
-    """Raise OSError if the token differs from the request to CreateRestrictedToken."""
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
@@ -204,7 +203,6 @@ def extra_privileges(names: Sequence[str]) -> str:
 
 
 def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
-    """Return what is wrong with the groups of a restricted token, or "" if nothing is."""
     if is_administrators(groups):
         return "it still has an administrator's rights"
     wanted = {EVERYONE, logon_sid(groups)}
@@ -243,7 +241,6 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Check that the token cannot write a file, but can read it (the control), or raise OSError."""
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:

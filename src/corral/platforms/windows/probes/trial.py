@@ -164,7 +164,6 @@ def _with_arguments(store: Store, words: tuple[str, ...]) -> Store:
 
 
 def check_runtime_starts(plan: Plan) -> None:
-    """Raise StepFailed if the runtime of this plan does not start under its steps."""
     program = _tried_program(plan)
     line = _trial_line(program, plan.steps) if program else None
     if program is None or line is None:
@@ -181,7 +180,6 @@ def check_runtime_starts(plan: Plan) -> None:
 
 
 def _tried_program(plan: Plan) -> Program | None:
-    """Return the program to try, or None if no step restricts it."""
     if store := find(plan.steps):
         return store.program
     restricted = any(isinstance(step, RestrictedToken) for step in plan.steps)
@@ -220,7 +218,6 @@ def exit_code_meaning(code: int) -> str:
 
 
 def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
-    """Return why the runtime did not start, or "" if it did."""
     outcome = Trial(trial_plan(plan, line)).finish()
     if outcome.output.splitlines()[-1:] == [STARTED]:
         return ""

@@ -61,7 +61,6 @@ class Store:
     stage: model.Stage = "supervisor"
 
     def path_inside(self, path: str) -> str:
-        """Return the path at which the target uses a file that is at `path` on the host."""
         return path_inside(path, self.trees, self.granted)
 
     @property
