@@ -115,10 +115,7 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the process whose name macOS shows when `pid` needs the user's consent.
-
-    A forked process has its parent's. An exec with `disclaim` makes a program its own.
-    """
+    """Return the process whose name macOS shows when `pid` needs the user's consent."""
     return responsibility_get_pid_responsible_for_pid(pid)
 
 

@@ -71,10 +71,7 @@ def _make_directories(path: str) -> None:
 
 
 def _refuse_users_directory(path: str) -> None:
-    """Refuse paths below an ordinary user's directory if this process is root.
-
-    The user could put links there, and could not use directories that root has made.
-    """
+    """Refuse an ordinary user's directory to root: the user could put links there."""
     if sys.platform == "win32" or os.geteuid():
         return
     for whole in (path, os.path.realpath(path)):

@@ -175,11 +175,7 @@ class Reaped:
 
 @record
 class Ending:
-    """How a run ended.
-
-    `replaced` has a sentence for each path that was no longer hidden or read-only, because a
-    process on the host replaced it.
-    """
+    """How a run ended. `replaced` has a sentence for each covered path that was replaced."""
 
     reaped: Reaped
     reason: StopReason  # empty unless the supervisor ended the run

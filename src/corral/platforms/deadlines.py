@@ -30,10 +30,7 @@ MAX_TIMEOUT_WAIT_MS = 30_000
 
 
 def people_time() -> float:
-    """Return the time of a clock that also runs while the machine sleeps, and cannot be set.
-
-    The user's timeouts are measured with it, but not the grace period.
-    """
+    """Return the time for timeouts, of a clock that runs during sleep and cannot be set."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":
@@ -67,10 +64,7 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree if its grace period is over, or ask it to stop if its timeout is over.
-
-        A watcher calls this before `sample_if_due`, because a sample can take long.
-        """
+        """Kill or stop the tree if due. Call this before `sample_if_due`, which can take long."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
@@ -80,10 +74,7 @@ class Deadlines:
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample the tree if a sample is due. Stop the measurement at a deadline or an event.
-
-        A target can make a measurement take long, and must not delay its own end in this way.
-        """
+        """Sample the tree if due. A target can make this long, so stop at a deadline or event."""
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
             self._sample(sampler, lambda: self._is_due() or has_events())

@@ -37,10 +37,7 @@ SIGINFO_BYTES = 128
 
 
 class Signals:
-    """Signals to corral, read from a descriptor.
-
-    The signals are blocked, so that none is lost between the fork and the start of the watcher.
-    """
+    """Signals to corral. They are blocked, so that none is lost before the watcher starts."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         abi.sigprocmask(abi.SIG_BLOCK, numbers)
@@ -107,10 +104,7 @@ def warm_up() -> None:
 
 
 def clean(path: str, budget: Budget) -> None:
-    """Remove the leftovers of a dead run: its private directory or its cgroup.
-
-    Only the path and the type of the file system decide which it is, not the target's content.
-    """
+    """Remove a dead run's directory or cgroup. The target's content does not decide which it is."""
     from corral.platforms.posix import run_directories
 
     if run_directories.is_work_directory(path):

@@ -130,10 +130,7 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this call, on a machine without a system call vfork.
-
-    posix_spawn makes a similar call, but gives the new process its own stack.
-    """
+    """Return whether libc's vfork() made this clone. posix_spawn gives the process a stack."""
     return call == "clone" and bool(arguments[0] & CLONE_VFORK) and not arguments[1]
 
 

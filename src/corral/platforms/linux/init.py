@@ -127,10 +127,7 @@ def release_target(pipes: Pipes) -> None:
 def wait_for_end(
     target: int, pipes: Pipes, children: int, *, on_control: Callable[[bytes], None]
 ) -> int:
-    """Reap children until the target has ended. Return its wait status.
-
-    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor has ended.
-    """
+    """Reap children until the target ends. `on_control` gets b"" when the supervisor has ended."""
     poll = select.poll()
     poll.register(pipes.control, select.POLLIN)
     poll.register(children, select.POLLIN)

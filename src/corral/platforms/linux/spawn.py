@@ -100,10 +100,7 @@ class Child:
             pass  # init has ended, and so has the whole sandbox
 
     def kill(self) -> None:
-        """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
-
-        A subreaper gets a message instead, because it has to kill the tree itself.
-        """
+        """Kill PID 1, and with it the namespace. Otherwise tell the subreaper to kill the tree."""
         if not self._has_pid_namespace:
             self.signal(SIGKILL)
             return
@@ -113,10 +110,7 @@ class Child:
             pass
 
     def target(self) -> int:
-        """Return the target's pid on the host, or 0 if it cannot be read.
-
-        Call this before the target runs, because the target is then init's only child.
-        """
+        """Return the target's pid on the host, or 0. Call this while it is init's only child."""
         self._target = self._target or self._find_target()
         return self._target
 
@@ -276,10 +270,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Without Landlock, replace streams that are files with pipes.
-
-    The target could reopen a file with more rights.
-    """
+    """Without Landlock, replace files with pipes, because the target could reopen a file."""
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in mechanism for mechanism in held):
         return None

@@ -132,10 +132,7 @@ def _send_scoped(number: int) -> bool:
 
 
 def _send(number: int) -> bool:
-    """Signal the descendants that a walk finds, and return whether it found any.
-
-    Before a kill all are stopped, so that none forks meanwhile.
-    """
+    """Signal the descendants that a walk finds. Return whether there are any."""
     pids = usage.tree(os.getpid())
     for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):
         for pid in pids:

@@ -203,10 +203,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return the sum of `rows` in the status of the first thread that has memory, in bytes.
-
-    The first thread of a process has no memory after its exit, even if others still run.
-    """
+    """Return the sum of `rows` for the first thread with memory. Exited threads have none."""
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
@@ -222,10 +219,7 @@ def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
 def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
-    """Return a process's memory with each shared page divided by the number of its users.
-
-    Files that are counted as a whole are left out. If smaps cannot be read, return `_resident`.
-    """
+    """Return a process's memory without `files`, with each page divided by its users."""
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/smaps_rollup", "rb") as file:

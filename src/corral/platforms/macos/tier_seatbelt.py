@@ -193,10 +193,7 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories with data of installed services, which are hidden unless granted.
-
-    On a Mac the user owns these directories, so the target could read databases and keys in them.
-    """
+    """Return the data directories of installed services, which stay hidden unless granted."""
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
     return tuple(path for path in found if not any(is_below(f"{path}/", top) for top in granted))
@@ -217,10 +214,7 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the files that the python of a framework build executes, or none for other programs.
-
-    Frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
-    """
+    """Return the files that a framework's python (Python, Python3, PythonT) executes, or none."""
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")
     is_python = os.path.basename(prefix).startswith("Python") and name.startswith("python")

@@ -64,10 +64,7 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches the tree of the target `root`, and kills it at the end.
-
-    Removes `directory` if the supervisor ends without removing it.
-    """
+    """Watches and kills the target's tree. Removes `directory` if the supervisor does not."""
 
     def __init__(
         self,

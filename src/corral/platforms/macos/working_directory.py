@@ -44,10 +44,7 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
 
 
 def uses_directory(words: Sequence[str], directory: str) -> bool:
-    """Return whether an argument is the relative name of a file or a module in the directory.
-
-    Code of the option `-c` counts too, because it may import a module from the directory.
-    """
+    """Return whether an argument names a file or module in the directory, or is code (`-c`)."""
     options = takewhile(lambda word: word.startswith("-"), words)
     return "-c" in options or any(
         name and not name.startswith("/") and os.path.lexists(os.path.join(directory, name))

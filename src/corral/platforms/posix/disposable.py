@@ -71,10 +71,7 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the text of the error with which the system refuses `attempt`.
-
-    Raise if `attempt` succeeds, or fails with another error, which may have another reason.
-    """
+    """Return the text of the error `by`. Raise if `attempt` succeeds or fails differently."""
     try:
         attempt()
     except by as error:

@@ -181,10 +181,7 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral is in the foreground of this terminal.
-
-    Otherwise the kernel would stop corral for changing the settings of the shell's terminal.
-    """
+    """Return whether corral may set this terminal: the kernel stops background processes."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:

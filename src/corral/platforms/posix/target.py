@@ -42,10 +42,7 @@ def close_on_exec() -> None:
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor except those in `keep`, on systems without close_range.
-
-    The open descriptors are listed, because trying every number would take a million calls.
-    """
+    """Close the open descriptors except `keep`, on systems without close_range."""
     for fd in _open_descriptors():
         if fd not in keep:
             os.close(fd)

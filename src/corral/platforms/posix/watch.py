@@ -143,10 +143,7 @@ class Watch:
         return False
 
     def _has_events(self) -> bool:
-        """Return whether the run has ended, or corral has received a signal or a control message.
-
-        Events of services do not count, because a target could cause them all the time.
-        """
+        """Return whether there are events, except those of services, which a target can cause."""
         return bool(self._events.poll(0))
 
     def _read_exec_pipe(self) -> bool:

@@ -88,9 +88,7 @@ class Child:
 
 
 def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
-    """Start the target. Apply all steps in the order of the plan, and leave nothing after a
-    failure.
-    """
+    """Start the target. Apply all steps in the order of the plan. After a failure leave nothing."""
     results = Results()
     results.add(Launch(plan=plan, stdio=stdio))
     try:

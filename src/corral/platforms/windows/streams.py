@@ -77,10 +77,7 @@ class Streams:
         self.end_input()
 
     def _write_input(self, chunk: bytes) -> bool:
-        """Write to the target's input. Return False if the input is closed.
-
-        The lock keeps `end_input` from closing the descriptor, whose number could be reused.
-        """
+        """Write to the target's input, which `end_input` may close. Return whether it is open."""
         with self._writing:
             try:
                 while chunk and self._input >= 0:

@@ -39,10 +39,7 @@ MAX_PERIOD, MIN_QUOTA = 1_000_000, 1000
 
 @record
 class Base:
-    """A directory in which leaves can be made, and the controllers that they get.
-
-    With `manager` it is systemd's own, and systemd makes a cgroup below it on request.
-    """
+    """A directory in which leaves can be made. With `manager`, systemd makes a cgroup first."""
 
     path: str
     controllers: tuple[str, ...]
@@ -256,10 +253,7 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Return whether `seen`, which was read back, means `value`.
-
-    The kernel rounds sizes down to whole pages, and io.max has a line for each disk.
-    """
+    """Return whether `seen` means `value`. Sizes are rounded, and io.max has a line per disk."""
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
     return any({value} == line or set(rounded.split()) <= line for line in lines)

@@ -79,9 +79,7 @@ def families() -> list[int]:
 
 @record
 class NetworkSockets:
-    """The sockets of a run, in the order in which init sends them. Without network, there are no
-    `datagrams` and `listeners`.
-    """
+    """The sockets in the order in which init sends them. The last two need `network.allow`."""
 
     dns_udp: int
     dns_tcp: int

@@ -308,10 +308,7 @@ class _NewRoot:
         return f".space/{self.made}"
 
     def _make_empty(self, *, directory: bool) -> int:
-        """Make an empty file or directory in the private space, where the target cannot reach it.
-
-        It keeps its name there, because an unlinked file cannot be attached (ENOENT).
-        """
+        """Make an empty file or directory. Without a name it could not be attached (ENOENT)."""
         name = self._next_name()
         if directory:
             os.mkdir(name, 0o555, dir_fd=self.root)

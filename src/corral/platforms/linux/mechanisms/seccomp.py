@@ -105,9 +105,7 @@ class Seccomp:
         return True
 
     def verify(self, _results: Results) -> None:
-        """Check that the filter denies a call that no policy allows, and calls that this one
-        denies.
-        """
+        """Check that the filter denies calls that no policy, or not this policy, allows."""
         if not is_filtered():
             raise OSError(0, "the filter has no effect")
         if not self.subprocess:

@@ -121,11 +121,7 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """Return a jump's code and operand, whether its branches are swapped, and the (offset, mask) to
-    load.
-
-    JSET tests only the bits of its operand, so it loads the whole word.
-    """
+    """Return a jump's code and operand, whether its branches swap, and (offset, mask) to load."""
     at, mask, value = word
     if mask == WORD:
         return JEQ, value, False, (at, WORD)

@@ -108,10 +108,7 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return the processor time at which a thread was first seen inside its clone, or None.
-
-    `before` is that time from an earlier look. None means that the thread cannot be inside.
-    """
+    """Return when a thread was first seen inside its clone, or None if it cannot be there."""
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
         spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])

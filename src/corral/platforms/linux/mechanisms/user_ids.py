@@ -99,11 +99,7 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids: an ordinary user's own ids, or for root ids that own nothing.
-
-    A root without the capabilities in NEEDED, as in a container that drops all, keeps its ids
-    outside.
-    """
+    """Return the target's ids: a user's own, or for a root with NEEDED, ids that own nothing."""
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
     able = abi.capget()[0] & NEEDED == NEEDED

@@ -202,10 +202,7 @@ def _io(base: cgroup.Base) -> str:
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether a read waits while the kernel has not counted any byte of it.
-
-    The duration of the read proves little on a busy host.
-    """
+    """Return whether a read waits while the kernel has not counted any byte of it."""
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0
         while looks < LOOKS:

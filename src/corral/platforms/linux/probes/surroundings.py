@@ -33,10 +33,7 @@ SPACE = {
 
 @record
 class Surroundings:
-    """What prevents namespaces on this host. `label` and `forbids` are "" if nothing is known.
-
-    `hint` says how to get namespaces, and `space_hint` how to limit disk space.
-    """
+    """What prevents namespaces here. `label` and `forbids` are "" if nothing is known."""
 
     label: str
     forbids: str

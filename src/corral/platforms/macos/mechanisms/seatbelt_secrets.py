@@ -48,10 +48,7 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the topmost parent of `path` below `tops` that is not a directory, or `path` itself.
-
-    The target could create this parent if it is missing, or replace it if it is a file or a link.
-    """
+    """Return the topmost parent below `tops` that the target could create or replace, or `path`."""
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
         path = parent
@@ -69,10 +66,7 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the write grants with `kept` paths in them, and the directories between the two.
-
-    These may not be renamed, because that would evade the rules for the `kept` paths.
-    """
+    """Return the directories of write grants above `kept` paths, which may not be renamed."""
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:
         for path in kept:

@@ -55,11 +55,7 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a security descriptor.
-
-    Raise Unusable if it has no access list. All users can use an object without a list, and would
-    lose this access if corral added one.
-    """
+    """Parse a descriptor. Refuse an object without a list, because all users may use it."""
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
     control, start = struct.unpack_from("<H", raw, 2)[0], struct.unpack_from("<I", raw, 16)[0]
@@ -207,10 +203,7 @@ def capability_sid(name: str) -> str:
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """Return the SID of the capability for one root and one kind of access.
-
-    Another object at the same path has another identity, and gets another SID.
-    """
+    """Return the SID of the capability for one object (its path and identity) and one access."""
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")
 

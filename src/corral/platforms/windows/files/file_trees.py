@@ -225,10 +225,7 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path, and the keys of the copies `beside`.
-
-    Compiled modules do not change it. Python ignores those that do not match their source.
-    """
+    """Return a key of the files (without compiled modules), their path, and the keys `beside`."""
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
     words = (FORMAT, source, above, files, listing.links, tuple(beside))

@@ -238,10 +238,7 @@ DEEPEST = 2
 
 
 def is_secret(name: str, in_home: str = "") -> bool:
-    """Return whether the target gets no access to a relative name in a granted tree.
-
-    `in_home` is the path of the tree relative to the user's profile, or "".
-    """
+    """Return whether a relative name is a secret. `in_home` is the tree's path in the profile."""
     lower = name.lower()
     last = lower.rpartition("\\")[2]
     if last in HIDDEN or lower in _relative(HIDDEN_AT_HOME, in_home):

@@ -92,10 +92,7 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path of a profile's folder.
-
-    Windows redirects AppData for programs that a packaged client has started.
-    """
+    """The planned and the actual path. Windows redirects AppData for packaged clients."""
 
     planned: str
     found: str
@@ -106,9 +103,7 @@ class ProfileFolder:
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return the name of a run's profile: lower case, and at most 64 characters, as Windows
-    requires.
-    """
+    """Return the name of a profile: lower case, and at most 64 characters for Windows."""
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
 
@@ -138,10 +133,7 @@ def elsewhere() -> str:
 
 
 def probe() -> Finding:
-    """Check that a profile can be created, has the SID that corral computes, and can be deleted.
-
-    This does not prove that a target is confined: `probes/app_container.py` does.
-    """
+    """Check that a profile can be made. `probes/app_container.py` checks that it confines."""
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()
     try:

@@ -81,10 +81,7 @@ class Mitigations:
                 raise OSError(0, f"{name}: reads back as off ({found:#x})")
 
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
-        """Return (attribute, value, bytes of the value) for UpdateProcThreadAttribute.
-
-        The mitigation attribute needs a bit, because some builds of Windows refuse the value 0.
-        """
+        """Return (attribute, value, its size), without the value 0, which some builds refuse."""
         found = []
         if self.bits:
             found.append((abi.PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY, self.bits, 8))

@@ -119,10 +119,7 @@ class Grants:
 
 
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
-    """Return all granted trees by the path of their root.
-
-    The target reads copies of the `copied` paths, so installed packages in them stay closed.
-    """
+    """Return all granted trees. Packages in `copied` paths stay closed: the target has copies."""
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
     except OSError as error:

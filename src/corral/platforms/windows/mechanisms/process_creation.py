@@ -148,10 +148,7 @@ def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
 
 
 def container_variables() -> tuple[tuple[str, str], ...]:
-    """Return the variables without which Windows does not create a process in an AppContainer.
-
-    CreateProcess fails with ERROR_ENVVAR_NOT_FOUND (203) if LOCALAPPDATA is missing.
-    """
+    """Return variables without which CreateProcess fails for an AppContainer (error 203)."""
     return (
         ("SystemRoot", abi.windows_directory()),
         ("LOCALAPPDATA", local_app_data(os.path.expanduser("~"))),

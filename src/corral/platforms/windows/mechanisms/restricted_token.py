@@ -78,10 +78,7 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes an administrator's rights from an AppContainer's token, if the caller has any.
-
-    Windows does not document whether such a token loses the caller's privileges.
-    """
+    """Removes an administrator's rights. It is not documented that AppContainers do so."""
 
     name = "filtered_token"
     stage: model.Stage = "supervisor"

@@ -138,10 +138,7 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Raise OSError unless the shim is in the target's container.
-
-    Outside it would have the user's rights, and a target that takes it over could use them.
-    """
+    """Check that the shim is in the container, because the target can take it over."""
     if results.find(Capabilities) is None:
         return
     with win32_security.open_token(results.get(Process).handle.value) as token:

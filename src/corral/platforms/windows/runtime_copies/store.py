@@ -164,10 +164,7 @@ def plan(
 
 
 def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
-    """Return the files that make Python load its preload, if the tree has site-packages.
-
-    A `.pth` file is used, because Python also reads it in isolated mode and in child processes.
-    """
+    """Return a `.pth` file, which Python also reads in isolated mode, and the preload."""
     if python_paths.SITE not in listing.directories:
         return []
     name = f"{python_paths.SITE}\\corral_python_preload"
