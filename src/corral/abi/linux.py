@@ -154,6 +154,15 @@ def read_file(path: str) -> bytes:
         os.close(fd)
 
 
+def write_file(path: str, text: str) -> None:
+    """Write to an existing file, such as one in /proc, with one call."""
+    fd = os.open(path, os.O_WRONLY | O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
 def is_encrypted(path: str) -> bool:
     """Return whether fscrypt encrypts a directory, so that its file names change with the key."""
     found = ctypes.create_string_buffer(STATX_BYTES)

@@ -145,8 +145,7 @@ def _make_user_namespace(uid_map: str, gid_map: str) -> int:
         os._exit(0)
     try:
         for name, text in (("uid_map", uid_map), ("gid_map", gid_map)):
-            with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:
-                file.write(text.encode())
+            abi.write_file(f"/proc/{pid}/{name}", text)
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(wait_write)

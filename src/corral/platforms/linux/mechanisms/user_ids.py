@@ -88,7 +88,7 @@ class NoNestedUserNamespaces:
         return "user.max_user_namespaces = 0 inside"
 
     def apply(self, _results: Results) -> None:
-        _write("/proc/sys/user/max_user_namespaces", "0")
+        abi.write_file("/proc/sys/user/max_user_namespaces", "0")
 
     def verify(self, _results: Results) -> None:
         try:
@@ -140,14 +140,6 @@ def write_maps(maps: IdMaps, pid: int) -> None:
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
         raise OSError(1, "root without capabilities cannot give the target another id")
     if not maps.drop_groups:
-        _write(f"/proc/{pid}/setgroups", "deny")
-    _write(f"/proc/{pid}/uid_map", f"{maps.uid} {maps.outside_uid} 1")
-    _write(f"/proc/{pid}/gid_map", f"{maps.gid} {maps.outside_gid} 1")
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+        abi.write_file(f"/proc/{pid}/setgroups", "deny")
+    abi.write_file(f"/proc/{pid}/uid_map", f"{maps.uid} {maps.outside_uid} 1")
+    abi.write_file(f"/proc/{pid}/gid_map", f"{maps.gid} {maps.outside_gid} 1")

@@ -49,18 +49,11 @@ def _fork_until_denied(who: user_ids.IdMaps) -> str:
         os.setresgid(who.gid, who.gid, who.gid)
         os.setresuid(who.uid, who.uid, who.uid)
         resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
-        _fork_once()
+        disposable.fork_once()
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        return f"+{disposable.refused(_fork_once)}"
+        return f"+{disposable.refused(disposable.fork_once)}"
     except (OSError, RuntimeError) as error:
         return f"-{error}"
-
-
-def _fork_once() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 @probe.probe("guardian", "Guardian")

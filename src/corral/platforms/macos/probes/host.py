@@ -75,12 +75,11 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Tries more acts than Seatbelt's `verify`. Fails at the end, so that nothing is executed."""
+    """Writes the words of `attempt` to `fd`. Fails at the end, so that nothing is executed."""
 
     name = "trial"
     fd: int
-    marker: str  # a file outside of the sandbox
-    other: int  # the pid of a process outside of the sandbox
+    attempt: Callable[[Results], str]
     stage: Stage = "target"
     verify = unverified
 
@@ -88,56 +87,7 @@ class Trial:
         return "try the walls from inside"
 
     def apply(self, results: Results) -> None:
-        own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
-        os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
-        os.unlink(own)
-        saw = [
-            f"reading={_denied(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
-            f"writing={_denied(lambda: os.truncate(self.marker, 0))}",
-            # Any OSError will do, because Seatbelt or RLIMIT_NPROC may deny the fork.
-            f"forking={disposable.refused(disposable.fork_once)}",
-            f"signalling={_denied(lambda: os.kill(self.other, 0))}",
-        ]
-        os.write(self.fd, ", ".join(saw).encode())
-        raise OSError(0, "the trial is over")
-
-
-@record
-class ProxyTrial:
-    """Tries `port`, which must be denied, and the proxy's port. Then fails like `Trial`."""
-
-    name = "proxy_trial"
-    fd: int
-    port: int
-    stage: Stage = "target"
-    verify = unverified
-
-    def describe(self) -> str:
-        return "try the proxy's port and another one from inside"
-
-    def apply(self, results: Results) -> None:
-        words = _denied(lambda: seatbelt.connect(self.port))
-        seatbelt.connect(results.get(loopback_proxy.ProxyPort).number)
-        os.write(self.fd, f"beside={words}".encode())
-        raise OSError(0, "the trial is over")
-
-
-@record
-class MarkerTrial:
-    """Writes to `ready` under the profile, waits for a byte from `go`, then fails like `Trial`."""
-
-    name = "marker_trial"
-    ready: int
-    go: int
-    stage: Stage = "target"
-    verify = unverified
-
-    def describe(self) -> str:
-        return "wait until the parent has inspected this process"
-
-    def apply(self, _results: Results) -> None:
-        os.write(self.ready, b"\0")
-        os.read(self.go, 1)
+        os.write(self.fd, self.attempt(results).encode())
         raise OSError(0, "the trial is over")
 
 
@@ -146,13 +96,19 @@ def _denied(attempt: Callable[[], object]) -> str:
 
 
 def _seatbelt(table: ProcessTable) -> str:
-    saw, started = _try_walls(table, TRUE), _start(table, (TRUE,))
+    saw, started = _try_walls(table), _start(table, (TRUE,))
     return f"denied inside: {saw}, allowed outside; {started}"
 
 
 def _marker(table: ProcessTable) -> str:
     ready, go = os.pipe(), os.pipe()
-    plan = _test_run((TRUE,), MarkerTrial(ready=ready[1], go=go[0]))
+
+    def wait(_results: Results) -> str:
+        os.write(ready[1], b"\0")
+        os.read(go[0], 1)
+        return ""
+
+    plan = _test_run((TRUE,), Trial(fd=ready[1], attempt=wait))
     child = spawn.spawn(plan, (0, ready[1], ready[1]), table)
     os.close(ready[1])
     reported = os.read(ready[0], 1)
@@ -165,18 +121,31 @@ def _marker(table: ProcessTable) -> str:
     return "a process under the profile is recognized from outside, and no other"
 
 
-def _try_walls(table: ProcessTable, program: str) -> str:
+def _try_walls(table: ProcessTable) -> str:
     import tempfile
 
     with tempfile.NamedTemporaryFile() as marker:
         os.close(os.open(marker.name, os.O_RDONLY))
         os.truncate(marker.name, 0)
         disposable.fork_once()
-        os.kill(os.getppid(), 0)
         path, other = os.path.realpath(marker.name), os.getppid()
-        return _run_trial(
-            table, lambda fd: _test_run((program,), Trial(fd=fd, marker=path, other=other))
-        )
+        os.kill(other, 0)
+        return _run_trial(table, lambda results: try_inside(results, path, other))
+
+
+def try_inside(results: Results, marker: str, other: int) -> str:
+    """Try more acts than Seatbelt's `verify`, on a file and a process outside of the sandbox."""
+    own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
+    os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
+    os.unlink(own)
+    saw = [
+        f"reading={_denied(lambda: os.close(os.open(marker, os.O_RDONLY)))}",
+        f"writing={_denied(lambda: os.truncate(marker, 0))}",
+        # Any OSError will do, because Seatbelt or RLIMIT_NPROC may deny the fork.
+        f"forking={disposable.refused(disposable.fork_once)}",
+        f"signalling={_denied(lambda: os.kill(other, 0))}",
+    ]
+    return ", ".join(saw)
 
 
 def _loopback_proxy(table: ProcessTable) -> str:
@@ -185,25 +154,32 @@ def _loopback_proxy(table: ProcessTable) -> str:
     beside.listen(2)
     port = int(beside.getsockname()[1])
     seatbelt.connect(port)
-    argv, policy = (TRUE,), Policy(allow=("example.com",))
-    words = _run_trial(
-        table,
-        lambda fd: _test_run(
-            argv, ProxyTrial(fd=fd, port=port), policy=policy, controls=(SEATBELT, PROXY)
-        ),
-    )
+
+    def attempt(results: Results) -> str:
+        words = _denied(lambda: seatbelt.connect(port))
+        seatbelt.connect(results.get(loopback_proxy.ProxyPort).number)
+        return f"beside={words}"
+
+    policy, controls = Policy(allow=("example.com",)), (SEATBELT, PROXY)
+    words = _run_trial(table, attempt, policy=policy, controls=controls)
     return f"denied inside: {words}, allowed outside; the proxy's own port is reached"
 
 
-def _run_trial(table: ProcessTable, make_plan: Callable[[int], Plan]) -> str:
+def _run_trial(
+    table: ProcessTable,
+    attempt: Callable[[Results], str],
+    *,
+    policy: Policy = Policy(),  # noqa: B008 - records are frozen
+    controls: Sequence[Held] = (SEATBELT,),
+) -> str:
     read, write = os.pipe()
-    plan = make_plan(write)
+    plan = _test_run((TRUE,), Trial(fd=write, attempt=attempt), policy=policy, controls=controls)
     child = spawn.spawn(plan, (0, write, write), table)
     os.close(write)
     failed, _ = _wait(child)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    if failed is None or failed.step != plan.steps[-1].name or not words:
+    if failed is None or failed.step != Trial.name or not words:
         raise failed or StepFailed("trial", "the target was executed")
     return words
 
