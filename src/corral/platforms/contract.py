@@ -1,8 +1,4 @@
-"""Define the contract that every operating system's backend fulfils: its Protocols and records.
-
-A backend is a module or an object with the functions of `Backend`. No other part of corral asks
-which system it runs on to decide what to enforce.
-"""
+"""Define the contract that every operating system's backend fulfils: its Protocols and records."""
 
 from __future__ import annotations
 

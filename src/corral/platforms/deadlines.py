@@ -1,9 +1,4 @@
-"""Decide when to stop, kill, pause or measure a run.
-
-All watchers use this state machine, and differ only in how they wait. After a signal or a timeout
-the tree is asked to stop, and it is killed GRACE_SECONDS later. A tree that exceeds a sampled limit
-on memory, CPU time or tasks is killed at once. A tree that exceeds its CPU share is paused.
-"""
+"""Decide when to stop, kill, pause or measure a run, for the watchers of all systems."""
 
 from __future__ import annotations
 

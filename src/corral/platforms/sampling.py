@@ -1,7 +1,6 @@
 """Enforce stated limits by sampling, on hosts that offer nothing better.
 
-Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
-is enforced by a duty cycle: a tree that has used more than its share is stopped for a while.
+A CPU share is enforced by a duty cycle: a tree that has used more is stopped for a while.
 """
 
 from __future__ import annotations

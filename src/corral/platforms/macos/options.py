@@ -1,7 +1,6 @@
 """List the mechanisms that can enforce each control on macOS, best first.
 
-Only Seatbelt confines a target. Without it corral refuses to start the target. With `--best-effort`
-the run starts with limits only, which a hostile target can evade.
+Only Seatbelt confines a target. The other mechanisms are limits, which a target can evade.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Watch one sandbox until it has ended, in one event loop.
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills the
-server. The target inherits stdin, so it sees the end of file itself. Signals are passed on to the
-whole tree.
+server. The target inherits stdin, so it sees the end of file itself.
 """
 
 from __future__ import annotations

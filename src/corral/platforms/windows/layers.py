@@ -1,7 +1,6 @@
 """Compose the steps of a target on Windows, in the order in which they are applied.
 
-Every step works from outside the target. The process is created suspended, with all its attributes,
-and every step is verified in it before it is resumed.
+The process is created suspended, and every step is verified in it before it is resumed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """List the mechanisms that can enforce each control on Windows, best first.
 
 A run uses an AppContainer or a restricted token, never both, because node and python do not start
-under both. An AppContainer confines files, network and other processes. A restricted token of Low
-integrity does not restrict reads or the network, and is used only if the user allows it.
+under both. A restricted token does not restrict reads or the network, and is used only if the user
+allows it.
 """
 
 from __future__ import annotations

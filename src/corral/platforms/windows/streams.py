@@ -2,7 +2,7 @@
 
 Pipes and files are inherited directly. In three cases the target gets a pipe that a thread of the
 supervisor serves. A target cannot use a console that it does not have. An AppContainer may not be
-able to open NUL. Several runtimes do not start without a missing stream.
+able to open NUL. And several runtimes do not start if a stream is missing.
 """
 
 import os

@@ -1,8 +1,7 @@
 """Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules`, and `seccomp_compiler` compiles them. Compiled filters are
-kept on disk. The cookie that lets only the first exec through exists only in the memory of the
-process that becomes the target.
+The rules are data in `seccomp_rules`. Compiled filters are kept on disk. The cookie that lets only
+the first exec through exists only in the process that becomes the target.
 """
 
 from __future__ import annotations

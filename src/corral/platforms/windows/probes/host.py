@@ -1,7 +1,6 @@
 """Probe what Windows enforces. Most probes try an act in a disposable process.
 
-A limit is proven only if it reads back, and if it stops an act that succeeds without the limit (the
-control). Windows may accept a limit without enforcing it.
+A limit is proven only if it reads back, and stops an act that succeeds without the limit.
 """
 
 from __future__ import annotations
