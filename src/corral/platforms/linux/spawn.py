@@ -22,7 +22,7 @@ from corral.platforms.contract import Reaped
 from corral.platforms.linux import descriptor_channel, init, notifications
 from corral.platforms.linux.mechanisms import cgroup, namespaces, root_filesystem, seccomp
 from corral.platforms.posix import stream_state, target
-from corral.platforms.steps import EXECUTED, StepFailed
+from corral.platforms.steps import StepFailed
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
     RunInit = Callable[[int, init.Pipes], NoReturn]
     Request = Callable[[int], Plan]
-
-
-UMASK = 0o022
 
 
 class Child:
@@ -431,18 +428,8 @@ def _become_target(
     exec_pipe = pipes[1]
     try:
         start, exec_pipe = _arrange_descriptors(stdio, *pipes)
-        os.setsid()
-        os.umask(UMASK)
         abi.sigprocmask(abi.SIG_SETMASK, ())
-        os.chdir(plan.program.cwd or "/")
-        steps.apply(plan.steps, "target", results)
-        steps.verify(plan.steps, results)
-        # Wait for init only now, so that it can lock itself down meanwhile on another processor.
-        if os.read(start, 1) != b"\0":
-            os._exit(1)  # init is gone
-        if request is not None:
-            plan = request(exec_pipe)
-        os.write(exec_pipe, EXECUTED)
+        plan = target.enter(plan, results, start, exec_pipe, request)
         _exec(plan, results)
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
         target.tell(exec_pipe, error, "target")
@@ -452,12 +439,8 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
     environment = [f"{name}={value}" for name, value in plan.environment]
     cookie = results.find(seccomp.ExecCookie)
     words = cookie.words if cookie else (0, 0, 0)
-    try:
-        target.check_same(plan.program)
-        abi.execve(plan.program.path, plan.program.argv, environment, words)
-    except OSError as error:
-        raise StepFailed("exec", OSError(error.errno, error.strerror, plan.program.path)) from error
-    raise StepFailed("exec", "returned")
+    path, argv = plan.program.path, plan.program.argv
+    target.execute(plan.program, lambda: abi.execve(path, argv, environment, words))
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:

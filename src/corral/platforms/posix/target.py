@@ -59,16 +59,29 @@ def _open_descriptors() -> list[int]:
     return found
 
 
-def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
-    """Apply the target's steps, verify all steps, wait for `start`, and then report EXECUTED."""
+def enter(
+    plan: Plan,
+    results: Results,
+    start: int,
+    exec_pipe: int,
+    request: Callable[[int], Plan] | None = None,
+) -> Plan:
+    """Apply the target's steps, verify all steps, wait for `start`, and then report EXECUTED.
+
+    Return the plan to execute: this one, or that of `request`.
+    """
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")
     steps.apply(plan.steps, "target", results)
     steps.verify(plan.steps, results)
+    # Wait only now, so that init can lock itself down meanwhile on another processor.
     if os.read(start, 1) != b"\0":
         os._exit(1)  # the process that watches the target has ended
+    if request is not None:
+        plan = request(exec_pipe)
     os.write(exec_pipe, EXECUTED)
+    return plan
 
 
 def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
