@@ -60,7 +60,6 @@ sysctlbyname = function(
 
 
 def sysctl_text(name: str) -> str:
-    """Return the value of a sysctl that is a string."""
     space = ctypes.create_string_buffer(256)
     size = ctypes.c_size_t(len(space))
     sysctlbyname(name.encode(), space, ctypes.byref(size), None, 0)

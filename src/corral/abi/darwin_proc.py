@@ -36,9 +36,8 @@ class proc_taskinfo(ctypes.Structure):
 
 
 class _proc_uniqidentifierinfo(ctypes.Structure):
-    """The unique ids of a process, from bsd/sys/proc_info_private.h in xnu. `p_puniqueid` is the id
-    of the process that forked this one, even if another process has become its parent since. A
-    unique id is not reused before the next boot.
+    """Ids that are not reused before the next boot. `p_puniqueid` is the process that forked this
+    one, even if another process has become its parent since.
     """
 
     _fields_ = (
@@ -93,7 +92,6 @@ mach_timebase = function("mach_timebase_info", _c_int, _c_void_p)
 
 
 def all_pids() -> list[int]:
-    """Return the pids of all processes."""
     return _read_pids(proc_listallpids, proc_listallpids(None, 0) + 64)
 
 
@@ -107,9 +105,7 @@ def count_user(uid: int) -> int:
 
 
 def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int) -> list[int]:
-    """Return the pids that `read` puts into a buffer for `size` pids. If the list fills the buffer,
-    it may be truncated, so it is read again with a larger one.
-    """
+    """Return the pids that `read` puts into a buffer. Double `size` until they do not fill it."""
     while True:
         found = (ctypes.c_int * size)()
         count = read(found, ctypes.sizeof(found))
@@ -119,11 +115,7 @@ def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int
 
 
 def responsible_pid(pid: int) -> int:
-    """Return the process whose name macOS shows when `pid` needs the user's consent.
-
-    A forked process has the same responsible process as its parent. An exec with `disclaim` makes a
-    program its own responsible process.
-    """
+    """Return the process whose name macOS shows when `pid` needs the user's consent."""
     return responsibility_get_pid_responsible_for_pid(pid)
 
 
@@ -132,9 +124,7 @@ def group_pids(group: int) -> list[int]:
 
 
 def unique_ids(pid: int) -> tuple[int, int]:
-    """Return the unique ids of a process and of the process that forked it. Raise OSError if the
-    process has ended.
-    """
+    """Return the unique ids of a process and of the process that forked it."""
     info = _proc_uniqidentifierinfo()
     size = ctypes.sizeof(info)
     if proc_pidinfo(pid, _PROC_PIDUNIQIDENTIFIERINFO, 0, ctypes.byref(info), size) != size:
@@ -149,9 +139,7 @@ def threads(pid: int) -> int:
 
 
 def rusage(pid: int) -> tuple[int, int]:
-    """Return the CPU time of a process and its reaped children in mach ticks, and the physical
-    footprint of the process in bytes.
-    """
+    """Return the CPU time of a process and its reaped children in mach ticks, and its footprint."""
     info = rusage_info_v4()
     proc_pid_rusage(pid, RUSAGE_INFO_V4, ctypes.byref(info))
     own = info.ri_user_time + info.ri_system_time

@@ -43,7 +43,6 @@ def init(profile: str, parameters: Sequence[tuple[str, str]]) -> None:
 
 
 def confined(pid: int) -> bool:
-    """Return whether a process is in any sandbox."""
     return bool(sandbox_check(pid, None, 0))
 
 

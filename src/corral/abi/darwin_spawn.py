@@ -1,6 +1,4 @@
-"""Bind Apple's extensions of posix_spawn, which replace this process with a program, close
-descriptors, disclaim responsibility for the program, and limit its memory.
-"""
+"""Bind Apple's extensions of posix_spawn."""
 
 from __future__ import annotations
 
@@ -42,8 +40,7 @@ posix_spawnattr_setjetsam_ext = function(
     "posix_spawnattr_setjetsam_ext", _c_int,
     _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
 )  # fmt: skip
-# Exported by libquarantine and re-exported by libSystem. LLDB and Chromium declare the function
-# like this in their launchers.
+# From libquarantine, re-exported by libSystem. LLDB and Chromium declare it like this.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
 )
@@ -57,8 +54,7 @@ def exec_in_place(
     megabytes: int = 0,
     disclaim: bool = False,
 ) -> None:
-    """Replace this process with the program `path`, which gets only descriptors 0 to 2. On failure
-    raise OSError.
+    """Replace this process with the program `path`, which gets only descriptors 0 to 2.
 
     With `disclaim`, macOS asks the user for consent in the name of the new program, and not in the
     name of the program that started corral. The kernel kills the program when its footprint exceeds

@@ -74,9 +74,7 @@ def send_descriptors(fd: int, data: bytes, descriptors: Sequence[int]) -> None:
 
 
 def receive_descriptors(fd: int) -> tuple[bytes, list[int]]:
-    """Receive a message and its descriptors. If there is none yet, raise BlockingIOError. At end of
-    file, return b"" and no descriptors.
-    """
+    """Return a message and its descriptors: (b"", []) at end of file. Do not wait for one."""
     message = _Message(bytes(MAX_DATA), bytes(CMSGHDR_BYTES + 4 * MAX_DESCRIPTORS + 4))
     size = syscall("recvmsg", fd, message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
     control = message.control.raw

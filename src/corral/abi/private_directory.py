@@ -15,9 +15,7 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The maximum number of files of one kind. It is needed because each version of corral adds its own
-files.
-"""
+"""The most files of one kind, because each version of corral adds its own files."""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (
@@ -29,20 +27,16 @@ OPEN_FLAGS: int = (
 # On Windows other processes cannot read locked bytes, so this byte is far after the file's end.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
-"""The tries take at least ten seconds, because a process that removes leftovers may keep the lock
-for so long on a busy machine.
-"""
+"""The tries take ten seconds: on a busy machine a sweep may keep the lock for so long."""
 LOCKED = "another process has the lock"
 
 
 def make_private_directory(path: str) -> None:
-    """Create a directory for this user alone, and the missing directories above it. If it exists
-    already, do nothing.
+    """Create a directory for this user alone, and the missing directories above it.
 
-    On Windows the directory gets an access list that names this user, because the mode 0o700 is not
-    enough: Python's access list for it names only the owner. The owner of what an elevated process
-    creates is the administrators' group, so the same user could not open the directory without
-    elevation.
+    On Windows the access list names this user, because the mode 0o700 gives access only to the
+    owner. The administrators' group owns what an elevated process creates, so the same user could
+    not open the directory without elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -61,9 +55,7 @@ def make_private_directory(path: str) -> None:
 
 
 def _make_directories(path: str) -> None:
-    """Make a directory and the missing directories above it. Each is on the disk before the next
-    one is made, because a power cut must not remove the directory of a synced file.
-    """
+    """Make a directory and those above it. Sync each one, so that a power cut removes none."""
     if os.path.isdir(path or os.curdir):
         return
     from corral.abi.whole_file import sync_directory
@@ -79,10 +71,7 @@ def _make_directories(path: str) -> None:
 
 
 def _refuse_users_directory(path: str) -> None:
-    """Refuse paths below an ordinary user's directory if this process is root.
-
-    The user could put links there, and could not use directories that root has made.
-    """
+    """Refuse an ordinary user's directory to root: the user could put links there."""
     if sys.platform == "win32" or os.geteuid():
         return
     for whole in (path, os.path.realpath(path)):
@@ -104,9 +93,7 @@ def _directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether an id is the overflow id, which the kernel shows for every id without a
-    mapping.
-    """
+    """Return whether the kernel shows this id in place of one without a mapping."""
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -114,9 +101,7 @@ def _is_unmapped(owner: int) -> bool:
 
 
 def read_private_file(path: str) -> bytes:
-    """Read a file that only this user can have written. Refuse any other file, and do not follow
-    links or wait for a pipe.
-    """
+    """Read a file that only this user can have written. Do not follow links or wait."""
     _refuse_foreign_directories(path)
     fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -139,9 +124,7 @@ def write_private_file(path: str, content: bytes) -> None:
 
 
 def read_checked_file(path: str) -> bytes:
-    """Return what `write_checked_file` wrote. Raise OSError if the file is damaged or another
-    user's.
-    """
+    """Return what `write_checked_file` wrote. Raise OSError if the file is damaged."""
     content = read_private_file(path)
     if content[:8] != checksum(content[8:]).to_bytes(8, "little"):
         raise OSError(0, "the file is damaged", path)
@@ -167,18 +150,16 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a checksum that detects damage. `hashlib` is not used, because its import takes
-    milliseconds.
-    """
+    """Return a checksum that detects damage. Importing `hashlib` would take milliseconds."""
     return int.from_bytes(content, "little") % PRIME
 
 
 def create_locked(path: str) -> int:
-    """Return the descriptor of a new, locked file. If another process, which removes leftovers, has
-    removed the file meanwhile, create it again.
+    """Return the descriptor of a new, locked file.
 
     An existing file is not used, because another user may have put it there. Waiting for the lock
-    is limited, because a target with a write grant could keep it forever.
+    is limited, because a target with a write grant could keep it forever. Another process may
+    remove the file as a leftover before it is locked; then it is created again.
     """
     make_private_directory(os.path.dirname(path))
     while True:
@@ -207,18 +188,14 @@ def _lock_soon(fd: int, path: str) -> None:
 
 
 def lock(fd: int, *, wait: bool) -> None:
-    """Lock a file until its descriptor is closed.
-
-    Without `wait`, raise BlockingIOError if another process has the lock.
-    """
+    """Lock a file until it is closed. Without `wait`, raise BlockingIOError if it is locked."""
     if sys.platform == "win32":
         import msvcrt
 
         os.lseek(fd, LOCKED_BYTE, os.SEEK_SET)
         while True:
             try:
-                # LK_LOCK fails after ten seconds, but an installation can take longer, so this is
-                # repeated.
+                # LK_LOCK fails after ten seconds, but an installation can take longer.
                 msvcrt.locking(fd, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)
             except OSError as error:
                 if not wait:
@@ -233,11 +210,10 @@ def lock(fd: int, *, wait: bool) -> None:
 
 
 def lock_dead(path: str) -> int:
-    """Lock a file that a dead process left, and return its descriptor. Return -1 if the process is
-    alive, because it keeps the lock.
+    """Lock a file that a dead process left, and return its descriptor.
 
-    Also return -1 if the file is not this user's own, because callers remove the file, or paths
-    that it lists.
+    Return -1 if another process has the lock, or if the file is not this user's own, because
+    callers remove the file, or paths that it lists.
     """
     fd = open_own(path)
     try:
@@ -265,8 +241,8 @@ def open_own(path: str) -> int:
 
 
 def _is_own(seen: os.stat_result) -> bool:
-    """Return whether a regular file belongs to this user and has no second name. On Windows every
-    regular file counts, because these files are in the user's own profile.
+    """Return whether this user owns a regular file with one name. On Windows do not ask for the
+    owner, because these files are in the user's own profile.
     """
     if sys.platform == "win32":
         return stat.S_ISREG(seen.st_mode)

@@ -15,7 +15,6 @@ SIGINT = 2
 SIGQUIT = 3
 SIGKILL = 9
 SIGPIPE = 13
-SIGALRM = 14
 SIGTERM = 15
 SIGCHLD = _number("SIGCHLD", 17)
 SIGCONT = _number("SIGCONT", 18)
@@ -23,6 +22,4 @@ SIGSTOP = _number("SIGSTOP", 19)
 SIGXCPU = 24
 
 FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
-"""Signals that corral forwards, because a client or a terminal sends them to corral but means the
-target.
-"""
+"""Signals that corral forwards, because their sender means the target."""

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 ENDING = ".corral-new"
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""Errors which mean that the file system cannot sync a directory, or that this user cannot read it.
-"""
+"""The file system cannot sync a directory, or this user cannot read it."""
 
 
 def replace_file(
@@ -32,11 +31,11 @@ def replace_file(
     check: Callable[[], None] = lambda: None,
     sync: bool = True,
 ) -> None:
-    """Replace the file `path`. The new file gets the owner and mode of `like`. `check` is called
-    just before the file is replaced, and may raise an error to prevent that.
+    """Replace the file `path`. The new file gets the owner and mode of `like`.
 
-    Without `sync` a power cut may damage the file. Use this only for files that are checked when
-    they are read, or that are not read after the next boot.
+    `check` is called just before, and may raise an error to prevent it. Without `sync` a power cut
+    may damage the file. Use this only for files that are checked when they are read, or that are
+    not read after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -70,8 +69,7 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # This fails if the file belongs to another user. That is better than changing its
-            # owner.
+            # Fail if the file is another user's. That is better than changing its owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:
@@ -107,7 +105,7 @@ def sync_directory(directory: str) -> None:
 def _discard(path: str, fd: int) -> None:
     """Remove a file and close its descriptor, if `fd` is not -1.
 
-    Windows cannot remove an open file. Elsewhere the file is removed while it is locked, because
+    Windows cannot remove an open file. Elsewhere the file stays locked until it is removed, because
     its writer may have created it a moment ago and not yet locked it.
     """
     if sys.platform == "win32" and fd >= 0:

@@ -92,8 +92,7 @@ def _find(library: str, name: str) -> prototypes.Export:
     if sys.platform != "win32":
         raise MissingFunctionError(0, f"only Windows has {library}", name)
     try:
-        # Only the system's own directory is searched. Otherwise a DLL beside the program or in the
-        # current directory could replace a DLL of Windows.
+        # Otherwise a DLL beside the program could replace a DLL of Windows.
         loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
         return loaded[name]
     except OSError as error:
@@ -138,7 +137,6 @@ def last_error() -> int:
 
 
 def windows_error(code: int, name: str) -> OSError:
-    """Return an OSError with the code, its text, and the function that failed."""
     text = f"error {code}"
     if sys.platform == "win32":
         text = ctypes.FormatError(code).strip()
@@ -154,9 +152,8 @@ def winerror(error: OSError) -> int:
 def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     """Return the content that a function of the form (..., buffer, size, needed size) writes.
 
-    The content is never copied, because it may contain pointers to parts of itself. `least` is the
-    smallest size of the buffer. It is needed because Windows may return fewer bytes for an empty
-    list than its structure has.
+    The content is never copied, because it may contain pointers to parts of itself. Windows may
+    return fewer bytes for an empty list than its structure has, so the buffer has at least `least`.
     """
     needed = DWORD()
     try:
@@ -179,7 +176,7 @@ _open: set[Handle] = set()
 
 
 def open_handles() -> int:
-    """Return the number of open `Handle`s in this process, with which tests find leaks."""
+    """Return the number of open `Handle`s. Tests find leaks with it."""
     return len(_open)
 
 
@@ -201,16 +198,13 @@ class Handle:
         return self._value
 
     def detach(self) -> int:
-        """Return the handle, which the caller then has to close. After that this object counts as
-        closed.
-        """
+        """Return the handle, which the caller then has to close."""
         value = self.value
         self._value = 0
         _open.discard(self)
         return value
 
     def close(self) -> None:
-        """Close the handle. Later calls do nothing."""
         if self._value:
             CloseHandle(self.detach())
 

@@ -102,7 +102,6 @@ def wide_identity(handle: int) -> tuple[int, int]:
 
 
 def reparse_tag(handle: int) -> int:
-    """Return the tag of a reparse point."""
     found = FILE_ATTRIBUTE_TAG_INFO()
     size = ctypes.sizeof(found)
     GetFileInformationByHandleEx(handle, FileAttributeTagInfo, ctypes.byref(found), size)
@@ -118,8 +117,7 @@ def final_path(handle: int) -> str:
 
 @contextmanager
 def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[None]:
-    """Own a named mutex inside `with`. If its owner dies, Windows frees the mutex. `security` is
-    SDDL.
+    """Own a named mutex inside `with`. `security` is SDDL.
 
     Raise OSError after `timeout_ms`, because any program of the user can own a mutex of this name.
     """

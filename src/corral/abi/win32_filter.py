@@ -61,9 +61,7 @@ QueryDosDeviceW = kernel32("QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
 
 
 class Port:
-    """A connection to a driver. `receive` waits for a message, until `stop` is called in another
-    thread.
-    """
+    """A connection to a driver. `receive` waits until another thread calls `stop`."""
 
     def __init__(self, name: str, context: bytes) -> None:
         self._port = made_handle(
@@ -73,7 +71,6 @@ class Port:
         self._closing = create_event()
 
     def send(self, message: bytes) -> None:
-        """Send a message that gets no answer."""
         returned = ctypes.byref(DWORD())
         FilterSendMessage(self._port.value, message, len(message), None, 0, returned)
 
@@ -106,9 +103,7 @@ class Port:
             handle.close()
 
     def _cancel(self, overlapped: OVERLAPPED) -> None:
-        """Cancel a read, so that the driver does not write into the buffer after the buffer is
-        freed.
-        """
+        """Cancel a read, so that the driver does not write into a buffer that has been freed."""
         size = DWORD()
         try:
             CancelIoEx(self._port.value, ctypes.byref(overlapped))

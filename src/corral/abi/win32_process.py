@@ -1,8 +1,6 @@
-"""Bind calls that create a process with an attribute list, wait for it, receive console events, and
-measure usage.
+"""Bind calls that create processes, wait for them, and measure their usage.
 
-Only 64-bit Windows is supported. It has only one calling convention, so CFUNCTYPE is used for
-callbacks.
+Only 64-bit Windows is supported. It has one calling convention, so callbacks are CFUNCTYPE.
 """
 
 import ctypes
@@ -186,15 +184,12 @@ class Attributes:
 
 
 class Process:
-    """A new process: its handle, and the handle of its first thread."""
-
     def __init__(self, made: PROCESS_INFORMATION) -> None:
         self.pid: int = made.dwProcessId
         self.handle = Handle(made.hProcess)
         self._thread = Handle(made.hThread)
 
     def resume(self) -> None:
-        """Resume a process that was created suspended."""
         with self._thread:
             ResumeThread(self._thread.value)
 
@@ -215,9 +210,7 @@ def create_process(
     flags: int,
     attributes: Attributes,
 ) -> Process:
-    """Create a process with `token`, or with this process's token if it is None. The handles in
-    `stdio` must be inheritable.
-    """
+    """Create a process, with this process's token if `token` is None."""
     start = STARTUPINFOEXW()
     start.StartupInfo.cb = ctypes.sizeof(start)
     start.StartupInfo.lpDesktop = desktop or None
@@ -271,9 +264,7 @@ def create_event() -> Handle:
 
 
 def on_console_event(handle: Callable[[int], bool]) -> object:
-    """Let Windows call `handle` in another thread for each console event. The caller must keep the
-    result alive.
-    """
+    """Let Windows call `handle` in another thread. The caller must keep the result alive."""
     callback = _HANDLER(lambda event: int(handle(event)))
     SetConsoleCtrlHandler(callback, 1)
     return callback

@@ -120,7 +120,7 @@ class SidList:
 
 
 class Capabilities:
-    """A SECURITY_CAPABILITIES for a process's attribute list, with the memory that it points to."""
+    """A SECURITY_CAPABILITIES with the memory that it points to."""
 
     __slots__ = ("_capabilities", "_package", "value")
 
@@ -147,7 +147,6 @@ def derive_package_sid(name: str) -> bytes:
 
 
 def profile_folder(sid: str) -> str:
-    """Return the folder of an AppContainer profile. `sid` is text."""
     address = LPVOID()
     GetAppContainerFolderPath(sid, ctypes.byref(address))
     try:
@@ -157,9 +156,7 @@ def profile_folder(sid: str) -> str:
 
 
 def read_security(handle: int, *, owner: bool = False) -> bytes:
-    """Return the self-relative security descriptor of an open object. It has the DACL and the
-    control bits, and with `owner` also the owner.
-    """
+    """Return the self-relative security descriptor of an open object, with its DACL."""
     parts = DACL_SECURITY_INFORMATION | (OWNER_SECURITY_INFORMATION if owner else 0)
     return bytes(read_sized(GetKernelObjectSecurity, handle, parts))
 

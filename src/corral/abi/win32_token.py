@@ -152,7 +152,6 @@ GetUserObjectSecurity = user32("GetUserObjectSecurity", BOOL, HANDLE, LPVOID, LP
 
 
 def own_token(access: int) -> Handle:
-    """Open the primary token of this process."""
     return made_handle(OpenProcessToken, GetCurrentProcess(), access)
 
 
@@ -207,9 +206,7 @@ def impersonation_token(token: int) -> Handle:
 
 @contextmanager
 def security_attributes(text: str) -> Iterator[SECURITY_ATTRIBUTES]:
-    """Yield attributes with a security descriptor made from SDDL. They are valid only inside
-    `with`.
-    """
+    """Yield attributes with a security descriptor made from SDDL, valid only inside `with`."""
     address = LPVOID()
     ConvertStringSecurityDescriptorToSecurityDescriptorW(
         text, SDDL_REVISION_1, ctypes.byref(address), None
@@ -264,7 +261,6 @@ def user_object_name(handle: int) -> str:
 
 
 def user_object_security(handle: int, kind: int = DACL_SECURITY_INFORMATION) -> bytes:
-    """Return the self-relative security descriptor of a window station or desktop."""
     return bytes(read_sized(GetUserObjectSecurity, handle, ctypes.byref(DWORD(kind))))
 
 

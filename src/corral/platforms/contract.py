@@ -1,8 +1,4 @@
-"""Define the contract that every operating system's backend fulfils: its Protocols and records.
-
-A backend is a module or an object with the functions of `Backend`. No other part of corral asks
-which system it runs on to decide what to enforce.
-"""
+"""Define the contract that every operating system's backend fulfils: its Protocols and records."""
 
 from __future__ import annotations
 
@@ -147,8 +143,6 @@ if TYPE_CHECKING:
 
 @record
 class Usage:
-    """The resources that a process tree uses."""
-
     cpu: float = 0.0  # seconds of CPU time, including reaped children
     memory: int = 0  # bytes
     tasks: int = 0  # threads; on Windows processes
@@ -156,8 +150,6 @@ class Usage:
 
 @record
 class Moment:
-    """A sample of a tree's usage."""
-
     at_ms: int  # since the tree's start
     cpu_ms: int  # the CPU time that the tree has used so far
     memory: int
@@ -166,8 +158,6 @@ class Moment:
 
 @record
 class Reaped:
-    """The result of a process tree that has ended."""
-
     status: int | None  # the wait status, or None if the target was killed with its tree
     cpu: float  # seconds
     memory: int  # the peak, in bytes
@@ -181,11 +171,7 @@ class Reaped:
 
 @record
 class Ending:
-    """How a run ended.
-
-    `replaced` has a sentence for each path that was no longer hidden or read-only, because a
-    process on the host replaced it.
-    """
+    """How a run ended. `replaced` has a sentence for each covered path that was replaced."""
 
     reaped: Reaped
     reason: StopReason  # empty unless the supervisor ended the run

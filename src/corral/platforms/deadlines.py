@@ -1,9 +1,4 @@
-"""Decide when to stop, kill, pause or measure a run.
-
-All watchers use this state machine, and differ only in how they wait. After a signal or a timeout
-the tree is asked to stop, and it is killed GRACE_SECONDS later. A tree that exceeds a sampled limit
-on memory, CPU time or tasks is killed at once. A tree that exceeds its CPU share is paused.
-"""
+"""Decide when to stop, kill, pause or measure a run, for the watchers of all systems."""
 
 from __future__ import annotations
 
@@ -26,17 +21,11 @@ GRACE_SECONDS = 5.0
 """Seconds between asking the tree to stop and killing it."""
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
-"""The longest wait while a timeout is set. A wait does not count the time that the machine sleeps,
-but a timeout does. So the timeout is checked at most this long after the machine wakes up.
-"""
+"""The longest wait while a timeout is set, because waits do not count a machine's sleep."""
 
 
 def people_time() -> float:
-    """Return the time of a clock that also runs while the machine sleeps, and that cannot be set.
-
-    The user's timeouts are measured with this clock. The grace period for exiting counts only time
-    while the machine is awake.
-    """
+    """Return the time for timeouts, of a clock that runs during sleep and cannot be set."""
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":
@@ -70,10 +59,7 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill the tree if its grace period is over, or ask it to stop if its timeout is over.
-
-        A watcher calls this before `sample_if_due`, because a sample can take long.
-        """
+        """Kill or stop the tree if due. Call this before `sample_if_due`, which can take long."""
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
@@ -83,10 +69,7 @@ class Deadlines:
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample the tree if a sample is due. Stop the measurement at a deadline or an event.
-
-        A target can make a measurement take long, and must not delay its own end in this way.
-        """
+        """Sample the tree if due. A target can make this long, so stop at a deadline or event."""
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
             self._sample(sampler, lambda: self._is_due() or has_events())
@@ -108,8 +91,9 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return the result with the higher of the system's and the sampled values. Raise
-        SupervisionError if the run was stopped because its usage could not be measured.
+        """Return the result with the higher of the system's and the sampled values.
+
+        Raise SupervisionError if the run was stopped because its usage could not be measured.
         """
         if self._sampling_error:
             raise SupervisionError(
@@ -147,9 +131,7 @@ class Deadlines:
             sampler.stopped_until = sampler.next = time.monotonic() + pause
 
     def _kill(self) -> None:
-        """Measure the CPU time, then kill the tree. Afterwards the system does not report the CPU
-        time of a tree that was killed with its init.
-        """
+        """Kill the tree, and first read its CPU time, which is lost with its init."""
         try:
             # An interrupted measurement still has the CPU time, but not the memory.
             used = self.child.measure(interrupted=lambda: True)

@@ -23,11 +23,7 @@ EXPLANATION = (
 def format_lines(
     findings: Iterable[Finding], labels: Iterable[Label], *, show_evidence: bool = True
 ) -> list[Line]:
-    """Return a line for each finding, in the order of the findings.
-
-    A capability without a label is shown by its own name. With `show_evidence`, the text for an
-    absent capability contains the evidence.
-    """
+    """Return a line for each finding. `show_evidence` adds the evidence to an absent one."""
     known = {capability: (label, word) for capability, label, word in labels}
     lines: list[Line] = []
     for item in findings:
@@ -41,9 +37,7 @@ def format_lines(
 
 
 def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
-    """Add to each line how the project knows that the capability works. If that is "read" for any
-    line, explain the word in a last line.
-    """
+    """Add to each line how the project knows that the capability works."""
     found: list[Line] = []
     for status, text, finding in lines:
         basis = format_basis(system, finding.capability) if finding else ""

@@ -20,8 +20,6 @@ WINE = "seen under Wine"
 
 @record
 class Row:
-    """A statement about a mechanism, and the test that checks it on the real system."""
-
     capability: str  # the name of a finding, or a name that only this row uses
     what: str  # the statement
     test: str
@@ -115,9 +113,7 @@ TABLES: dict[System, tuple[str, tuple[Row, ...]]] = {
 
 
 def format_basis(system: System, capability: str) -> str:
-    """Return "read", "seen under Wine", "seen on a Mac" or "seen on Windows". Return "" for a
-    capability without a row.
-    """
+    """Return where the project has tested a capability, or "" if it has no row."""
     machine, rows = TABLES.get(system, ("", ()))
     found = [row for row in rows if row.capability == capability]
     return _basis(machine, found[0]) if found else ""

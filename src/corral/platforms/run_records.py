@@ -1,8 +1,8 @@
 """Record the live runs, and the leftovers of dead ones. Each run has one locked file.
 
 The file is created and locked before the run makes anything that it could leave behind, and lists
-all such paths. If another process can lock the file later, the run is dead. That process then
-cleans up: every start does this, and so does `corral clean`.
+all such paths. If another process can lock the file later, the run is dead. Every start cleans up
+after dead runs, and so does `corral clean`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,12 @@ NAME_OF_STATE = ".server"
 
 
 class Budget:
-    """The number of files that one sweep may remove.
-
-    There is a limit because a target can leave millions of files, and a start must not wait until
-    all of them are removed.
-    """
+    """The number of files that one sweep may remove, because a target can leave millions."""
 
     def __init__(self, max_files: int | None = None) -> None:
         self._left = max_files
 
     def spend(self) -> None:
-        """Count one file. Raise OSError when the budget is used up."""
         if self._left is not None:
             if self._left <= 0:
                 raise OSError(0, "too many files for one sweep")
@@ -46,8 +41,6 @@ class Budget:
 
 @record
 class Entry:
-    """The content of one run's record."""
-
     name: str
     pid: int  # the supervisor's pid
     root: int  # the pid of the process at the top of the tree; 0 until that process exists
@@ -60,9 +53,7 @@ class Entry:
 
 
 class Run:
-    """Keeps the record of this run. If the record cannot be written, corral does not list the run,
-    and does not remove its leftovers later.
-    """
+    """Keeps the record of this run. If it cannot be written, the run is not listed."""
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
         self.path = os.path.join(_directory(), name)
@@ -133,9 +124,7 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
 
 
 def end(entry: Entry) -> str:
-    """Kill a live run's process and remove its record. Return the record's path, or "" if the
-    record is gone.
-    """
+    """Kill a live run's process and remove its record. Return its path, or "" if it is gone."""
     from corral.abi.signal_numbers import SIGKILL
 
     path = os.path.join(_directory(), entry.name)
@@ -185,9 +174,7 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of this user's records, or none if the directory is a link, belongs to
-    another user, or can be written by other users.
-    """
+    """Return the names of the records, or none if another user may have made them."""
     try:
         for path in (directories().cache, _directory()):
             seen = os.lstat(path)

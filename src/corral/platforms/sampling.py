@@ -1,7 +1,6 @@
 """Enforce stated limits by sampling, on hosts that offer nothing better.
 
-Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
-is enforced by a duty cycle: a tree that has used more than its share is stopped for a while.
+A CPU share is enforced by a duty cycle: a tree that has used more is stopped for a while.
 """
 
 from __future__ import annotations
@@ -78,9 +77,7 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether the memory exceeds the limit, so that an exact measurement is needed. The
-        first measurement counts a shared page once for each process.
-        """
+        """Return whether to measure exactly: a quick measurement counts a page for each process."""
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:

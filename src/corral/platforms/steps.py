@@ -27,8 +27,6 @@ class HintedError(OSError):
 
 
 class StepFailed(Exception):  # noqa: N818 - a result on its way out of a child
-    """A step failed, so no later step may run."""
-
     def __init__(self, step: str, cause: OSError | str) -> None:
         super().__init__(f"{step}: {cause}")
         self.step = step
@@ -45,9 +43,7 @@ def apply(steps: Iterable[Step], stage: Stage, results: Results) -> None:
 
 
 def verify(steps: Iterable[Step], results: Results) -> None:
-    """Test every step's effect just before the target runs: from inside the sandbox, or on Windows
-    from outside, while the target is suspended.
-    """
+    """Test every step's effect before the target runs: from inside, or on Windows from outside."""
     for step in steps:
         attempt(step, step.verify, results)
 
@@ -76,7 +72,6 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
 
 
 def keep_only(keep: Iterable[int]) -> None:
-    """Close every descriptor except those in `keep`."""
     low = 0
     for fd in sorted(keep):
         if low < fd:  # closerange(0, 0) would close everything

@@ -1,4 +1,4 @@
-"""Provide the Linux backend: the functions that `contract.Backend` demands."""
+"""Provide the functions of `contract.Backend` for Linux."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ SIGINFO_BYTES = 128
 
 
 class Signals:
-    """Signals to corral, read from a descriptor.
-
-    The signals are blocked, so that none is lost between the fork and the start of the watcher.
-    """
+    """Signals to corral. They are blocked, so that none is lost before the watcher starts."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         abi.sigprocmask(abi.SIG_BLOCK, numbers)
@@ -99,7 +96,7 @@ def _masks(count: int) -> Held:
 
 
 def warm_up() -> None:
-    """Load and bind what every run needs, because otherwise each fork would have to do it again."""
+    """Load and bind what every run needs, because otherwise each fork would have to do it."""
     from corral.platforms.linux import network_services  # noqa: F401
 
     abi.prctl(abi.PR_GET_NO_NEW_PRIVS)  # binds the system calls
@@ -107,11 +104,7 @@ def warm_up() -> None:
 
 
 def clean(path: str, budget: Budget) -> None:
-    """Remove the leftovers of a dead run: its private directory or its cgroup.
-
-    The path and the type of the file system decide which of the two it is. The target wrote the
-    content, so the content decides nothing.
-    """
+    """Remove a dead run's directory or cgroup. The target's content does not decide which it is."""
     from corral.platforms.posix import run_directories
 
     if run_directories.is_work_directory(path):

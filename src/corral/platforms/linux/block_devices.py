@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the disks behind /usr and the grants, and the paths among these without a disk.
 
-    A file system in memory has no disk and needs no limit. Overlays, some btrfs volumes and network
-    file systems have no disk either, and cannot be limited.
+    Overlays, some btrfs volumes and network file systems have no disk, and cannot be limited. A
+    file system in memory needs no limit.
     """
     paths = ("/usr", *(grant.path for grant in policy.grants))
     found = {path: disk_of(path) for path in paths}

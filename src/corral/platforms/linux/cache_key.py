@@ -1,8 +1,4 @@
-"""Make the key of cached findings from everything on this host that can change a probe's result.
-
-The key covers boot, user, kernel, namespaces, security label, filters, sysctls and the delegated
-cgroup.
-"""
+"""Make the key of cached findings from everything that can change a probe's result."""
 
 from __future__ import annotations
 
@@ -43,9 +39,7 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return an outer filter's answers, or "" if there is no filter. Nothing else distinguishes two
-    filters.
-    """
+    """Return the answers of an outer filter, because nothing else distinguishes two filters."""
     if "Seccomp:\t2" not in status:
         return ""
     from corral.platforms.linux import outer_filter

@@ -1,8 +1,7 @@
-"""Provide a small D-Bus client to call systemd: one socket, calls, replies and signals.
+"""Provide a small D-Bus client to call systemd, after the D-Bus specification 0.43.
 
-The client follows the D-Bus specification 0.43. No library is used, because importing one would
-take longer than a whole start. All input is checked: lengths, zero padding, UTF-8 and nesting. A
-message that is too long ends the connection.
+No library is used, because importing one would take longer than a whole start. All input is
+checked: lengths, zero padding, UTF-8 and nesting.
 """
 
 from __future__ import annotations
@@ -50,8 +49,6 @@ DRIVER_PATH = "/org/freedesktop/DBus"
 
 
 class ProtocolError(OSError):
-    """The other side does not follow the specification."""
-
     def __init__(self, words: str) -> None:
         super().__init__(71, words)  # EPROTO
 
@@ -152,7 +149,6 @@ def _put(out: bytearray, kind: str, value: Value) -> None:
 
 
 def split_fields(kind: str) -> list[str]:
-    """Return the types in a struct or in a dictionary entry."""
     return split(kind[1:-1])
 
 
@@ -171,8 +167,6 @@ def _pad(out: bytearray, alignment: int) -> None:
 
 
 class Reader:
-    """Reads values from received bytes, and keeps the position of the next value."""
-
     def __init__(self, data: bytes, order: str, at: int = 0) -> None:
         self.data = data
         self.order = order
@@ -260,7 +254,7 @@ def encode(message: Message) -> bytes:
 
 
 def length(start: bytes) -> int:
-    """Return the total length of a message. `start` is its first 16 bytes."""
+    """Return the total length of a message from its first 16 bytes."""
     order = ORDERS.get(start[0]) if len(start) >= FIXED else None
     if order is None or start[3] != 1:
         raise ProtocolError("not a message")
@@ -272,7 +266,6 @@ def length(start: bytes) -> int:
 
 
 def decode(raw: bytes) -> Message:
-    """Parse one whole message."""
     if length(raw) != len(raw):
         raise ProtocolError("a message whose length is wrong")
     reader = Reader(raw, ORDERS[raw[0]], at=1)
@@ -290,7 +283,7 @@ def decode(raw: bytes) -> Message:
 
 
 def _named(fields: Value) -> dict[str, Value]:
-    """Return header fields by name. Unknown fields are ignored, as the specification says."""
+    """Return header fields by name. Ignore unknown fields, as the specification says."""
     named: dict[str, Value] = {}
     for number, variant in fields:  # type: ignore[union-attr,misc]
         name = FIELDS.get(number, "")  # type: ignore[arg-type]

@@ -1,9 +1,7 @@
 """Report that a target wanted the network, in a run without a network namespace or allowed hosts.
 
-In such a run `socket` itself is denied, so corral never sees an address or a name. To see
-them, corral would have to give the target a socket of the host's network, as in a run with allowed
-hosts. A run without network should not get one, so the report only recommends `corral learn`, which
-shows the names.
+`socket` itself is denied, so corral never sees an address or a name. To see them, it would have to
+give the target a socket of the host's network.
 """
 
 from __future__ import annotations
@@ -22,14 +20,10 @@ if TYPE_CHECKING:
 
 WHY = "without namespaces its name is not seen; `corral learn` shows it"
 BURST, RATE = 64, 64
-"""The number of calls that are answered at once, and the number per second after that. Further
-calls wait, which costs no CPU time.
-"""
+"""Calls that are answered at once, and per second after that. Further calls wait."""
 
 
 class DeniedSockets:
-    """Denies and reports every internet socket of which the filter notifies the supervisor."""
-
     def __init__(self, denials: Denials) -> None:
         self._denials = denials
         self._rate_limit = RateLimit(time.monotonic, burst=BURST, rate=RATE)

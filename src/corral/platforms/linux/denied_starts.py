@@ -1,8 +1,8 @@
 """Record the processes that a target was not allowed to start, by the name of the program.
 
-The denied `fork` comes before the target names the program. So corral guesses the name: the calling
-thread's stack has the arguments of the program that the library wants to start. No decision depends
-on the guess. Only the program's name is kept, because arguments can contain secrets.
+The denied `fork` comes before the target names the program. So corral guesses the name from the
+arguments that are on the calling thread's stack. No decision depends on the guess. Only the name is
+kept, because arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -26,19 +26,15 @@ if TYPE_CHECKING:
 
 FLAG = "--allow-subprocess"
 MAX_NAMED = 64
-"""The maximum number of starts for which the program's name is searched."""
+"""The most starts for which the program's name is searched."""
 BURST, RATE = 64, 64
-"""The number of starts that are answered at once, and the number per second after that. Further
-starts wait, which costs no CPU time.
-"""
+"""Starts that are answered at once, and per second after that. Further starts wait."""
 PAGE = 4096
 STACK_BYTES = 8 * PAGE
 STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
 MAX_WORDS = 32
 MAX_READS, MAX_PAGES = 8192, 256
-"""The maximum number of reads and of copied pages for one start. A target can prepare a stack with
-any number of pointers, and the supervisor must meet its deadlines.
-"""
+"""The most reads and copied pages for one start. A target can prepare a stack of any size."""
 MAX_NAME_LENGTH = 64
 MAX_STRING = 1024
 LOWEST_ADDRESS, HIGHEST_ADDRESS = 1 << 16, 1 << 47
@@ -47,8 +43,6 @@ CLONE_VFORK = 0x4000
 
 
 class DeniedStarts:
-    """Denies and records every `fork`, `vfork`, `clone`, `execve` and `execveat`."""
-
     def __init__(self, denials: Denials) -> None:
         self._denials = denials
         self._rate_limit = RateLimit(time.monotonic, burst=BURST, rate=RATE)
@@ -136,18 +130,15 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this call, on a machine without a system call vfork.
-
-    posix_spawn makes a similar call, but gives the new process its own stack.
-    """
+    """Return whether libc's vfork() made this clone. posix_spawn gives the process a stack."""
     return call == "clone" and bool(arguments[0] & CLONE_VFORK) and not arguments[1]
 
 
 def guess_name(memory: Memory, pid: int) -> str:
     """Return the program's name from a list of arguments that the thread's stack points to, or "".
 
-    A library's lists of words look like arguments. So the first list with a path or an option is
-    preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
+    Lists of words in a library look like arguments, so prefer a list with a path or an option.
+    Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -169,10 +160,7 @@ def guess_name(memory: Memory, pid: int) -> str:
 
 
 def _read_stack_pointer(pid: int) -> int:
-    """Read the stack pointer of a sleeping thread.
-
-    Raise ValueError if the thread is not asleep yet, or if a signal has woken it up again.
-    """
+    """Read the stack pointer of a sleeping thread. Raise ValueError if the thread runs."""
     for _ in range(STACK_TRIES):
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
             words = file.read().split()
@@ -183,9 +171,7 @@ def _read_stack_pointer(pid: int) -> int:
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
-    """Return the texts that a list of pointers points to, up to a zero pointer. Return [] if one of
-    them is not text.
-    """
+    """Return the texts that a list of pointers points to, or [] if one of them is not text."""
     found: list[bytes] = []
     for position in range(MAX_WORDS):
         pointer = memory.word(vector + 8 * position)
@@ -208,8 +194,7 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the program's name, or "" if the words are an environment.
 
-    Before a start Python lists the candidates: one path per directory of PATH, all with the same
-    name. That name is returned.
+    Python lists the candidates first: a path for each directory of PATH, with the same name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

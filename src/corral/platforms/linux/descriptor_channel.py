@@ -29,12 +29,11 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 MAX_SEND_SECONDS = 5.0
-"""How long `send` waits for other processes of the user to receive their descriptors. The kernel
-refuses to send a descriptor while the user's processes together have more descriptors in flight
-than the sender's RLIMIT_NOFILE, which may be small.
+"""How long `send` waits. The kernel refuses to send a descriptor while more than RLIMIT_NOFILE
+descriptors of the user's processes are in flight.
 """
 FIRST_DESCRIPTOR = 3
-"""The inner end has a number above the streams, because the target puts the streams on 0 to 2."""
+"""The inner end is above the streams, because the target puts the streams on 0 to 2."""
 
 
 class DescriptorChannel:
@@ -68,7 +67,7 @@ class DescriptorChannel:
                 self._received.setdefault(code, []).extend(found)
 
     def take(self, content: Content) -> list[int]:
-        """Return the descriptors of one kind that were received. The caller has to close them."""
+        """Return the received descriptors of one kind. The caller has to close them."""
         self.receive()
         return self._received.pop(CODES[content], [])
 

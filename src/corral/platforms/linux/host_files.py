@@ -1,7 +1,4 @@
-"""Survey the host for a plan: system directories, /etc and the caller's ids.
-
-Each run makes its own survey, with a few dozen lstat calls, so that planning itself is pure.
-"""
+"""Survey the host for a plan: system directories, /etc and the caller's ids."""
 
 from __future__ import annotations
 
@@ -43,9 +40,7 @@ ETC = (
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
 OTHER_HOME = "/home/corral"
-"""The home inside the sandbox if the user's own home is HOME. With the same path for both, the
-user's paths would seem to exist in the sandbox.
-"""
+"""The sandbox's home if the user's own is HOME. The user's paths must not seem to exist."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -60,9 +55,10 @@ class Entry:
 
 @record
 class Layout:
-    """The surveyed host. `home` is the sandbox's, `host_home` the user's own. In a run started by
-    root, `owners` has (path, uid, gid) of the grants, the state, and the program's files that not
-    every user may read.
+    """The surveyed host. `home` is the sandbox's, `host_home` the user's own.
+
+    If root started the run, `owners` has (path, uid, gid) of the grants, the state, and the
+    program's files that not every user may read.
     """
 
     uid: int

@@ -1,9 +1,9 @@
 """Run as PID 1 of the sandbox: reap processes, pass signals on, and end the sandbox.
 
 PID 1 is a fork of corral, and the target can see its pid. So PID 1 gives the target nothing to use:
-it is not dumpable, and hidepid hides its environ, maps and mem in /proc. Its only descriptors are
-its pipes, /dev/null, a signalfd and the private space. It has no capabilities, and a filter that
-allows little more than waiting. The target starts only after all of this.
+it is not dumpable, and hidepid hides its environ, maps and mem in /proc. It has few descriptors, no
+capabilities, and a filter that allows little more than waiting. The target starts only after all of
+this.
 """
 
 from __future__ import annotations
@@ -45,9 +45,7 @@ class InitDescriptors:
 
 @record
 class Pipes:
-    """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
-    which releases the target.
-    """
+    """Ends of the pipes that `spawn` describes. Only init has `start`, to release the target."""
 
     control: int
     status: int
@@ -60,9 +58,7 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Let this process die with its supervisor. Call this again after each change of ids, because
-    the kernel then clears the setting.
-    """
+    """Let this process die with its supervisor. A change of ids undoes this."""
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
@@ -90,9 +86,7 @@ def _pass_on(numbers: bytes) -> None:
 
 
 def _reap_the_rest() -> None:
-    """Kill and reap all other processes, so that their CPU time is counted. They would die with
-    init in any case.
-    """
+    """Kill and reap all other processes, so that their CPU time is counted."""
     try:
         os.kill(-1, SIGKILL)
         while True:
@@ -107,11 +101,10 @@ def _is_full(disk: int) -> bool:
 
 
 def lock_down(pipes: Pipes, keep: Iterable[int]) -> int:
-    """Make this process undumpable, so that no process of the same user can trace it. Connect its
-    standard streams to /dev/null, clear its environment, and close all descriptors except `pipes`
-    and `keep`.
+    """Make this process undumpable, so that no process of the same user can trace it.
 
-    Return a descriptor that becomes readable when a child has ended.
+    Connect its standard streams to /dev/null, clear its environment, and close all descriptors
+    except `pipes` and `keep`. Return a descriptor that becomes readable when a child has ended.
     """
     abi.prctl(abi.PR_SET_DUMPABLE, 0)
     null = os.open("/dev/null", os.O_RDWR)
@@ -134,10 +127,7 @@ def release_target(pipes: Pipes) -> None:
 def wait_for_end(
     target: int, pipes: Pipes, children: int, *, on_control: Callable[[bytes], None]
 ) -> int:
-    """Reap children until the target has ended. Return its wait status.
-
-    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor has ended.
-    """
+    """Reap children until the target ends. `on_control` gets b"" when the supervisor has ended."""
     poll = select.poll()
     poll.register(pipes.control, select.POLLIN)
     poll.register(children, select.POLLIN)

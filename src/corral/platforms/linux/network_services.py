@@ -83,11 +83,7 @@ def preload_gateway() -> None:
 
 
 class LateNetwork:
-    """Opens the network services at the target's first packet.
-
-    So a start does not wait until they are imported and opened. Until then the target's packets
-    wait in the sockets.
-    """
+    """Opens the network services at the target's first packet, so that no start waits for them."""
 
     def __init__(self, sockets: list[int], open_services: Callable[[], Sequence[Service]]) -> None:
         self._sockets = sockets

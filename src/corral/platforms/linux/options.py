@@ -97,7 +97,7 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for limiting I/O: none without a disk, because the limit is per disk."""
+    """Return the option for limiting I/O: none without a disk, because the limit is per disk."""
     if policy.limits.io is None:
         return ()
     from corral.platforms.linux import block_devices
@@ -110,9 +110,7 @@ def _io(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the sampling option for `control`, but only if the user states this limit, because
-    sampling keeps the processor awake.
-    """
+    """Return the sampling option for a stated limit only, because it keeps the processor awake."""
     if control not in policy.stated:
         return ()
     note = "the tree is measured ten times a second, and killed above the limit"
@@ -125,11 +123,10 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 def _counted(policy: Policy) -> tuple[Option, ...]:
     """Return the option in which the supervisor answers every start of a process or thread.
 
-    A signal makes a fork fail with EINTR if it arrives before the supervisor receives the call.
-    This does not happen if the signal is blocked or its handler has SA_RESTART. Common libraries
-    block signals while they start threads and processes, but dash does not: a script that starts
-    400 jobs, 20 at a time, failed in each of nine runs, and in none without the limit. A default
-    limit is not worth such failures, so it is dropped where processes are allowed.
+    A signal makes a fork fail with EINTR if it arrives before the supervisor receives the call,
+    unless the signal is blocked or its handler has SA_RESTART. Common libraries block signals, but
+    dash does not: a script with 400 jobs, 20 at a time, failed in each of nine runs, and in none
+    without the limit. So a default limit is dropped where processes are allowed.
     """
     if policy.subprocess and "pids" not in policy.stated:
         return ()
@@ -145,9 +142,7 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process. It is only for a default limit, because a stated
-    limit must hold for the whole tree.
-    """
+    """Return the option that limits each process, for a default limit only."""
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()
     held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))

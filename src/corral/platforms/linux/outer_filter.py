@@ -1,9 +1,8 @@
 """Find out how an outer seccomp filter answers the calls that a sandbox needs.
 
-The kernel reports that there is a filter, but not what it does. The same user may start corral in
-two containers with different filters. So each call is made with arguments that the kernel refuses,
-so that nothing happens. A filter that denies the call gives another error. Whether a listener is
-possible can be seen only by loading one. A filter may also kill the caller, so a child makes the
+The kernel reports that there is a filter, but not what it does. So each call is made with arguments
+that the kernel refuses, and a filter that denies the call gives another error. Whether a listener
+is possible can be seen only by loading one. A filter may also kill the caller, so a child makes the
 calls. The child first enters its own namespaces if it can, because the kernel refuses some calls of
 an ordinary user before it reads an argument.
 """
@@ -64,9 +63,7 @@ ALLOW_EVERYTHING = struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def answers() -> str:
-    """Return the error number of each call. If a filter kills the child that makes all the calls,
-    make each call in its own child.
-    """
+    """Return the error number of each call. If a filter kills the child, use a child per call."""
     attempts: list[Attempt] = [
         partial(abi.syscall, name, *arguments) for name, arguments in (ENTER, *CALLS)
     ]
@@ -76,7 +73,7 @@ def answers() -> str:
 
 
 def _load_listener() -> None:
-    """Load a filter with a listener. The kernel refuses it if the outer filter has a listener."""
+    """Load a filter with a listener. The kernel refuses it if the outer filter has one."""
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     abi.seccomp_set_filter(ALLOW_EVERYTHING, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER)
 

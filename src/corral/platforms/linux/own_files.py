@@ -56,7 +56,6 @@ class OwnFiles:
 
 
 def find_writable(plan: Plan) -> Iterable[str]:
-    """Return the directories and files that the target may change."""
     for step in plan.steps:
         if isinstance(step, landlock.Landlock):
             yield from (*step.write, *step.private)
@@ -66,7 +65,6 @@ def find_writable(plan: Plan) -> Iterable[str]:
 
 
 def find_read_grants(plan: Plan) -> Iterable[str]:
-    """Return the paths that the user lets the target read."""
     for step in plan.steps:
         paths: Iterable[str] = ()
         if isinstance(step, landlock.Landlock):
@@ -79,8 +77,7 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 
 def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, str]:
-    """Return (flag, reason) for a file among the server's own files. The flag allows the write; it
-    is "" if no flag does.
+    """Return (flag, reason) for a file among the server's own files, with "" if no flag helps.
 
     A file in a user's directory can be made writable. A package in corral's store cannot be
     changed, but its profile may let it write elsewhere.

@@ -1,8 +1,6 @@
 """Prepare a spare: a sandbox that waits for its command, with all steps applied and verified.
 
-The target's process waits in the sandbox for its streams, arguments, environment and directory, and
-then executes the program. A spare is used once. It ends with its supervisor, and the supervisor
-ends with the caller.
+A spare is used once. It ends with its supervisor, and the supervisor ends with the caller.
 """
 
 from __future__ import annotations
@@ -48,8 +46,6 @@ def find_maker(plan: Plan) -> Callable[[], Spare] | None:
 
 
 class Spare:
-    """Controls a waiting sandbox from the supervisor."""
-
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         # Observe the sources before they are opened, so that later changes are noticed.
@@ -64,9 +60,7 @@ class Spare:
         os.close(null)
 
     def wait(self, channel: int) -> bool:
-        """Wait until the sandbox is ready and a request has come. Return False if the sandbox has
-        failed or the caller is gone.
-        """
+        """Wait for a request. Return False if the sandbox has failed or the caller is gone."""
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)
@@ -105,7 +99,6 @@ class Spare:
             return b""  # the process has just ended, or /proc has `hidepid`
 
     def take(self, plan: Plan, stdio: Stdio) -> spawn.Child:
-        """Send the command, environment and streams to the waiting target."""
         self.child.accept(plan, stdio)
         message = (plan.program.argv, plan.program.cwd, plan.environment)
         try:

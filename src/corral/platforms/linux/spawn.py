@@ -1,10 +1,10 @@
 """Start a Linux target: supervisor -> init (PID 1 of the sandbox) -> target.
 
 Three pipes connect these processes. All are close-on-exec, so the target gets none. The control
-pipe carries signal numbers from the supervisor to init; its end of file means that the supervisor
-has ended. The exec pipe carries a failed step, or one mark just before exec. End of file after the
-mark means a successful exec; without the mark the process died before exec. The status pipe carries
-the target's wait status.
+pipe carries signal numbers to init; its end of file means that the supervisor has ended. The exec
+pipe carries a failed step, or one mark just before exec. End of file after the mark means a
+successful exec; without it the process died before. The status pipe carries the target's wait
+status.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from corral.platforms.contract import Reaped
 from corral.platforms.linux import descriptor_channel, init, notifications
 from corral.platforms.linux.mechanisms import cgroup, namespaces, root_filesystem, seccomp
 from corral.platforms.posix import stream_state, target
-from corral.platforms.steps import EXECUTED, StepFailed
+from corral.platforms.steps import StepFailed
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -42,12 +42,7 @@ if TYPE_CHECKING:
     Request = Callable[[int], Plan]
 
 
-UMASK = 0o022
-
-
 class Child:
-    """Controls one sandbox from the supervisor."""
-
     def __init__(
         self,
         pid: int,
@@ -62,9 +57,7 @@ class Child:
         notices: bool = False,
         killable: bool = False,
     ) -> None:
-        """Take over a cloned init. `home` is the name of HOME's directory in the private space.
-        With `notices`, denied process starts are reported.
-        """
+        """Take over a cloned init. `home` is the name of HOME's directory in the private space."""
         self.pid = pid
         self.pidfd = pidfd
         self.exec_pipe = pipes.exec_result
@@ -104,10 +97,7 @@ class Child:
             pass  # init has ended, and so has the whole sandbox
 
     def kill(self) -> None:
-        """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
-
-        A subreaper is not killed. It gets a message, because it has to kill the tree itself.
-        """
+        """Kill PID 1, and with it the namespace. Otherwise tell the subreaper to kill the tree."""
         if not self._has_pid_namespace:
             self.signal(SIGKILL)
             return
@@ -117,10 +107,7 @@ class Child:
             pass
 
     def target(self) -> int:
-        """Return the target's pid on the host, or 0 if it cannot be read.
-
-        Call this before the target runs, because the target is then init's only child.
-        """
+        """Return the target's pid on the host, or 0. Call this while it is init's only child."""
         self._target = self._target or self._find_target()
         return self._target
 
@@ -138,9 +125,7 @@ class Child:
             os.close(fd)
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """List the files in the private home, which no process can change any more. Also return
-        whether the list is complete.
-        """
+        """List the files in the private home after the end. Return whether the list is complete."""
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
         if not name or (self._has_pid_namespace and not space):
@@ -243,9 +228,7 @@ class Child:
 
 
 def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """List the files below a directory and close its descriptor. Most homes are empty, and for them
-    `discarded_writes` is not imported.
-    """
+    """List the files below a directory and close its descriptor. Most homes are empty."""
     try:
         with os.scandir(home) as entries:
             empty = next(entries, None) is None
@@ -284,9 +267,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Without Landlock, replace streams that are files with pipes, because the target could reopen
-    a file with more rights. With Landlock, return None.
-    """
+    """Without Landlock, replace files with pipes, because the target could reopen a file."""
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in mechanism for mechanism in held):
         return None
@@ -388,7 +369,6 @@ def _clone(
 
 
 def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
-    """Return the supervisor's ends and init's ends."""
     control_read, control_write = os.pipe()
     exec_read, exec_write = os.pipe()
     status_read, status_write = os.pipe()
@@ -436,7 +416,7 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in a namespace of the host, because later steps change settings in it."""
+    """Refuse to continue in a namespace of the host, which later steps would change."""
     for step in plan.steps:
         if isinstance(step, namespaces.Namespaces):
             steps.attempt(step, step.verify, results)
@@ -448,18 +428,8 @@ def _become_target(
     exec_pipe = pipes[1]
     try:
         start, exec_pipe = _arrange_descriptors(stdio, *pipes)
-        os.setsid()
-        os.umask(UMASK)
         abi.sigprocmask(abi.SIG_SETMASK, ())
-        os.chdir(plan.program.cwd or "/")
-        steps.apply(plan.steps, "target", results)
-        steps.verify(plan.steps, results)
-        # Wait for init only now, so that it can lock itself down meanwhile on another processor.
-        if os.read(start, 1) != b"\0":
-            os._exit(1)  # init is gone
-        if request is not None:
-            plan = request(exec_pipe)
-        os.write(exec_pipe, EXECUTED)
+        plan = target.enter(plan, results, start, exec_pipe, request)
         _exec(plan, results)
     except BaseException as error:  # noqa: BLE001 - a bug here must not let anything run
         target.tell(exec_pipe, error, "target")
@@ -469,12 +439,8 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
     environment = [f"{name}={value}" for name, value in plan.environment]
     cookie = results.find(seccomp.ExecCookie)
     words = cookie.words if cookie else (0, 0, 0)
-    try:
-        target.check_same(plan.program)
-        abi.execve(plan.program.path, plan.program.argv, environment, words)
-    except OSError as error:
-        raise StepFailed("exec", OSError(error.errno, error.strerror, plan.program.path)) from error
-    raise StepFailed("exec", "returned")
+    path, argv = plan.program.path, plan.program.argv
+    target.execute(plan.program, lambda: abi.execve(path, argv, environment, words))
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:

@@ -1,15 +1,14 @@
 """Run a subreaper between supervisor and target, which keeps the tree together without namespaces.
 
-Reports call the subreaper "guardian".
+Reports call it "guardian". Every orphan of the target becomes its child, so the whole tree is below
+it. When the target ends or the supervisor dies, it kills the tree until it has no child left, dead
+or alive. Where Landlock scopes signals, only the subreaper and the tree are in the Landlock domain.
+So one call signals the whole tree and no other process, whatever the tree starts meanwhile.
+Elsewhere the subreaper walks the tree and signals each process.
 
-Every orphan of the target becomes a child of the subreaper, so the whole tree is below it. When the
-target ends or the supervisor dies, the subreaper kills the tree until it has no child left, dead or
-alive. Where Landlock scopes signals, only the subreaper and the tree are in the Landlock domain. So
-one call signals the whole tree and no other process, whatever the tree starts meanwhile. Elsewhere
-the subreaper walks the tree and signals each process. The target cannot signal or trace the
-subreaper (seccomp, Landlock). If another process kills the subreaper, the target dies too
-(PDEATHSIG, which the target may not clear). Other processes of the target then survive, unless they
-are in a cgroup.
+The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
+subreaper, the target dies too (PDEATHSIG, which the target may not clear). Other processes of the
+target then survive, unless they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ WALL = 0x40000000  # __WALL: children of any kind, also those made without SIGCH
 
 @record
 class Subreaper:
-    """Makes this process the reaper of all descendants, before the target exists. With `scoped`,
-    signals of this process reach only these descendants.
-    """
+    """Makes this process adopt all orphans. With `scoped`, its signals reach only the tree."""
 
     name = "subreaper"
     scoped: bool = False
@@ -112,8 +109,7 @@ def _kill_tree(target: int, send: Send) -> int | None:
     """Kill every process until none is left. Return the target's wait status if it was reaped here.
 
     A walk can miss a process that forks faster than the walk, and a process whose first thread has
-    ended looks dead. So the loop ends only when waitpid finds no child, dead or alive, because then
-    there is no descendant.
+    ended looks dead. So only waitpid decides that no child, and so no descendant, is left.
     """
     status: int | None = None
     while True:
@@ -136,9 +132,7 @@ def _send_scoped(number: int) -> bool:
 
 
 def _send(number: int) -> bool:
-    """Signal the descendants that a walk finds, and return whether it found any. Stop all of them
-    before killing the first, so that none forks meanwhile.
-    """
+    """Signal the descendants that a walk finds. Return whether there are any."""
     pids = usage.tree(os.getpid())
     for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):
         for pid in pids:

@@ -159,8 +159,7 @@ def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     """Refuse unix sockets if another program could have one in a directory that the target sees.
 
     A read-only mount does not stop a connection, and sockets can appear at any time. The system's
-    directories are allowed, because they belong to root, and so is corral's store, because only
-    corral writes to it.
+    directories belong to root, and only corral writes to its store, so these are allowed.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system
@@ -210,9 +209,6 @@ def _state(policy: Policy, program: Program, layout: Layout) -> list[Step]:
 
 
 def _network(policy: Policy) -> list[Step]:
-    """Return the steps for the network: loopback with listeners for the gateway, or, without
-    `network.allow`, loopback with sockets that see denied connections.
-    """
     if not policy.allow:
         return [loopback.Loopback(), outbound_listeners.DeniedNetwork()]
     from corral.network.rules import parse_rules
@@ -318,7 +314,6 @@ def _private(policy: Policy, layout: Layout) -> tuple[str, ...]:
 
 
 def home(layout: Layout) -> str:
-    """Return HOME in the sandbox: STATE if it is kept between runs, otherwise a private one."""
     return STATE if layout.state else layout.home
 
 

@@ -1,11 +1,9 @@
 """Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
 Init is the root of the tree and adopts every orphan, so all processes are below it. When a process
-ends, its CPU time is added to its parent's. Memory is the sum of:
-
-- the anonymous and shared memory of every process, also if swapped, with huge pages and page tables
-- the private space
-- files in memory: open memfds, and, if root measures, mapped memfds and shared anonymous mappings
+ends, its CPU time is added to its parent's. Memory is the sum of the anonymous and shared memory of
+every process (also if swapped, with huge pages and page tables), the private space, and files in
+memory: open memfds, and, if root measures, mapped memfds and shared anonymous mappings.
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
 measurement divides shared pages by the number of their users.
@@ -31,15 +29,11 @@ if TYPE_CHECKING:
     Inode = tuple[int, int]
 
 CPU_FIELDS = slice(11, 15)
-"""Positions of utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the
-name.
-"""
+"""utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the name."""
 FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors of corral itself, not of a measured process. Counting the usage as zero then would disable
-every limit.
-"""
+"""Errors of corral itself. Counting the usage as zero then would disable every limit."""
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
 OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
@@ -52,9 +46,7 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""The maximum number of reads of the root's list of children. A target can start and end processes
-for ever, and each of them adds an orphan to the list.
-"""
+"""A target can start and end processes for ever, and each adds an orphan to the list."""
 
 
 class Budget:
@@ -65,7 +57,6 @@ class Budget:
         self.map_bytes = MAX_MAP_BYTES
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield lines while their bytes are within the budget."""
         for line in lines:
             self.map_bytes -= len(line)
             if self.map_bytes < 0:
@@ -80,11 +71,10 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`. `root` is a process of corral, so its own usage does not
-    count, but that of its reaped children does.
+    """Measure the descendants of `root`, a process of corral, and its reaped children.
 
-    `objects` are the bytes of the tree's System V objects, attached or not. When `interrupted`
-    returns True, the memory found so far is returned.
+    `objects` are the bytes of the tree's System V objects. When `interrupted` returns True, the
+    memory found so far is returned.
     """
     pids, ticks, tasks = _processes(root)
     memory = objects
@@ -131,14 +121,13 @@ def _processes(root: int) -> tuple[list[int], int, int]:
 
 
 def count_tasks(root: int) -> int:
-    """Return the number of processes and threads below `root`."""
     return _processes(root)[2]
 
 
 def tree(root: int) -> list[int]:
     """Return every descendant of `root`. A process that forks during the walk may be missed.
 
-    `root` adopts orphans. If a process ends during the walk, its children move to `root`. So the
+    If a process ends during the walk, its children move to `root`, which adopts orphans. So the
     children of `root` are read again until nothing new appears.
     """
     found: dict[int, None] = {}
@@ -156,10 +145,9 @@ def tree(root: int) -> list[int]:
 def _children(pid: int) -> list[int]:
     """Return a process's children. The kernel lists each child at the thread that forked it.
 
-    When a thread ends, its children move to the process's first living thread. So after all lists
-    have been read, the lists up to the first living thread are read again. The others are not,
-    because a target with many threads, of which some always end, could make one walk last for
-    minutes.
+    When a thread ends, its children move to the process's first living thread. So the lists up to
+    that thread are read again. The others are not, because a target with many threads, of which
+    some always end, could make one walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -184,9 +172,7 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 
 
 def _lives(pid: int, thread: int) -> bool:
-    """Return whether a thread has not begun to exit. Its flags show this; the list of threads does
-    not, because a process's first thread stays listed after its exit.
-    """
+    """Return whether a thread has not begun to exit. A process's first thread stays listed."""
     try:
         fields = abi.read_file(f"/proc/{pid}/task/{thread}/stat").rpartition(b") ")[2].split()
     except OSError as error:
@@ -196,9 +182,7 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Do nothing if the measured process has ended or hides its data. Raise the error if corral
-    itself cannot read anything, for example because too many files are open.
-    """
+    """Raise errors of corral itself. Ignore a process that has ended or hides its data."""
     if error.errno in UNREADABLE:
         raise error
 
@@ -210,7 +194,7 @@ def _stat(pid: int) -> list[int]:
 
 
 def _threads(pid: int) -> list[int]:
-    """Return the ids of a process's threads, its first (main) thread at the front."""
+    """Return the ids of a process's threads, the main thread first."""
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")), key=lambda thread: thread != pid)
     except OSError as error:
@@ -219,10 +203,7 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return the sum of `rows` in the status of the first thread that has memory, in bytes.
-
-    The first thread of a process has no memory after its exit, even if others still run.
-    """
+    """Return the sum of `rows` for the first thread with memory. Exited threads have none."""
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
@@ -238,9 +219,7 @@ def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
 def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
-    """Return a process's memory with each shared page divided by the number of its users. Leave out
-    mappings of files that are counted as a whole. If smaps cannot be read, return `_resident`.
-    """
+    """Return a process's memory without `files`, with each page divided by its users."""
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/smaps_rollup", "rb") as file:
@@ -255,16 +234,13 @@ def _proportional(
 
 
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
-    """Return the sum of the rows with these names, converted from kilobytes to bytes."""
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
 
 def counted_elsewhere(
     lines: Iterable[bytes], memfds: Container[Inode], device: int, *, segments: bool = False
 ) -> int:
-    """Return how many bytes in a process's smaps belong to files in memory, because these bytes are
-    already counted as files.
-    """
+    """Return how many bytes in a process's smaps are already counted as files in memory."""
     found = 0
     mapped = False
     for line in lines:
@@ -281,9 +257,7 @@ def counted_elsewhere(
 
 
 def _is_segment(head: bytes) -> bool:
-    """Return whether a mapping is a System V segment. Compare only the start of its name, because
-    the target chooses the end of a memfd's name.
-    """
+    """Return whether a mapping is a System V segment. The target chooses only the name's end."""
     return head.split(None, 5)[-1].startswith(b"/SYSV")
 
 
@@ -358,7 +332,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0) without one."""
+    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0)."""
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"
         try:

@@ -38,8 +38,6 @@ NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
 
 
 class Macos:
-    """The macOS backend. `table` reads the host's processes."""
-
     __file__: str | None = __file__
     chains = staticmethod(options.chains)
     signals = posix_signals.SignalPipe
@@ -93,14 +91,11 @@ class Macos:
         """Do nothing, because no work before a request would make it faster."""
 
     def clean(self, path: str, budget: Budget) -> None:
-        """Remove the private directory of a dead run."""
         if run_directories.is_work_directory(path):
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the tree below the watcher `root`. Processes whose parents have ended are left
-        out, because only the watcher knows that they belong to the tree.
-        """
+        """Measure the tree below `root`, but not processes whose parents have ended."""
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)
 

@@ -12,7 +12,6 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 
 def build(node: str) -> tuple[str, ...]:
-    """Return the key. `node` is the path of the node that the probes start."""
     return (str(os.geteuid()), *os.uname(), _boot(), _confined(), sys.executable, node)
 
 
@@ -24,9 +23,7 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Return whether corral itself is in a sandbox, as text, or "" if macOS does not report it.
-    A second sandbox cannot be applied in a sandbox.
-    """
+    """Return whether corral itself is in a sandbox, where no second one can be applied."""
     try:
         return str(darwin_sandbox.confined(os.getpid()))
     except OSError:

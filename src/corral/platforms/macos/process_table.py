@@ -16,9 +16,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """One process. `unique` is an id that no other process ever has. `parent` is the `unique` of
-    the process that forked this process.
-    """
+    """A process. `unique` is never reused. `parent` is the `unique` of its forker."""
 
     pid: int
     unique: int
@@ -28,8 +26,8 @@ class Process:
 class ProcessTable:
     """Reads the host's live processes.
 
-    `fileno` becomes readable when a followed process has forked. Either the process that made a
-    table or a fork of that process uses the table, never both.
+    `fileno` becomes readable when a followed process has forked. Only the process that made a table
+    or its fork uses it, never both.
     """
 
     def __init__(self) -> None:
@@ -54,11 +52,7 @@ class ProcessTable:
             return 0
 
     def has_marker(self, pid: int, marker: str) -> bool:
-        """Return whether the profile of a process has this marker.
-
-        The marker is a service name that the profile allows. The profile must also deny another
-        name, because the profile of another program may allow every name.
-        """
+        """Return whether the profile of a process allows this service name, but not another one."""
         try:
             return (
                 darwin_sandbox.confined(pid)
@@ -69,14 +63,13 @@ class ProcessTable:
             return False  # this macOS has no such function
 
     def responsible(self, pid: int) -> int:
-        """Return the pid of a process's responsible process, or 0 if macOS does not report it."""
+        """Return the pid of the responsible process, or 0 if macOS does not report it."""
         try:
             return darwin_proc.responsible_pid(pid)
         except OSError:
             return 0
 
     def count_own(self) -> int:
-        """Return the number of this user's processes."""
         return darwin_proc.count_user(os.getuid())
 
     def group(self, leader: int) -> list[int]:
@@ -109,9 +102,7 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Return the kernel queue. It is opened at its first use, because a fork does not inherit
-        a kernel queue.
-        """
+        """Return the kernel queue, opened at its first use, because a fork does not inherit one."""
         if self._queue is None:
             self._queue = select.kqueue()
         return self._queue

@@ -44,9 +44,9 @@ MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""For Homebrew on Apple silicon and for MacPorts: a directory that exists if it is installed, and
-the directories beside it that every target may read. Other programs use libraries from there, such
-as a python that pyenv has built. Homebrew on Intel is in /usr/local, which every target may read.
+"""A directory that exists if Homebrew (on Apple silicon) or MacPorts is installed, and the
+directories beside it that every target may read, because a python of pyenv uses libraries there.
+Homebrew on Intel is in /usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
@@ -113,8 +113,7 @@ def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) ->
     """Return the step that sets the rlimits.
 
     RLIMIT_DATA is not set, because on macOS it limits the address space, and node could not start.
-    RLIMIT_NPROC counts all of the user's processes, so the number of running processes is added to
-    the limit.
+    RLIMIT_NPROC counts all of the user's processes, so those that run are added to the limit.
     """
     limits = replace(policy.limits, memory=None)
     if not mechanisms.get("address_space"):
@@ -165,7 +164,6 @@ def build_view(policy: Policy, program: Program, *, home: str, private: str, sta
 
 
 def package_libraries() -> tuple[str, ...]:
-    """Return the directories of installed package managers that every target may read."""
     return tuple(
         f"{os.path.dirname(mark)}/{part}"
         for mark, parts in MANAGERS
@@ -190,33 +188,25 @@ def kernel_grants(grants: Sequence[Grant]) -> tuple[Grant, ...]:
 
 
 def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
-    """Return the prefixes of package managers that the target may read."""
     paths = ("/usr/local", *reads)
     return tuple(path for path in paths if path in INSTALLED or os.path.isdir(f"{path}/Cellar"))
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories with data and settings of installed services, which are hidden unless
-    they are granted.
-
-    On a Mac the user owns these directories, so the target could read databases and keys in them.
-    """
+    """Return the data directories of installed services, which stay hidden unless granted."""
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
     return tuple(path for path in found if not any(is_below(f"{path}/", top) for top in granted))
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check when the program starts: its typed and its real
-    path, and those of the programs that it executes in its place.
-    """
+    """Return every path that the kernel may check when the program starts."""
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
     return tuple(dict.fromkeys((program.path, real, *more)))
 
 
 def _find_shell() -> str:
-    """Return the shell that /bin/sh executes."""
     try:
         return os.readlink(SELECTED_SHELL)
     except OSError:
@@ -224,10 +214,7 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the files that the python of a framework build executes, or none for other programs.
-
-    Frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
-    """
+    """Return the files that a framework's python (Python, Python3, PythonT) executes, or none."""
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")
     is_python = os.path.basename(prefix).startswith("Python") and name.startswith("python")
@@ -238,7 +225,6 @@ def framework_images(real: str) -> tuple[str, ...]:
 
 
 def notes(program: Program) -> tuple[str, ...]:
-    """Return notes that explain unexpected behaviour of this program."""
     if detect_kind(program.path, program.real) == "bun":
         return (BUN,)
     return (STUB,) if framework_images(program.real) else ()

@@ -2,8 +2,7 @@
 
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
 corral is killed, because macOS has no parent-death signal and no subreaper. Without Seatbelt a
-target can signal the user's processes. If it kills the watcher, the supervisor kills the tree. But
-a target could kill the watcher and the supervisor at once.
+target could kill the watcher and the supervisor at once.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ MEASURE = 0x80
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""The answers on `answers`: first the target's pid, then a usage for each request, and at the end
-the wait status.
-"""
+"""The answers: first the target's pid, then a usage for each request, then the wait status."""
 
 
 @record
@@ -59,7 +56,6 @@ class Pipes:
 
 
 def open_pipes() -> tuple[Pipes, Pipes]:
-    """Return the supervisor's ends and the watcher's ends."""
     control, answers, executed, end = (os.pipe() for _ in range(4))
     return (
         Pipes(control=control[1], answers=answers[0], exec_result=executed[0], end=end[0]),
@@ -68,11 +64,7 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches the tree of the target `root`, and kills it at the end.
-
-    Removes `directory` if the supervisor ends without removing it. `marker` is the marker of the
-    target's profile.
-    """
+    """Watches and kills the target's tree. Removes `directory` if the supervisor does not."""
 
     def __init__(
         self,
@@ -153,9 +145,7 @@ class TreeWatcher:
             pass  # corral has ended, which `control` reports
 
     def _end(self) -> NoReturn:
-        """Kill the tree and report its end. When corral has closed `control`, remove the private
-        directory and exit.
-        """
+        """Kill the tree and report its end. Exit when corral has closed `control`."""
         try:
             self._tree.kill()
             self._answer(STATUS.pack(os.waitpid(self._target, 0)[1]))

@@ -26,7 +26,6 @@ def receive_descriptors(socket: _socket.socket, size: int, count: int) -> tuple[
 
 
 def send(socket: _socket.socket, message: bytes, streams: Sequence[int]) -> None:
-    """Send a message of any length, with the three streams of a target."""
     rights = (_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("3i", *streams))
     socket.sendmsg([LENGTH.pack(len(message))], [rights])
     socket.sendall(message)

@@ -1,8 +1,8 @@
 """Give the target a pipe in place of each standard stream that is a file.
 
-Processes outside the sandbox copy the data between pipe and file. Without Landlock, a target can
-reopen `/proc/self/fd/1` with more rights than it was given. It could write to the file behind its
-stdin, or read what others wrote to a log. With a pipe it cannot.
+Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than it was given. It could
+write to the file behind its stdin, or read what others wrote to a log. So processes outside the
+sandbox copy the data between pipe and file.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ CHUNK = 1 << 16
 
 @record
 class Relay:
-    """The target's streams, and the pids of the processes that copy their data."""
-
     stdio: Stdio
     ends: list[int]  # the target's pipe ends, still open in this process
     readers: list[int]  # copy a file to the target's stdin
@@ -40,9 +38,7 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the readers, and wait until the writers have written everything. The writers end,
-        because the target has ended and its pipe ends are closed.
-        """
+        """Kill the readers, and wait until the writers have written everything."""
         self.started()
         for pid in self.readers:
             os.kill(pid, SIGKILL)
@@ -74,7 +70,6 @@ def relay_files(stdio: Stdio) -> Relay:
 
 
 def _start(relay: Relay, file: int, *, feeds: bool) -> int:
-    """Start a copying process. Return the target's end of its pipe."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

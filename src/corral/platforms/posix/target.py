@@ -42,18 +42,13 @@ def close_on_exec() -> None:
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close every descriptor except those in `keep`.
-
-    This is for systems without close_range. The open descriptors are listed first, because trying
-    every number would take a million calls.
-    """
+    """Close the open descriptors except `keep`, on systems without close_range."""
     for fd in _open_descriptors():
         if fd not in keep:
             os.close(fd)
 
 
 def _open_descriptors() -> list[int]:
-    """Return the open descriptors, except the one that this function reads the list from."""
     found = []
     for name in os.listdir(DESCRIPTORS):
         try:
@@ -64,22 +59,32 @@ def _open_descriptors() -> list[int]:
     return found
 
 
-def enter(plan: Plan, results: Results, start: int, exec_pipe: int) -> None:
-    """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
-    EXECUTED. Exit if `start` is closed.
+def enter(
+    plan: Plan,
+    results: Results,
+    start: int,
+    exec_pipe: int,
+    request: Callable[[int], Plan] | None = None,
+) -> Plan:
+    """Apply the target's steps, verify all steps, wait for `start`, and then report EXECUTED.
+
+    Return the plan to execute: this one, or that of `request`.
     """
     os.setsid()
     os.umask(UMASK)
     os.chdir(plan.program.cwd or "/")
     steps.apply(plan.steps, "target", results)
     steps.verify(plan.steps, results)
+    # Wait only now, so that init can lock itself down meanwhile on another processor.
     if os.read(start, 1) != b"\0":
         os._exit(1)  # the process that watches the target has ended
+    if request is not None:
+        plan = request(exec_pipe)
     os.write(exec_pipe, EXECUTED)
+    return plan
 
 
 def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
-    """Call `execve`, and report a failure under the step name `exec`."""
     try:
         check_same(program)
         execve()

@@ -1,8 +1,7 @@
 """Watch one sandbox until it has ended, in one event loop.
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills the
-server. The target inherits stdin, so it sees the end of file itself. Signals are passed on to the
-whole tree. The loop wakes up only for an event or a deadline.
+server. The target inherits stdin, so it sees the end of file itself.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""After this time the supervisor imports modules that it may need later, because the package can be
-replaced on disk during a long run. Shorter runs need not wait for these imports.
-"""
+"""When to import modules that may be needed later: an update can replace them on disk."""
 
 
 class Watch:
@@ -82,7 +79,6 @@ class Watch:
         return self.exec_result
 
     def open(self, denials: Denials, gateway: Gateway | None, others: Sequence[Service]) -> None:
-        """Run these services until the target ends."""
         self._denials = denials
         self._preload_at = time.monotonic() + PRELOAD_SECONDS
         self.gateway = gateway
@@ -92,9 +88,7 @@ class Watch:
                 self.poll.register(service.fileno(), POLLIN)
 
     def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
-        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS, and imports modules
-        that are needed later.
-        """
+        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS."""
         self._preload = preload
         while not self._step():
             pass
@@ -148,10 +142,7 @@ class Watch:
         return False
 
     def _has_events(self) -> bool:
-        """Return whether the run has ended, or corral has received a signal or a control message.
-
-        Events of services do not count, because a target could cause them all the time.
-        """
+        """Return whether there are events, except those of services, which a target can cause."""
         return bool(self._events.poll(0))
 
     def _read_exec_pipe(self) -> bool:

@@ -1,6 +1,6 @@
-"""Build the cache key of findings from everything on this host that can change a probe's result.
+"""Build the cache key of findings from everything that can change a probe's result.
 
-The key says whether corral itself is in a job, because UI limits may not work in a nested job.
+It says whether corral itself is in a job, because UI limits may not work in a nested job.
 """
 
 import os
@@ -28,7 +28,6 @@ def cache_key() -> tuple[str, ...]:
 
 
 def windows_build() -> str:
-    """Return the version of Windows, or "" on another system."""
     if sys.platform != "win32":
         return ""
     version = sys.getwindowsversion()

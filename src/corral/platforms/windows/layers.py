@@ -1,8 +1,6 @@
 """Compose the steps of a target on Windows, in the order in which they are applied.
 
-Every step works from outside the target. The first steps create the journal, the profile, entries
-in access lists, the token, the desktop and the job. Then the process is created suspended, with all
-its attributes. Every step is verified in the suspended process before the process is resumed.
+The process is created suspended, and every step is verified in it before it is resumed.
 """
 
 from __future__ import annotations
@@ -114,10 +112,6 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in their order.
-
-    The mechanism chosen for `syscalls` decides which layers are used.
-    """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
     bits = BASE if MITIGATIONS in token else 0
@@ -146,10 +140,6 @@ def _contained(
     home: str,
     run: str,
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and the steps of an AppContainer.
-
-    `network` is the mechanism chosen for the control `network`.
-    """
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
     known = windows.known_directories(os.environ, home, HostDisk().real)
@@ -185,7 +175,6 @@ def _contained(
 
 
 def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and the steps without an AppContainer."""
     if policy.state:
         raise PolicyError(
             "state = true needs an AppContainer, because its profile is the kept directory",
@@ -208,9 +197,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or none if there is no driver, because no wall depends on the
-    driver.
-    """
+    """Return the minifilter's step, or none without a driver, because no wall depends on it."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]
@@ -234,8 +221,8 @@ def environment(private: str, *, own: bool) -> dict[str, str]:
     """Return the environment variables that every target has, except PATH.
 
     With `own`, corral creates the directories in `private`. Otherwise `private` is the folder of an
-    AppContainer profile, which Windows creates. Windows then requires the user's LOCALAPPDATA, and
-    replaces it for the target.
+    AppContainer profile. Windows then requires the user's LOCALAPPDATA, and replaces it for the
+    target.
     """
     home = f"{private}\\home" if own else private
     temporary = f"{private}\\tmp" if own else f"{private}\\Temp"

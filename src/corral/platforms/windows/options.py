@@ -1,8 +1,8 @@
 """List the mechanisms that can enforce each control on Windows, best first.
 
 A run uses an AppContainer or a restricted token, never both, because node and python do not start
-under both. An AppContainer confines files, network and other processes. A restricted token of Low
-integrity does not restrict reads or the network, and is used only if the user allows it.
+under both. A restricted token does not restrict reads or the network, and is used only if the user
+allows it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ SWITCHED_ON = "windows.app_container = true"
 EXTRAS = {
     OWN_DESKTOP: "desktop", MITIGATIONS: "mitigations", UI: "job_ui", PRIORITY: "job_priority",
 }  # fmt: skip
-"""Further restrictions, each with its capability. The finding for the capability says whether a
-runtime starts under the restriction.
-"""
+"""Further restrictions, each with the capability that a runtime starts under it."""
 FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"
 NOT_HELD = {
     "filesystem": f"{FALLBACK}: the target reads every file that you can read",
@@ -93,9 +91,7 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Return the options for the network: none if the policy has `listen`, because ports inside an
-    AppContainer cannot be reached from outside.
-    """
+    """Return the options for the network: none for `listen`, which an AppContainer cannot have."""
     if policy.listen:
         return ()
     if policy.allow:
@@ -109,9 +105,7 @@ def _network(policy: Policy) -> Sequence[Option]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return an option for each token with each subset of `EXTRAS`. The option with all extras
-    comes first.
-    """
+    """Return an option for each token with each subset of `EXTRAS`, the one with all first."""
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
     if has_fallback(policy) or not policy.windows.app_container:
@@ -133,9 +127,7 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Return the sampling option for CPU time, but only if the policy states this limit, because
-    sampling keeps the processor awake.
-    """
+    """Return the sampling option for a stated limit only, because it keeps the processor awake."""
     if "cpu_time" not in policy.stated:
         return ()
     note = (

@@ -18,8 +18,6 @@ from corral.platforms.windows.streams import Streams
 
 
 class Child:
-    """A started target. `pidfd` is the handle of its first process."""
-
     exec_pipe = -1
     services: tuple[contract.Service, ...] = ()
 
@@ -36,9 +34,7 @@ class Child:
         return self.pid
 
     def signal(self, number: int) -> None:
-        """Kill the tree on SIGKILL. Otherwise close the target's input, because Windows has no
-        signals.
-        """
+        """Kill the tree on SIGKILL. Otherwise close the target's input: Windows has no signals."""
         if number == SIGKILL:
             self.kill()
         else:
@@ -67,9 +63,6 @@ class Child:
         """Report nothing, because only the services of `open_services` see denials."""
 
     def open_services(self, plan: Plan, denials: Denials) -> contract.NetworkServices:
-        """Open the relay if the policy allows hosts. There are no other services, because ports
-        inside an AppContainer cannot be reached from outside.
-        """
         if not plan.allow:
             return None, ()
         from corral.platforms.windows.relay.outside import open_relay
@@ -80,9 +73,7 @@ class Child:
         raise NotImplementedError  # Windows hides files with access lists and covers no path
 
     def reap(self) -> Reaped:
-        """End the remaining processes after the first one has ended. The exit code is returned in
-        the form of a POSIX wait status.
-        """
+        """End the remaining processes. Return the exit code in the form of a POSIX wait status."""
         code = abi.exit_code(self.pidfd)
         self._job.end()
         self._streams.drain()
@@ -97,10 +88,7 @@ class Child:
 
 
 def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
-    """Start the target. On failure raise StepFailed with the failed step, and leave nothing behind.
-
-    All steps are applied in the order of the plan, and verified in the suspended process.
-    """
+    """Start the target. Apply all steps in the order of the plan. After a failure leave nothing."""
     results = Results()
     results.add(Launch(plan=plan, stdio=stdio))
     try:

@@ -3,9 +3,6 @@
 Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
 them. The mutex of the root is locked while corral checks this, removes the entries and records that
 in the journal.
-
-`Claim` is the first step of a run with an AppContainer. It cleans up after dead runs, writes this
-run's changes into the journal, and undoes them when the results are released.
 """
 
 from __future__ import annotations
@@ -27,8 +24,6 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """Cleans up after dead runs, and writes the journal of this run."""
-
     name = "journal"
     directory: str
     run: str
@@ -63,7 +58,9 @@ class OpenClaim:
 
 def undo_run(own: Journal, *, keep: bool) -> list[str]:
     """Undo a run's changes. With `keep`, keep the entries of its grants. Return the failures as
-    text. After a failure the journal stays, so that a later run tries again.
+    text.
+
+    After a failure the journal stays, so that a later run tries again.
     """
     problems: list[str] = []
     entry = own.entry
@@ -85,7 +82,6 @@ def undo_run(own: Journal, *, keep: bool) -> list[str]:
 
 
 def sweep(directory: str) -> list[str]:
-    """Clean up after every dead run. Return the failures as text."""
     return [text for one in journal.dead(directory) for text in undo_run(one, keep=False)]
 
 
@@ -128,8 +124,9 @@ def withdraw(root: Root) -> list[str]:
 
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
-    """Remove the root's entries from one object. Return whether the object is a directory whose
-    content has to be cleared too. With `top`, another object than the granted one is left alone.
+    """Remove the root's entries from one object. Return whether it is a directory to walk.
+
+    With `top`, another object than the granted one is left alone.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
@@ -153,9 +150,7 @@ def _is_clear(path: str, sid: str) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile that no other run uses. Also delete files in it whose names Windows' own
-    removal does not accept.
-    """
+    """Delete a profile that no other run uses, also files whose names Windows does not accept."""
     if any(entry.profile == profile for entry in own.others()):
         return []
     try:

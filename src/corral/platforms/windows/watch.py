@@ -2,8 +2,7 @@
 
 Windows has no SIGTERM. To stop a target, corral closes the target's input if corral writes it,
 waits, and then kills the whole job. The job also ends when its first process ends, and when the
-supervisor ends, because the supervisor has the only handle of the job. The loop wakes up only for
-an event or a deadline.
+supervisor ends, because the supervisor has the only handle of the job.
 
 Ctrl-C, Ctrl-Break and the closing of a console reach only corral, because the target does not share
 corral's console.
@@ -69,9 +68,7 @@ class Watch:
         gateway: contract.Gateway | None,
         others: Sequence[contract.Service],
     ) -> None:
-        """Keep the services, to close them at the end. They need no other call, because on Windows
-        each has its own thread.
-        """
+        """Keep the services, to close them at the end. Each has its own thread."""
         self._denials = denials
         self._gateway = gateway
         self._others = tuple(others)
@@ -97,9 +94,7 @@ class Watch:
         )
 
     def stop(self, reason: contract.StopReason, number: int) -> None:
-        """Ask the target to stop. Kill it at once if the console closes, because Windows then soon
-        ends corral too.
-        """
+        """Ask the target to stop. Kill it if the console closes: Windows then ends corral, too."""
         if number == SIGHUP:
             self.child.kill()
         self.deadlines.stop(reason, number)
@@ -136,9 +131,7 @@ class Watch:
 
 
 class Signals:
-    """Receives console events as signal numbers. `fileno` returns the handle of an event that is
-    set while there are unread numbers.
-    """
+    """Receives console events as numbers. Its event is set while there are unread numbers."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._wanted = frozenset(numbers)
@@ -175,9 +168,7 @@ class Signals:
 
 
 class Control:
-    """Receives bytes from the caller's pipe. A thread reads the pipe and sets an event, because
-    Windows cannot wait for a pipe.
-    """
+    """Receives bytes from the caller's pipe in a thread, because Windows cannot wait for a pipe."""
 
     def __init__(self, fd: int) -> None:
         self._lock = threading.Lock()
@@ -218,9 +209,7 @@ class Control:
 
 
 def measure(root: int) -> Usage:
-    """Measure a process and its descendants. The job's own accounting is not used, because only the
-    supervisor has a handle of the job.
-    """
+    """Measure a process and its descendants, because only the supervisor can ask the job."""
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):
         try:
@@ -234,7 +223,6 @@ def measure(root: int) -> Usage:
 
 
 def tree(root: int, parents: dict[int, int]) -> list[int]:
-    """Return `root` and all its descendants."""
     found = [root]
     for pid in found:
         found += [one for one, parent in parents.items() if parent == pid and one not in found]

@@ -402,16 +402,15 @@ def test_without_a_wall_every_check_from_inside_fails():
 
 def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     missing, kept = tmp_path / "missing", tmp_path / "kept"
-    trial = probes.Trial(fd=-1, marker=str(missing), other=os.getpid())
     results = Results()
     results.add(run_directories.PrivateDirectory(path=str(tmp_path)))
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
-        trial.apply(results)
+        probes.try_inside(results, str(missing), os.getpid())
     # The control: a readable file gives another error than a missing file.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
-        replace(trial, marker=str(kept)).apply(results)
+        probes.try_inside(results, str(kept), os.getpid())
 
 
 def test_doctor_shows_proven_mechanisms():

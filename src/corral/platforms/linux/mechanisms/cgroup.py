@@ -1,9 +1,8 @@
 """Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
 
-The leaf `corral/<id>` is made in a subtree that this user may write to. The leaf is beside the
-processes that are already there, because a cgroup with its own processes cannot enable controllers
-for its children. Every value is read back. Init is moved into the leaf while it waits for its id
-maps, so the target is in the leaf before its first instruction.
+The leaf `corral/<id>` is made beside the processes of a subtree, because a cgroup with its own
+processes cannot enable controllers for its children. Init is moved into the leaf while it waits for
+its id maps, so the target is in the leaf before its first instruction.
 """
 
 from __future__ import annotations
@@ -35,17 +34,12 @@ CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
 """The period of cpu.max in microseconds. This is the kernel's own default."""
 MAX_PERIOD, MIN_QUOTA = 1_000_000, 1000
-"""The longest period and the lowest quota that the kernel takes for cpu.max, in microseconds. A
-share below a hundredth needs a period longer than PERIOD.
-"""
+"""The kernel's limits for cpu.max. A share below a hundredth needs more than PERIOD."""
 
 
 @record
 class Base:
-    """A directory of the hierarchy in which leaves can be made, and the controllers that they get.
-
-    With `manager` the directory is systemd's own, and systemd makes a cgroup below it on request.
-    """
+    """A directory in which leaves can be made. With `manager`, systemd makes a cgroup first."""
 
     path: str
     controllers: tuple[str, ...]
@@ -54,14 +48,10 @@ class Base:
 
 @record
 class Cgroup:
-    """The cgroup that was made for one run. It is removed when the run ends."""
-
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add the kernel's counts and the reached limits to the result. Call this before the
-        leaf is removed.
-        """
+        """Add the kernel's counts and the reached limits. Call this before the leaf is removed."""
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
         if table(f"{self.path}/pids.events").get("max"):
@@ -81,10 +71,7 @@ class Cgroup:
 
 @record
 class Leaf:
-    """The step that makes a leaf. `settings` are (file, value).
-
-    `controllers` are enabled in every directory from `base` down.
-    """
+    """Makes a leaf, and enables `controllers` from `base` down. `settings` are (file, value)."""
 
     name = "cgroup"
     base: str
@@ -132,7 +119,7 @@ class Enter:
 
 
 def find() -> Base | None:
-    """Return the best base, if any. Search only once, because this process stays in its cgroup."""
+    """Return the best base. Search only once, because this process stays in its cgroup."""
     if not _found:
         _found.append(_find())
     return _found[0]
@@ -142,9 +129,6 @@ _found: list[Base | None] = []
 
 
 def _find() -> Base | None:
-    """Return the base with the most controllers. The candidates are this process's own cgroup, the
-    one above it, the cgroup of systemd, and for root also the top of the hierarchy.
-    """
     mounted = mount()
     if mounted is None:
         return None
@@ -157,9 +141,7 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd if it has more controllers than `best`, and if
-    systemd can be called.
-    """
+    """Return the cgroup of this user's systemd if it has more controllers than `best`."""
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
     offered = _words(f"{path}/cgroup.controllers")
@@ -186,8 +168,8 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
-    A mount may show only a part of the hierarchy. A mount that contains this process is preferred.
-    If there is none, the mount point itself is returned as the own directory.
+    A mount may show only a part of the hierarchy, so prefer one that contains this process. If
+    there is none, return the mount point as the own directory.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -202,7 +184,6 @@ def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
 
 
 def _below(own: str, root: str) -> str | None:
-    """Return the path of `own` relative to `root`, or None if `own` is not below `root`."""
     inside = os.path.relpath(own, root)
     return None if inside.split("/")[0] == ".." else inside
 
@@ -215,7 +196,6 @@ def _base(path: str) -> Base | None:
 
 
 def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
-    """Return the steps for the limits that a cgroup is to enforce."""
     chosen = [item.control for item in controls if item.mechanism.startswith(MECHANISM)]
     if not chosen or layout.cgroup is None:
         return []
@@ -235,7 +215,6 @@ def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]
 def settings(
     limits: Limits, controllers: Iterable[str], disks: Iterable[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return (file, value) for the limits that a cgroup is to enforce."""
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
@@ -274,9 +253,7 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Return whether `seen`, which was read back, means `value`. The kernel rounds sizes down to
-    whole pages, and io.max has a line for each disk.
-    """
+    """Return whether `seen` means `value`. Sizes are rounded, and io.max has a line per disk."""
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
     return any({value} == line or set(rounded.split()) <= line for line in lines)
@@ -366,7 +343,6 @@ def _remove_group(path: str) -> None:
 
 
 def _end_scope(path: str) -> None:
-    """Stop the systemd unit around a leaf, if there is one."""
     scope = os.path.dirname(os.path.dirname(path))
     if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
         from corral.platforms.linux.mechanisms import systemd_scope

@@ -32,9 +32,8 @@ EINVAL = 22
 class IdmappedMounts:
     """Makes a mount for each bind, in which the owner's files belong to `uid` and `gid`.
 
-    `binds` has (bind, owner's uid on disk, owner's gid). All ids are ids of the host. `state` is
-    the directory that corral keeps for the target. If it cannot be idmapped, corral changes its
-    owner to the target's id.
+    `binds` has (bind, owner's uid on disk, owner's gid), with ids of the host. `state` is the
+    directory that corral keeps for the target. If it cannot be idmapped, its owner is changed.
     """
 
     name = "idmapped_mounts"
@@ -61,8 +60,7 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # The kernel's own file systems cannot be idmapped, so covered mounts are not
-                    # cloned.
+                    # The kernel's own file systems, which masks cover, cannot be idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree
@@ -126,7 +124,6 @@ def _find_unmappable(top: str, userns: int) -> tuple[str, str]:
 
 
 def _file_system(path: str) -> str:
-    """Return the type name of the file system that a path is on."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         mount = abi.read_file(f"/proc/self/fdinfo/{fd}").partition(b"mnt_id:")[2].split()[0]
@@ -139,7 +136,7 @@ def _file_system(path: str) -> str:
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:
-    """Return a descriptor of a user namespace with these maps. Its first process has ended."""
+    """Return a descriptor of a user namespace with these maps and no process."""
     wait_read, wait_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:
@@ -148,8 +145,7 @@ def _make_user_namespace(uid_map: str, gid_map: str) -> int:
         os._exit(0)
     try:
         for name, text in (("uid_map", uid_map), ("gid_map", gid_map)):
-            with open(f"/proc/{pid}/{name}", "wb", buffering=0) as file:
-                file.write(text.encode())
+            abi.write_file(f"/proc/{pid}/{name}", text)
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(wait_write)

@@ -7,7 +7,6 @@ to the IPC namespace. They are lowered because the supervisor reads the list of 
 
 from __future__ import annotations
 
-import os
 import sys
 
 from corral.abi import linux as abi
@@ -44,7 +43,7 @@ class KernelQuotas:
             if outside:  # a kernel without inotify has no such file
                 share = str(max(1, int(outside[0]) // INOTIFY_SHARE))
                 path = f"user/max_inotify_{kind}"
-                _write(path, share)
+                abi.write_file(f"/proc/sys/{path}", share)
                 if _read(path) != [share]:
                     raise OSError(0, f"the value was not set to {share}", f"/proc/sys/{path}")
         for path, (position, most) in IPC.items():
@@ -52,14 +51,12 @@ class KernelQuotas:
 
 
 def _lower(path: str, position: int, most: int) -> None:
-    """Lower a maximum of the IPC namespace. Only uid 0 of the namespace may do this. An ordinary
-    user's namespace has no uid 0, so the maximum stays as it is.
-    """
+    """Lower a maximum of the IPC namespace, if this process is uid 0 of the namespace."""
     words = _read(path)
     if len(words) > position and int(words[position]) > most:
         words[position] = str(most)
         try:
-            _write(path, " ".join(words))
+            abi.write_file(f"/proc/sys/{path}", " ".join(words))
         except PermissionError:
             return
 
@@ -69,11 +66,3 @@ def _read(path: str) -> list[str]:
         return abi.read_file(f"/proc/sys/{path}").decode().split()
     except FileNotFoundError:
         return []
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(f"/proc/sys/{path}", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)

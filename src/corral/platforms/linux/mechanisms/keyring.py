@@ -1,7 +1,4 @@
-"""Give the target a new session keyring.
-
-Otherwise the target would inherit the caller's keyring, whose keys /proc/keys lists.
-"""
+"""Give the target a new session keyring, because /proc/keys lists the keys of the caller's."""
 
 from __future__ import annotations
 

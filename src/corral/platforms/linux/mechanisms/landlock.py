@@ -1,7 +1,4 @@
-"""Apply Landlock path rules, on top of the mount view or alone if there are no mount namespaces.
-
-The handled rights follow the ABI version that the running kernel reports.
-"""
+"""Apply Landlock path rules, with the rights of the ABI version that the kernel reports."""
 
 from __future__ import annotations
 
@@ -55,17 +52,14 @@ class Landlock:
     below `write`.
 
     `private` is writable too. Sockets can be made only there, because a socket in `write` could
-    deceive a program of the host. The same rule applies to devices, but seccomp denies them
-    everywhere. A directory cannot be moved from `write` into `private`, because the kernel refuses
-    moves that add rights.
+    deceive a program of the host. A directory cannot be moved from `write` into `private`, because
+    the kernel refuses moves that add rights.
 
     With `unix_scope` the target reaches only `sockets` and sockets that were made in this domain.
-
     If the target sees the host's /proc, `proc` says what it may read there: nothing, its own
     directory, or everything. `seen` has (path, device, inode) of granted files. If another file is
     now at such a path, the step fails. With `deny_tcp` the target cannot bind or connect TCP
-    sockets, if the kernel has that right. The supervisor, which connects for the target, is not
-    subject to these rules.
+    sockets, if the kernel has that right.
     """
 
     name = "landlock"
@@ -116,9 +110,7 @@ class Landlock:
             os.close(ruleset)
 
     def verify(self, _results: Results) -> None:
-        """Check that the host's root directory can no longer be listed. A sandbox with a private
-        root has "/" in `read`, and is not checked.
-        """
+        """Check that the host's root cannot be listed. A private root is in `read`, and can be."""
         if "/" in self.read:
             return
         try:
@@ -159,9 +151,7 @@ def open_proc_files(pid: int) -> list[int]:
 
 
 def _proc_files(pid: int) -> list[str]:
-    """Return the files in /proc that get rules. The rules stay valid after exec, because a process
-    keeps its directory.
-    """
+    """Return the files in /proc that get rules. A process keeps its directory across exec."""
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]
 

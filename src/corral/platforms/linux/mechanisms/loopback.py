@@ -1,4 +1,4 @@
-"""Bring up loopback, which is the only device of a new network namespace."""
+"""Bring up loopback, the only device of a new network namespace."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """Brings up loopback. With `alone` there is no route to anything else."""
-
     name = "loopback"
     alone: bool = True
     stage: Stage = "init"

@@ -24,7 +24,7 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The host's namespaces, to compare with: {kind: its link in /proc}."""
+    """{kind: its link in /proc} of the host, to compare with."""
 
     links: dict[str, str]
 
@@ -39,7 +39,6 @@ class Namespaces:
         return f"new namespaces: {', '.join(self.names)}"
 
     def flags(self) -> int:
-        """Return the flags of clone(2) that make the new namespaces."""
         return sum(FLAGS[name] for name in self.names)
 
     def apply(self, results: Results) -> None:
@@ -56,9 +55,7 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Makes the cgroup namespace after init has joined its cgroup, because that cgroup becomes the
-    namespace's root.
-    """
+    """Makes the cgroup namespace in init, whose cgroup becomes the namespace's root."""
 
     name = "cgroup_namespace"
     stage: Stage = "init"
@@ -76,8 +73,6 @@ class CgroupNamespace:
 
 @record
 class Hostname:
-    """Sets another host name, because the target need not know the host's."""
-
     name = "hostname"
     hostname: str
     stage: Stage = "init"

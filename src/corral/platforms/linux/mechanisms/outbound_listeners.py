@@ -41,23 +41,20 @@ RST = 4
 # Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The filters
 # accept resets with sequence number 0. The kernel answers a refused connection with such a reset,
 # but does not reset an open connection with one. Only IPv4 raw sockets see the IP header.
+IF_ZERO = ((0x15, 1, 0, 0), (0x06, 0, 0, 0), (0x06, 0, 0, 128))
 REFUSED = {
     sockets.AF_INET: (
         (0xB1, 0, 0, 0),  # x: the length of the IP header
         (0x50, 0, 0, 13),
         (0x45, 0, 2, RST),
         (0x40, 0, 0, 4),
-        (0x15, 1, 0, 0),
-        (0x06, 0, 0, 0),
-        (0x06, 0, 0, 128),
+        *IF_ZERO,
     ),
     sockets.AF_INET6: (
         (0x30, 0, 0, 13),
         (0x45, 0, 2, RST),
         (0x20, 0, 0, 4),
-        (0x15, 1, 0, 0),
-        (0x06, 0, 0, 0),
-        (0x06, 0, 0, 128),
+        *IF_ZERO,
     ),
 }
 # The raw sockets skip datagrams to 127.0.0.0/8, such as lookups, because these are not recorded.
@@ -79,10 +76,7 @@ def families() -> list[int]:
 
 @record
 class NetworkSockets:
-    """The sockets of a run, in the order in which init sends them.
-
-    A run without network has only the sockets for lookups, and those that see resets.
-    """
+    """The sockets in the order in which init sends them. The last two need `network.allow`."""
 
     dns_udp: int
     dns_tcp: int
@@ -102,9 +96,7 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Makes the sockets for a run without network. With them the supervisor answers lookups, and
-    sees refused connections, to report both.
-    """
+    """Makes sockets for a run without network, to report lookups and refused connections."""
 
     name = "denied_network"
     stage: Stage = "init"

@@ -1,7 +1,6 @@
-"""Drop capabilities and set securebits and no_new_privs, so that no exec can gain rights.
+"""Drop capabilities, and set securebits and no_new_privs, so that no exec can gain rights.
 
-Securebits and the bounding set need CAP_SETPCAP, so they are set before the capability sets are
-emptied.
+Securebits and the bounding set need CAP_SETPCAP, so they are set before capabilities are dropped.
 """
 
 from __future__ import annotations

@@ -79,9 +79,7 @@ class NamespaceHandles:
 
 @record
 class OpenNamespaces:
-    """Opens init's namespaces while init waits, because a locked-down init can no longer be
-    inspected.
-    """
+    """Opens init's namespaces while init waits, because a locked-down init hides them."""
 
     name = "namespace_handles"
     stage: Stage = "after_clone"

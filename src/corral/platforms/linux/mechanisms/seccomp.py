@@ -1,8 +1,7 @@
 """Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules`, and `seccomp_compiler` compiles them. Compiled filters are
-kept on disk and only missing ones are compiled. The cookie that lets only the first exec through is
-made here. It exists only in the memory of the process that becomes the target.
+The rules are data in `seccomp_rules`. Compiled filters are kept on disk. The cookie that lets only
+the first exec through exists only in the process that becomes the target.
 """
 
 from __future__ import annotations
@@ -30,15 +29,13 @@ if TYPE_CHECKING:
 
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
-"""Errors that mean that an outer filter has a listener (EBUSY), or forbids one (EPERM), as corral's
-own filter does.
-"""
+"""An outer filter has a listener (EBUSY), or forbids one (EPERM), as corral's own does."""
 TIOCSTI = 0x5412
 
 
 @record
 class ExecCookie:
-    """The value that execve must have in its last three registers, which the kernel ignores."""
+    """The value of execve's last three registers, which the kernel ignores."""
 
     words: Cookie
 
@@ -80,9 +77,10 @@ class Seccomp:
             abi.seccomp_set_filter(target_filter(quiet, cookie))
 
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
-        """Load the filter with a listener. Raise OSError if that fails. But return False if only an
-        outer filter prevents it and the listener is not required: then the filter itself denies
-        starts, and all changes of modes and times. They are not reported.
+        """Load the filter with a listener.
+
+        If an outer filter prevents a listener that is not required, return False. The filter
+        without it denies process starts and changes of modes and times, but does not report them.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -106,9 +104,7 @@ class Seccomp:
         return True
 
     def verify(self, _results: Results) -> None:
-        """Check that the filter denies a call that no policy allows, and calls that this policy
-        denies.
-        """
+        """Check that the filter denies calls that no policy, or not this policy, allows."""
         if not is_filtered():
             raise OSError(0, "the filter has no effect")
         if not self.subprocess:
@@ -135,7 +131,6 @@ _templates: dict[Seccomp, bytes] = {}
 
 
 def target_filter(step: Seccomp, cookie: Cookie) -> bytes:
-    """Return the BPF program for a step, with its cookie."""
     if not step.namespaces:
         return _compile(step, cookie, own_pid=os.getpid())
     program = _templates[step]
@@ -173,7 +168,7 @@ def warm_up(machine: str) -> None:
 
 
 def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
-    """Return the kept filters of init and of the target, or None if they have to be compiled."""
+    """Return the kept filters of init and of the target, or None to compile them."""
     try:
         wanted = _key(step)
         key, *programs = _split(read_checked_file(_path(wanted)))
@@ -183,7 +178,7 @@ def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
 
 
 def _keep(step: Seccomp, variants: list[Seccomp]) -> list[bytes]:
-    """Compile the filters and write them. If the write fails, the next run compiles them again."""
+    """Compile the filters, and write them if possible."""
     from corral.platforms.linux.mechanisms import seccomp_init_rules
 
     init = _init.get(step.machine) or seccomp_init_rules.compile_filter(step.machine)
@@ -243,9 +238,7 @@ def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
 
 
 def is_filtered() -> bool:
-    """Return whether a filter denies TIOCSTI. Without a filter, the kernel answers EBADF, because
-    the descriptor is invalid.
-    """
+    """Return whether a filter denies TIOCSTI. Without a filter, the kernel answers EBADF."""
     try:
         abi.syscall("ioctl", -1, TIOCSTI, 0)
     except OSError as error:
@@ -262,9 +255,7 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor decides socket calls. It denies all of them until the target
-    executes.
-    """
+    """Check that the supervisor decides socket calls: it denies them until the target executes."""
     from corral.abi import linux_sockets as sockets
 
     made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)

@@ -2,14 +2,15 @@
 
 A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and an
 action if none of them is met. An alternative is met if all its conditions on arguments are. There
-is no "not equal": an earlier alternative with another action takes its place. The program kills
-callers of a foreign architecture, then finds the syscall's number by binary search over ranges that
-share a rule. For numbers that are always allowed, no argument is loaded, so kernels since 5.11
-answer from a bitmap without the program.
+is no "not equal": an earlier alternative with another action takes its place.
 
-Instructions are emitted from the last to the first. BPF jumps only forwards, so every jump target
-exists before the jump, and its distance is known. A conditional jump has 8 bits for the distance.
-If that is too few, a copy of the return or a long unconditional jump is inserted.
+The program kills callers of a foreign architecture, then finds the syscall's number by binary
+search over ranges that share a rule. For numbers that are always allowed, no argument is loaded, so
+kernels since 5.11 answer from a bitmap without the program.
+
+Instructions are emitted from the last to the first, so the distance of every jump is known. A
+conditional jump has 8 bits for it. If that is too few, a copy of the return or a long unconditional
+jump is inserted.
 """
 
 from __future__ import annotations
@@ -120,9 +121,7 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """Return a jump's code and operand, whether its branches are swapped, and the (offset, mask) to
-    load before it. JSET tests only the bits of its operand, so it loads the whole word.
-    """
+    """Return a jump's code and operand, whether its branches swap, and (offset, mask) to load."""
     at, mask, value = word
     if mask == WORD:
         return JEQ, value, False, (at, WORD)
@@ -165,9 +164,7 @@ def _choice(out: Backwards, choice: Choice) -> int:
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
-    """Divide all syscall numbers into ranges with the same rule. Return (first number, rule) of
-    each range, from 0 upwards. Numbers without a rule get `unknown`.
-    """
+    """Return (first number, rule) of each range of syscall numbers with the same rule."""
     ranges: list[tuple[int, Rule]] = []
     expected = 0
     last: Rule | None = None
@@ -186,9 +183,7 @@ def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
 
 
 def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice, int]) -> int:
-    """Emit a balanced tree over the ranges. Return the label of its root, which is not always the
-    last emitted instruction.
-    """
+    """Emit a balanced tree over the ranges. Return the label of its root."""
     if len(ranges) == 1:
         rule = ranges[0][1]
         return out.action(rule) if isinstance(rule, int) else labels[rule]
@@ -204,9 +199,7 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Return the program. It kills a process that makes a call of another architecture, or with a
-    number from `number_limit` on.
-    """
+    """Return the program, which also kills callers with a number from `number_limit` on."""
     out = Backwards()
     ranges = _ranges(rules, unknown)
     labels = {rule: 0 for _, rule in ranges if not isinstance(rule, int)}

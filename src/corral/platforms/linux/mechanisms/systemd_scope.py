@@ -1,13 +1,12 @@
 """Get a cgroup from systemd, for users who may not make one in the cgroup of their session.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. The leaf of `cgroup` is then made inside, for two
-reasons. Only in a leaf can the whole tree be killed at once when memory runs out. And systemd
-changes nothing below a delegated unit.
+properties, and systemd puts init into it. The leaf of `cgroup` is made inside, because only in a
+leaf can the whole tree be killed at once when memory runs out, and because systemd changes nothing
+below a delegated unit.
 
 systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
-process stays beside the leaf until the counts are read. It dies with the supervisor, and then
-nothing is left.
+process stays beside the leaf until the counts are read. It dies with the supervisor.
 """
 
 from __future__ import annotations
@@ -41,18 +40,14 @@ PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""The cgroup for processes beside the leaf. They cannot be in the scope's own cgroup, because it
-enables controllers.
-"""
+"""For processes beside the leaf: the scope's own cgroup, with controllers, may have none."""
 START_SECONDS = 5.0
 END_SECONDS = 1.0
-"""The longest wait for systemd at the end of a run, because a client gives corral only about this
-long to end. If systemd does not answer, the empty scope ends by itself.
+"""The longest wait for systemd at the end of a run, because clients give corral little more. If
+systemd does not answer, the empty scope ends by itself.
 """
 STOP_USEC = 5_000_000
-"""The time between SIGTERM and SIGKILL when the user stops the unit. It is as long as corral's own
-grace period.
-"""
+"""The grace before SIGKILL when the user stops the unit, as long as corral's own."""
 OWN_MEMORY = 16 << 20
 """Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""
 
@@ -77,7 +72,6 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
-        """Start the scope, make the leaf in it and move init there. On failure leave nothing."""
         idle = _fork_idle()
         try:
             pids = (idle, results.get(init.InitProcess).pid)
@@ -119,7 +113,7 @@ def buses(uid: int) -> list[str]:
 
 
 def addresses(text: str) -> list[str]:
-    """Return the socket files in a D-Bus address list. Other transports are left out."""
+    """Return the socket files in a D-Bus address list."""
     found: list[str] = []
     for address in text.split(";"):
         transport, _, options = address.partition(":")
@@ -183,7 +177,6 @@ def end(path: str) -> None:
 
 
 def stop(unit: str) -> None:
-    """Stop a unit, if it still exists and systemd answers."""
     try:
         with _Manager(END_SECONDS) as manager:
             manager.stop(unit)
@@ -255,9 +248,7 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Request a job, wait for its end, and return its result. Subscribe to the signal first, so
-        that it is not missed.
-        """
+        """Request a job and return its result. Subscribe first, so that no signal is missed."""
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)
         (job,) = self._bus.call(self._owner, PATH, INTERFACE, member, signature, *arguments)
@@ -270,7 +261,6 @@ class _Manager:
 
 
 def _connect(seconds: float) -> tuple[Bus, str]:
-    """Return a bus, and systemd's name on it."""
     from corral.platforms.linux.dbus import Bus, CallError
 
     why: OSError = FileNotFoundError(2, "no bus of systemd")
@@ -295,9 +285,7 @@ OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0
 
 
 def _until_owned(bus: Bus) -> str:
-    """Wait until systemd joins the bus, and return its name there. A session's first client starts
-    the bus before systemd joins.
-    """
+    """Return systemd's name on the bus. A session's first client comes before systemd."""
 
     def owned(message: Message) -> bool:
         ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")

@@ -1,9 +1,7 @@
 """Count the System V objects of the sandbox, where no cgroup counts memory.
 
-Segments exist even if no process has attached them, and messages and semaphores are in the kernel's
-own memory. So no process's numbers include these objects. An open list in /proc/sysvipc shows the
-namespace of the process that opened it. So init opens the lists and sends them to the supervisor,
-which reads them.
+No process's numbers include these objects. An open list in /proc/sysvipc shows the namespace of the
+process that opened it. So init opens the lists, and the supervisor reads them.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list that is read, with more than a thousand objects. A longer list is an error,
-because a target decides how many objects exist, and each count reads all of them.
-"""
+"""The longest list, with more than a thousand objects, because each count reads all of it."""
 
 
 @record
@@ -41,9 +37,7 @@ class SysvLists:
     fds: list[int]
 
     def count(self) -> int:
-        """Return the bytes of memory that all System V objects use, or 0 before init has sent the
-        lists.
-        """
+        """Return the bytes that all System V objects use, or 0 before init has sent the lists."""
         if not self.fds:
             self.fds.extend(self.channel.take("sysv_lists"))
         if not self.fds:

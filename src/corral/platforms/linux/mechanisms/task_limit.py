@@ -32,9 +32,7 @@ MAX_CLONE_NANOSECONDS = 50_000_000
 wrong, because a busy host can stop a thread for any time in the middle of a call.
 """
 PAUSE_FACTOR = 9
-"""After a count the supervisor receives no call for this many times the duration of the count, so
-that counting takes at most a tenth of its time.
-"""
+"""After a count no call is received for this many times its duration: a tenth is for counts."""
 
 
 @record
@@ -65,7 +63,7 @@ def plan(policy: Policy) -> TaskLimit:
 
 
 class TaskCount:
-    """The decider of clone, fork and vfork, which keeps the tree below `root` within the limit."""
+    """Decides about clone, fork and vfork, and keeps the tree below `root` within the limit."""
 
     def __init__(self, root: int, limit: int, *, threads_only: bool, hit: list[str]) -> None:
         self._root = root
@@ -110,9 +108,7 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return None if a thread cannot be inside its clone, otherwise its processor time when it was
-    first seen there: `before`, or its present processor time if `before` is None.
-    """
+    """Return when a thread was first seen inside its clone, or None if it cannot be there."""
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
         spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])
@@ -126,7 +122,7 @@ def _time_in_clone(thread: int, before: int | None) -> int | None:
 
 
 def _exists(thread: int) -> bool:
-    """Return whether a thread exists. This is for kernels without schedstat."""
+    """Return whether a thread exists, on kernels without schedstat."""
     try:
         return bool(abi.read_file(f"/proc/{thread}/stat"))
     except OSError:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
-"""The outside id of root's target. It is above systemd's container range (0x6FFFFFFF), and below
-2**31, because some filesystems have signed ids.
-"""
+"""The outside id of root's target: above systemd's containers, below 2**31 (signed ids)."""
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
 """Bits of a file's mode that an access needs."""
@@ -35,8 +33,6 @@ target with another id, to end it and to remove its files. Docker's root has the
 
 @record
 class IdMaps:
-    """Maps one uid and one gid inside to ids outside."""
-
     name = "id_maps"
     uid: int
     gid: int
@@ -92,7 +88,7 @@ class NoNestedUserNamespaces:
         return "user.max_user_namespaces = 0 inside"
 
     def apply(self, _results: Results) -> None:
-        _write("/proc/sys/user/max_user_namespaces", "0")
+        abi.write_file("/proc/sys/user/max_user_namespaces", "0")
 
     def verify(self, _results: Results) -> None:
         try:
@@ -103,12 +99,7 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids: an ordinary user's own ids, or for root ids that own nothing, if
-    there are any.
-
-    The target of a root without the capabilities in NEEDED, as in a container that drops all, has
-    root's ids outside.
-    """
+    """Return the target's ids: a user's own, or for a root with NEEDED, ids that own nothing."""
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
     able = abi.capget()[0] & NEEDED == NEEDED
@@ -125,8 +116,7 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    A user namespace may map only its root. Then root's id is returned, and this root is an ordinary
-    user outside.
+    In a namespace that maps only its root, this is root's id, which is ordinary outside.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -136,7 +126,6 @@ def unused_id(map_name: str) -> int:
 
 
 def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
-    """Return whether a file's mode gives these ids the wanted access."""
     needed = access | (1 if access != SEARCH and stat.S_ISDIR(seen.st_mode) else 0)
     shift = 6 if seen.st_uid == uid else 3 if seen.st_gid == gid else 0
     return (seen.st_mode >> shift) & needed == needed
@@ -151,14 +140,6 @@ def write_maps(maps: IdMaps, pid: int) -> None:
     if maps.outside_uid == 0 and abi.read_file("/proc/self/uid_map").split()[1] == b"0":
         raise OSError(1, "root without capabilities cannot give the target another id")
     if not maps.drop_groups:
-        _write(f"/proc/{pid}/setgroups", "deny")
-    _write(f"/proc/{pid}/uid_map", f"{maps.uid} {maps.outside_uid} 1")
-    _write(f"/proc/{pid}/gid_map", f"{maps.gid} {maps.outside_gid} 1")
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+        abi.write_file(f"/proc/{pid}/setgroups", "deny")
+    abi.write_file(f"/proc/{pid}/uid_map", f"{maps.uid} {maps.outside_uid} 1")
+    abi.write_file(f"/proc/{pid}/gid_map", f"{maps.gid} {maps.outside_gid} 1")

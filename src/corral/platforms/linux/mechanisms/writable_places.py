@@ -1,8 +1,7 @@
-"""Open the places that a target without namespaces may write to, where `file_changes` may change
-modes and times.
+"""Open the places where a target without namespaces may write, for `file_changes`.
 
-The places are opened before the start. Like Landlock's rules they belong to files, not to paths, so
-nothing changes if another file takes the path of a grant later.
+Like Landlock's rules they belong to files, not to paths, so nothing changes if another file takes
+the path of a grant later.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """Opens every place that the target may write to. Refuses the run if a granted path leads to
-    another file than at the time of planning. The places have to be those of the Landlock step.
-    """
+    """Opens the writable places of the Landlock step. Fails if a granted file was replaced."""
 
     name = "writable_places"
     granted: tuple[tuple[str, str, int, int], ...]  # (path, path as written, device, inode)
@@ -52,8 +49,7 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # The decider is there before the first call, because another one must never decide these
-        # calls.
+        # Before the first call, because another decider must never decide these calls.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

@@ -1,6 +1,4 @@
-"""Probe whether a cgroup enforces its limits: exceed each limit, and then compare with a process
-that has a higher limit or none.
-"""
+"""Probe whether a cgroup enforces its limits: exceed each, then try with a higher one or none."""
 
 import contextlib
 import mmap
@@ -29,9 +27,7 @@ PREFIX = "cgroup_"
 Settings = tuple[tuple[str, str], ...]
 MIB = 1 << 20
 MIN_QUOTA = 1000
-"""The smallest quota that cpu.max accepts, in microseconds per period. The probe of io.max uses the
-same number, as bytes per second.
-"""
+"""The smallest quota of cpu.max in microseconds; for io.max, the bytes per second."""
 PACE, LOOKS = 0.01, 3
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
 NO_DISK = "there is no disk behind"
@@ -86,9 +82,7 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe in a scope that systemd makes. The probing process stays in the scope, because systemd
-    removes an empty one.
-    """
+    """Probe in a scope that systemd makes, from inside, because systemd removes an empty scope."""
     from corral.platforms.linux.mechanisms import systemd_scope
 
     unit = systemd_scope.unit_of(f"probe-{controller}-of-{os.getpid()}")
@@ -133,7 +127,6 @@ def _inside(
     settings: Settings,
     act: Callable[[], int],
 ) -> int:
-    """Run `act` in a leaf with `settings` and return its wait status."""
     with _started(base, controller, settings, act) as (_, pid):
         return os.waitpid(pid, 0)[1]
 
@@ -200,7 +193,6 @@ def _cpu(base: cgroup.Base) -> str:
 
 
 def _io(base: cgroup.Base) -> str:
-    """Check that an uncached read from a disk of the system or the user is slowed down."""
     with _file_on_a_disk() as (file, disk):
         held = _is_held(base, file, disk, (("io.max", f"{disk} rbps={MIN_QUOTA}"),))
         free = _is_held(base, file, disk, ())
@@ -210,10 +202,7 @@ def _io(base: cgroup.Base) -> str:
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether a read waits while the kernel has not counted any byte of it.
-
-    The duration of the read is not used, because it proves little on a busy host.
-    """
+    """Return whether a read waits while the kernel has not counted any byte of it."""
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0
         while looks < LOOKS:

@@ -39,7 +39,6 @@ def deny_file() -> str:
     hint="a newer kernel: Linux 6.2 or later, whose Landlock can deny truncation",
 )
 def deny_truncation() -> str:
-    """Check that a file without write access cannot be truncated, which needs ABI 3."""
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/file"
         with open(path, "w", encoding="utf-8") as file:

@@ -25,9 +25,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 UNUSED_ADDRESS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
 MAX_SECONDS = 15
-"""The longest wait for a connection, long enough for a busy host. If the connection is missed, the
-capability counts as absent until the next boot.
-"""
+"""Long enough for a busy host: a missed connection makes the capability absent until boot."""
 
 
 @probe.probe(
@@ -117,7 +115,6 @@ def connect(port: int, address: bytes = LOCALHOST) -> None:
 
 
 def connected(port: int, address: bytes = LOCALHOST) -> int:
-    """Return a socket that is connected to a port."""
     fd = linux_sockets.socket(linux_sockets.AF_INET, linux_sockets.SOCK_STREAM)
     try:
         abi.syscall("connect", fd, linux_sockets.inet_address(address, port), 16)

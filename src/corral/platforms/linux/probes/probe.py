@@ -9,7 +9,7 @@ from corral.plan.host import Finding
 from corral.platforms.doctor_lines import Label
 from corral.platforms.linux import init
 from corral.platforms.posix import disposable
-from corral.record import record
+from corral.record import record, replace
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 
@@ -19,9 +19,8 @@ class Probe:
     """Tests whether this host has one capability.
 
     `attempt` runs in a disposable child. It checks that something is denied and that a control
-    succeeds, and returns the evidence. `doctor` shows `label`, with `word` if the capability is
-    proven, or with `hint` if it is absent. `hints` are pairs (error text, hint) that replace `hint`
-    for these errors.
+    succeeds, and returns the evidence. `doctor` shows `label` with `word` if the capability is
+    proven, or with `hint`. `hints` are pairs (error text, hint) that replace `hint`.
     """
 
     attempt: Callable[[], str]
@@ -32,13 +31,8 @@ class Probe:
     hints: tuple[tuple[str, str], ...] = ()
 
     def find(self) -> Finding:
-        proven, evidence = disposable.observe(self.attempt)
-        return Finding(
-            capability=self.capability,
-            status="proven" if proven else "absent",
-            evidence=evidence,
-            hint="" if proven else dict(self.hints).get(evidence, self.hint),
-        )
+        found = disposable.probe(self.capability, self.attempt, self.hint)
+        return replace(found, hint=dict(self.hints).get(found.evidence, found.hint))
 
     def doctor_label(self) -> Label:
         return self.capability, self.label, self.word

@@ -22,7 +22,6 @@ limit_descriptors = probe.probe("rlimits", "Rlimits", word="supported")(rlimits.
     word="supported",
 )
 def count_processes() -> str:
-    """Check that a process in a new user namespace cannot fork at its limit."""
     go_read, go_write = os.pipe()
     answer_read, answer_write = os.pipe()
     who = user_ids.choose(os.geteuid(), os.getegid())
@@ -50,18 +49,11 @@ def _fork_until_denied(who: user_ids.IdMaps) -> str:
         os.setresgid(who.gid, who.gid, who.gid)
         os.setresuid(who.uid, who.uid, who.uid)
         resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
-        _fork_once()
+        disposable.fork_once()
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-        return f"+{disposable.refused(_fork_once)}"
+        return f"+{disposable.refused(disposable.fork_once)}"
     except (OSError, RuntimeError) as error:
         return f"-{error}"
-
-
-def _fork_once() -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
 
 
 @probe.probe("guardian", "Guardian")
@@ -90,9 +82,7 @@ def adopt_orphan() -> str:
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """Check that 32 MiB of a grandchild are measured. The measurement before it allocates them is
-    only reported.
-    """
+    """Check that 32 MiB of a grandchild are measured. What was measured before is only reported."""
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     end_read, end_write = os.pipe()

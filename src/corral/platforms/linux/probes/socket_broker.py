@@ -55,9 +55,8 @@ def connect_same() -> str:
 def _try_broker(*, same_file: bool) -> str:
     """Try the broker with a process under the filter, and return the evidence.
 
-    Raise RuntimeError unless the process reaches the allowed port, cannot reach the other port, and
-    reaches no port after the seccomp listener was closed. The control is that both ports are
-    reached without the filter.
+    The process must reach the allowed port, but not the other one, and no port after the seccomp
+    listener was closed. The control is that both ports are reached without the filter.
     """
     allowed, server = network.listen()
     other, second = network.listen()
@@ -134,7 +133,6 @@ def _serve(
 
 
 def _arrives(server: socket.socket, gateway: gateways.Gateway) -> bool:
-    """Run the gateway once. Return whether the connection has arrived."""
     ends = [server.fileno(), gateway.fileno()]
     ready = select.select(ends, [], [], network.MAX_SECONDS)[0]
     if not ready:

@@ -1,6 +1,4 @@
-"""Find out what forbids namespaces here (a container engine, AppArmor, a sysctl), and which
-controls are weaker because of it.
-"""
+"""Find out what forbids namespaces here: a container engine, AppArmor or a sysctl."""
 
 import os
 import sys
@@ -35,11 +33,7 @@ SPACE = {
 
 @record
 class Surroundings:
-    """Says what prevents namespaces on this host.
-
-    `label` names it, and `forbids` describes it; both are "" if nothing is known. `hint` says how
-    to get namespaces, and `space_hint` how to limit disk space.
-    """
+    """What prevents namespaces here. `label` and `forbids` are "" if nothing is known."""
 
     label: str
     forbids: str
@@ -73,9 +67,7 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files here without namespaces. Its ABI does not matter
-    for network and signals, because seccomp restricts these.
-    """
+    """Describe whether Landlock can restrict files here without namespaces."""
     try:
         version = abi.landlock_abi()
     except OSError:
@@ -105,7 +97,6 @@ def find_engine() -> str:
 
 
 def doctor_lines(host: "Host") -> list["Line"]:
-    """Return a line that says what the surroundings forbid and what follows from it, or no line."""
     if host.has("mount_namespace") or not host.has("landlock_wall"):
         return []
     found = find()

@@ -1,8 +1,7 @@
 """Let macOS ask the user for consent in the target's own name.
 
-A process inherits the responsible process of its parent. With it, the process inherits the user's
-consents for that program, for example to use the desktop or the calendar. `spawn` disclaims them
-when it executes the target, so that macOS asks the user again, for the target itself.
+A process inherits its parent's responsible process, and with it the user's consents for that
+program, for example to use the calendar. `spawn` disclaims them when it executes the target.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ class Disclaimed:
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:
-    """Return a warning if macOS asks for consent before one of `paths` is read."""
     from corral.paths.posix import is_inside
 
     asked = ["/Volumes", *(f"{home}/{name}" for home in homes for name in IN_HOME)]

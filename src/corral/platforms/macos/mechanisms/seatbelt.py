@@ -1,8 +1,7 @@
 """Confine files, network, mach services and other processes with Seatbelt.
 
-A library call, not the `sandbox-exec` tool, applies the profile after the fork and right before
-exec. All modules that the process needs later are imported before the call, because after the call
-the process may not be able to read the interpreter's library.
+A library call, not the `sandbox-exec` tool, applies the profile right before exec. All modules that
+the process needs later are imported before, because the profile may hide them.
 """
 
 from __future__ import annotations
@@ -27,17 +26,13 @@ if TYPE_CHECKING:
 
 EPERM = 1
 DISCARD_PORT = 9
-"""No process listens on this port, so without Seatbelt a connection fails with an error other than
-EPERM.
-"""
+"""No process listens here, so without Seatbelt a connection fails, but not with EPERM."""
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 """Directories that exist on every Mac, and that every process can read without Seatbelt."""
 
 
 @record
 class Seatbelt:
-    """Applies a profile to the target, and verifies that it denies what it should."""
-
     name = "seatbelt"
     profile: str
     parameters: tuple[tuple[str, str], ...]
@@ -74,7 +69,6 @@ class Seatbelt:
 
 
 def find_marker(steps: Iterable[Step]) -> str:
-    """Return the marker of the profile in these steps, or "" if there is no profile."""
     return next((step.marker for step in steps if isinstance(step, Seatbelt)), "")
 
 
@@ -83,7 +77,6 @@ def _proxy_port(results: Results) -> int:
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
-    """Return a directory outside all granted paths. Raise PolicyError if there is none."""
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):
             return path
@@ -120,7 +113,6 @@ def _verify_network() -> None:
 
 
 def connect(port: int) -> None:
-    """Connect to a port of this Mac, and close the connection."""
     stream = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     try:
         stream.connect((loopback_proxy.LOOPBACK, port))

@@ -1,9 +1,9 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child.
 
 An act that must be denied has a control: without the mechanism it succeeds. Two test runs with the
-steps of a real run prove Seatbelt. The last step of the first run tries acts that must be denied.
-The second run starts a system program, because a profile under which nothing starts is useless.
-Each runtime has its own finding, so that one broken runtime does not prevent all runs.
+steps of a real run prove Seatbelt: one tries acts that must be denied, and one starts a system
+program, because a profile under which nothing starts is useless. Each runtime has its own finding,
+so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
@@ -75,14 +75,11 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Tries more acts than Seatbelt's `verify`, writes the results to `fd`, and fails, so that no
-    program is executed.
-    """
+    """Writes the words of `attempt` to `fd`. Fails at the end, so that nothing is executed."""
 
     name = "trial"
     fd: int
-    marker: str  # a file outside of the sandbox
-    other: int  # the pid of a process outside of the sandbox
+    attempt: Callable[[Results], str]
     stage: Stage = "target"
     verify = unverified
 
@@ -90,58 +87,7 @@ class Trial:
         return "try the walls from inside"
 
     def apply(self, results: Results) -> None:
-        own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
-        os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
-        os.unlink(own)
-        saw = [
-            f"reading={_denied(lambda: os.close(os.open(self.marker, os.O_RDONLY)))}",
-            f"writing={_denied(lambda: os.truncate(self.marker, 0))}",
-            # Any OSError will do, because Seatbelt or RLIMIT_NPROC may deny the fork.
-            f"forking={disposable.refused(disposable.fork_once)}",
-            f"signalling={_denied(lambda: os.kill(self.other, 0))}",
-        ]
-        os.write(self.fd, ", ".join(saw).encode())
-        raise OSError(0, "the trial is over")
-
-
-@record
-class ProxyTrial:
-    """Tries to connect to `port`, which must be denied, and to the proxy's port. Then fails like
-    `Trial`.
-    """
-
-    name = "proxy_trial"
-    fd: int
-    port: int
-    stage: Stage = "target"
-    verify = unverified
-
-    def describe(self) -> str:
-        return "try the proxy's port and another one from inside"
-
-    def apply(self, results: Results) -> None:
-        words = _denied(lambda: seatbelt.connect(self.port))
-        seatbelt.connect(results.get(loopback_proxy.ProxyPort).number)
-        os.write(self.fd, f"beside={words}".encode())
-        raise OSError(0, "the trial is over")
-
-
-@record
-class MarkerTrial:
-    """Writes to `ready` under the profile, waits for a byte from `go`, then fails like `Trial`."""
-
-    name = "marker_trial"
-    ready: int
-    go: int
-    stage: Stage = "target"
-    verify = unverified
-
-    def describe(self) -> str:
-        return "wait until the parent has inspected this process"
-
-    def apply(self, _results: Results) -> None:
-        os.write(self.ready, b"\0")
-        os.read(self.go, 1)
+        os.write(self.fd, self.attempt(results).encode())
         raise OSError(0, "the trial is over")
 
 
@@ -150,14 +96,19 @@ def _denied(attempt: Callable[[], object]) -> str:
 
 
 def _seatbelt(table: ProcessTable) -> str:
-    saw, started = _try_walls(table, TRUE), _start(table, (TRUE,))
+    saw, started = _try_walls(table), _start(table, (TRUE,))
     return f"denied inside: {saw}, allowed outside; {started}"
 
 
 def _marker(table: ProcessTable) -> str:
-    """Check that a process under a profile has the profile's marker, but this process has not."""
     ready, go = os.pipe(), os.pipe()
-    plan = _test_run((TRUE,), MarkerTrial(ready=ready[1], go=go[0]))
+
+    def wait(_results: Results) -> str:
+        os.write(ready[1], b"\0")
+        os.read(go[0], 1)
+        return ""
+
+    plan = _test_run((TRUE,), Trial(fd=ready[1], attempt=wait))
     child = spawn.spawn(plan, (0, ready[1], ready[1]), table)
     os.close(ready[1])
     reported = os.read(ready[0], 1)
@@ -170,52 +121,65 @@ def _marker(table: ProcessTable) -> str:
     return "a process under the profile is recognized from outside, and no other"
 
 
-def _try_walls(table: ProcessTable, program: str) -> str:
-    """Try acts that must be denied inside the sandbox. The control is that the same acts succeed
-    outside.
-    """
+def _try_walls(table: ProcessTable) -> str:
     import tempfile
 
     with tempfile.NamedTemporaryFile() as marker:
         os.close(os.open(marker.name, os.O_RDONLY))
         os.truncate(marker.name, 0)
         disposable.fork_once()
-        os.kill(os.getppid(), 0)
         path, other = os.path.realpath(marker.name), os.getppid()
-        return _run_trial(
-            table, lambda fd: _test_run((program,), Trial(fd=fd, marker=path, other=other))
-        )
+        os.kill(other, 0)
+        return _run_trial(table, lambda results: try_inside(results, path, other))
+
+
+def try_inside(results: Results, marker: str, other: int) -> str:
+    """Try more acts than Seatbelt's `verify`, on a file and a process outside of the sandbox."""
+    own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
+    os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
+    os.unlink(own)
+    saw = [
+        f"reading={_denied(lambda: os.close(os.open(marker, os.O_RDONLY)))}",
+        f"writing={_denied(lambda: os.truncate(marker, 0))}",
+        # Any OSError will do, because Seatbelt or RLIMIT_NPROC may deny the fork.
+        f"forking={disposable.refused(disposable.fork_once)}",
+        f"signalling={_denied(lambda: os.kill(other, 0))}",
+    ]
+    return ", ".join(saw)
 
 
 def _loopback_proxy(table: ProcessTable) -> str:
-    """Try the proxy's port and another port inside the sandbox. The control is that the other port
-    can be reached outside.
-    """
     beside = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     beside.bind((loopback_proxy.LOOPBACK, 0))
     beside.listen(2)
     port = int(beside.getsockname()[1])
     seatbelt.connect(port)
-    argv, policy = (TRUE,), Policy(allow=("example.com",))
-    words = _run_trial(
-        table,
-        lambda fd: _test_run(
-            argv, ProxyTrial(fd=fd, port=port), policy=policy, controls=(SEATBELT, PROXY)
-        ),
-    )
+
+    def attempt(results: Results) -> str:
+        words = _denied(lambda: seatbelt.connect(port))
+        seatbelt.connect(results.get(loopback_proxy.ProxyPort).number)
+        return f"beside={words}"
+
+    policy, controls = Policy(allow=("example.com",)), (SEATBELT, PROXY)
+    words = _run_trial(table, attempt, policy=policy, controls=controls)
     return f"denied inside: {words}, allowed outside; the proxy's own port is reached"
 
 
-def _run_trial(table: ProcessTable, make_plan: Callable[[int], Plan]) -> str:
-    """Run a plan whose last step is a trial, and return the trial's output."""
+def _run_trial(
+    table: ProcessTable,
+    attempt: Callable[[Results], str],
+    *,
+    policy: Policy = Policy(),  # noqa: B008 - records are frozen
+    controls: Sequence[Held] = (SEATBELT,),
+) -> str:
     read, write = os.pipe()
-    plan = make_plan(write)
+    plan = _test_run((TRUE,), Trial(fd=write, attempt=attempt), policy=policy, controls=controls)
     child = spawn.spawn(plan, (0, write, write), table)
     os.close(write)
     failed, _ = _wait(child)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    if failed is None or failed.step != plan.steps[-1].name or not words:
+    if failed is None or failed.step != Trial.name or not words:
         raise failed or StepFailed("trial", "the target was executed")
     return words
 
@@ -240,7 +204,6 @@ def _test_run(
     policy: Policy = Policy(),  # noqa: B008 - records are frozen
     controls: Sequence[Held] = (SEATBELT,),
 ) -> Plan:
-    """Return the plan of a run whose last steps are `more`."""
     home = os.path.realpath(os.path.expanduser("~"))
     program = resolve(argv, environment=os.environ, cwd="/", home=home, subprocess=False)
     made = tier_seatbelt.compose(policy, program, controls, home=os.path.expanduser("~"))
@@ -270,7 +233,6 @@ def _nproc() -> str:
 
 
 def _watcher(table: ProcessTable) -> str:
-    """Check that a daemon is found and killed after its parent has ended and has been reaped."""
     wait_read, wait_write = os.pipe()
     ready_read, ready_write = os.pipe()
     root = os.fork()
@@ -297,7 +259,6 @@ def _watcher(table: ProcessTable) -> str:
 
 
 def _sampling(table: ProcessTable) -> str:
-    """Check that the measured memory of a tree grows when a grandchild allocates memory."""
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
     pid = os.fork()
@@ -327,7 +288,6 @@ def _sampling(table: ProcessTable) -> str:
 
 
 def _jetsam() -> str:
-    """Check that a process above its memory limit is killed, and not killed if it has no limit."""
     real = os.path.realpath(sys.executable)
     python = next(iter(tier_seatbelt.framework_images(real)), real)
     if _allocate(python, megabytes=0) != 0:
@@ -341,7 +301,6 @@ def _jetsam() -> str:
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
-    """Return the wait status of a python that allocates 256 MiB. 0 megabytes mean no limit."""
     from corral.abi import darwin_spawn
 
     pid = os.fork()

@@ -4,10 +4,8 @@ Each run has its own profile, which is deleted when the run ends. With `state = 
 server share a profile, which is kept. A target's token has the profile's package SID and exactly
 the capabilities of its policy. Both are read back from the suspended process before it runs.
 
-`explain` has texts for some errors. ACCESS_DENIED means that a policy of the machine forbids
-profiles, or that corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there
-are no AppContainers, so `explain` suggests WSL2. If a profile already exists, a kept one is used
-again, and that of a single run is deleted and created again.
+ACCESS_DENIED means that a policy of the machine forbids profiles, or that corral itself runs in an
+AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no AppContainers.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
 Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
@@ -34,9 +32,8 @@ from corral.record import record
 CAPABILITY = "app_container_profile"
 LABEL = (CAPABILITY, "AppContainer profiles", "available")
 FIREWALL_STOPPED = frozenset({1058, 1062, 1068, 1722, 1753})
-"""ERROR_SERVICE_DISABLED, _NOT_ACTIVE, _DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE and
-EPT_S_NOT_REGISTERED. CreateAppContainerProfile returns these if the firewall service, which it
-calls, is not running.
+"""Errors of CreateAppContainerProfile if the firewall service is not running: SERVICE_DISABLED,
+SERVICE_NOT_ACTIVE, SERVICE_DEPENDENCY_FAIL, RPC_S_SERVER_UNAVAILABLE, EPT_S_NOT_REGISTERED.
 """
 FIREWALL = "start it as an administrator: `sc.exe config MpsSvc start= auto & sc.exe start MpsSvc`"
 DENIED = "run corral outside of any sandbox, as a user who may create AppContainer profiles"
@@ -44,8 +41,6 @@ DENIED = "run corral outside of any sandbox, as a user who may create AppContain
 
 @record
 class Profile:
-    """Creates the target's profile, and verifies the token of the target."""
-
     name = "app_container"
     profile: str  # its name
     capabilities: tuple[str, ...]  # SIDs as text
@@ -80,7 +75,6 @@ class Profile:
         results.add(win32_security.Capabilities(package, capabilities))
 
     def verify(self, results: Results) -> None:
-        """Check that the token has this package and exactly these capabilities."""
         with win32_security.open_token(results.get(Process).handle.value) as token:
             if not win32_security.is_app_container(token.value):
                 raise OSError(0, "the process is not in an AppContainer", self.profile)
@@ -98,22 +92,18 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path of a profile's folder. They differ if Windows redirects
-    AppData, as it does for programs that a packaged client has started.
-    """
+    """The planned and the actual path. Windows redirects AppData for packaged clients."""
 
     planned: str
     found: str
 
     def path(self, path: str) -> str:
-        """Return the actual path of a file in the planned folder. Other paths stay the same."""
+        """Return the actual path of a file in the planned folder."""
         return self.found + path[len(self.planned) :] if is_inside(path, self.planned) else path
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return the name of a run's profile, with at most 64 characters, as Windows requires. It is in
-    lower case, like the name of the profile's folder.
-    """
+    """Return the name of a profile: lower case, and at most 64 characters for Windows."""
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
 
@@ -126,7 +116,6 @@ def local_app_data(home: str) -> str:
 
 
 def explain(error: OSError) -> tuple[str, str]:
-    """Return why a call on a profile failed, and a hint."""
     code = win32.winerror(error)
     if code in FIREWALL_STOPPED:
         return "the firewall service, which registers AppContainers, does not answer", FIREWALL
@@ -144,11 +133,7 @@ def elsewhere() -> str:
 
 
 def probe() -> Finding:
-    """Check that a profile can be created, has the SID that corral computes, and can be deleted.
-
-    This does not prove that a target is confined. To prove that, `probes/app_container.py` starts a
-    process in an AppContainer.
-    """
+    """Check that a profile can be made. `probes/app_container.py` checks that it confines."""
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()
     try:

@@ -9,9 +9,9 @@ A target can open the user's own window station, because Windows lets every AppC
 UI limits of the job keep the target from that station's clipboard.
 
 Without its own window station, an AppContainer starts only in a session that has the interactive
-window station. Session 0, in which services and SSH run, does not have it. In session 0 the target
-gets the window station of the logon, which has no windows of the user. corral itself may be in the
-same station, but never on the same desktop.
+window station. Session 0, in which services and SSH run, does not have it. There the target gets
+the window station of the logon, which has no windows of the user. corral itself may be in the same
+station, but never on the same desktop.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ ACCESS = (
     | abi.DESKTOP_WRITEOBJECTS
     | abi.READ_CONTROL
 )
-"""The target's rights on its desktop. They do not include hooks, journals or switching to the
-desktop.
-"""
+"""The target's rights on its desktop, without hooks, journals and switching to it."""
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
 """The target's rights on its window station. They do not include the clipboard or the screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
@@ -50,9 +48,7 @@ CAPABILITY = capability_sid("corral.desktop")
 
 @record
 class PrivateDesktop:
-    """Makes the target's desktop. `package` is the SID of its AppContainer, or "" for a restricted
-    token.
-    """
+    """Makes the target's desktop. `package` is "" for a restricted token."""
 
     name = "desktop"
     package: str = ""
@@ -80,7 +76,6 @@ class Desktop:
 
 
 def create(package: str) -> Desktop:
-    """Create a desktop, and check that its name, labels and entries are as requested."""
     name = f"{PREFIX}{os.urandom(8).hex()}"
     owner = default_dacl(*own_sids())
     station = abi.open_window_station(OPENED, owner + LOW_LABEL)
@@ -120,9 +115,7 @@ def station_entry() -> bytes:
 
 
 def _check(desktop: Desktop) -> None:
-    """Raise OSError unless all of this is true: the desktop has its planned name, both desktop and
-    window station are labelled Low, and the window station has the target's entry.
-    """
+    """Check the desktop's name, both labels, and the target's entry in the window station."""
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:
         raise OSError(0, f"the private desktop reads back as {name}")

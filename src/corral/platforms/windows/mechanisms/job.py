@@ -1,9 +1,9 @@
 """Limit the target with a job object that contains all its processes from their first instruction.
 
-All extended limits are set with one call. Every limit is read back, because a system may accept a
-limit without setting it. On Windows `pids` limits processes, not threads. The memory limit is for
-committed memory, and an allocation beyond it fails. The job has no name and its handle is never
-inherited. So the supervisor has the only handle, and all processes end when the supervisor ends.
+Every limit is read back, because a system may accept a limit without setting it. On Windows `pids`
+limits processes, not threads. The memory limit is for committed memory, and an allocation beyond it
+fails. The job has no name and its handle is never inherited. So the supervisor has the only handle,
+and all processes end when the supervisor ends.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ SCHEDULING_CLASS = 5
 """The default scheduling class. The classes are 0 to 9."""
 TICKS_PER_MS = 10_000
 CONSOLE = 1
-"""The number of processes that a console needs. They count against the limit of a target that may
-start processes, because only such a target has a console.
-"""
+"""A console needs a process, which counts. Only a target that may start processes has one."""
 PAGE = 4096
 """Windows rounds memory limits down to whole pages."""
 KILLED = 0xC000013A
@@ -66,8 +64,6 @@ MESSAGES = {
 
 @record
 class Job:
-    """Creates the job with its limits, and verifies that the target is in it."""
-
     name = "job"
     memory: int | None = None  # bytes
     cpu: int | None = None  # millicores
@@ -151,10 +147,7 @@ class LimitedJob:
         return int(seen.PeakJobMemoryUsed)
 
     def reached_limits(self) -> set[str]:
-        """Return the names of the limits that have been reached.
-
-        A memory peak near the limit counts too, because the job's message about it may be lost.
-        """
+        """Return the names of the reached limits. A memory peak near the limit counts too."""
         while (kind := abi.next_message(self.port)) is not None:
             if kind in MESSAGES:
                 self._reached.add(MESSAGES[kind])
@@ -167,9 +160,7 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes, and wait at most END_SECONDS until they have ended, because until
-        then they keep directories open.
-        """
+        """Kill all processes, and wait at most END_SECONDS until they have closed directories."""
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
         while self.active() and time.monotonic() < deadline:
@@ -181,7 +172,6 @@ class LimitedJob:
 
 
 def create(step: Job) -> LimitedJob:
-    """Create a job. Raise OSError if a limit cannot be set or reads back differently."""
     handle = abi.create_job()
     made = LimitedJob(step, handle, abi.create_completion_port())
     try:
@@ -226,9 +216,7 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 
 
 def fields_to_read(step: Job) -> tuple[str, ...]:
-    """Return the fields to read back. Fields that were not set are left out, because Windows may
-    return a default value for them.
-    """
+    """Return the fields to read back: only those that were set, because others have defaults."""
     more = ["PerJobUserTimeLimit"] if step.user_time is not None else []
     more += ["PriorityClass", "SchedulingClass"] if step.priority else []
     return (*(f"BasicLimitInformation.{name}" for name in more), *EXTENDED_FIELDS)

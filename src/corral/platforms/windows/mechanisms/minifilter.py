@@ -1,4 +1,4 @@
-r"""Answer the questions of a minifilter driver from the policy, as a second layer.
+"""Answer the questions of a minifilter driver from the policy, as a second layer.
 
 The driver intercepts the file and registry operations of a target's processes. It asks about
 changes, and in some versions also about reads. corral allows operations inside the grants, and
@@ -7,10 +7,6 @@ answer is late.
 
 No wall depends on the driver. If there is none, or if another program uses its only connection, the
 run continues and reports that.
-
-    session = connect(checks)        # AbsentError: no driver
-    session.register(pid, workspace) # before the target's first instruction
-    session.release()                # after its last process
 """
 
 from __future__ import annotations
@@ -95,9 +91,7 @@ class Checks:
 
 @record
 class Minifilter:
-    """Registers the target with the driver. `read` and `write` are the paths of the grants, the
-    runtime and the private directory, with drive letters.
-    """
+    """Registers the target with the driver. `read` and `write` are paths with drive letters."""
 
     name = "minifilter"
     read: tuple[str, ...]
@@ -110,7 +104,6 @@ class Minifilter:
         return "minifilter: changes outside the write grants are denied a second time"
 
     def apply(self, results: Results) -> None:
-        """Register the suspended process with the driver."""
         checks = self.checks(query=abi.query_dos_device, windows=windows_directory())
         try:
             session = connect(checks)
@@ -123,9 +116,7 @@ class Minifilter:
             raise OSError(0, str(error)) from error
 
     def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
-        """Return the checks for the granted roots. They also allow reading the directory of
-        Windows, because every program needs that.
-        """
+        """Return the checks for the granted roots and the directory of Windows."""
         return Checks(
             read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)
         )
@@ -148,7 +139,7 @@ def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str
     r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`. Leave out paths without a device.
 
     `query` returns the device of a drive. A drive made by `subst` is replaced once by its
-    directory. A network drive has no such device and is left out, so access to it is denied.
+    directory. A network drive has no such device, so access to it is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))
@@ -185,9 +176,7 @@ class Session:
         self._thread.start()
 
     def register(self, root: int, workspace: str) -> None:
-        """Register the target. Raise OSError if the driver refuses, and ValueError if the path of
-        the workspace is too long.
-        """
+        """Register the target. Raise ValueError if the path of the workspace is too long."""
         config = wire.set_config(
             self._next(),
             timeout_ms=TIMEOUT_MS,
@@ -266,7 +255,6 @@ def absence(error: OSError) -> str:
 
 
 def probe() -> Finding:
-    """Check whether a driver accepts a connection."""
     try:
         port = abi.Port(wire.PORT, wire.context(os.getpid()))
     except OSError as error:

@@ -1,9 +1,8 @@
 """Restrict a process from its creation on, with PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
 A run gets only bits with which a probe could start a process, because some older builds of Windows
-fail to start an AppContainer with any bit. Win32k system calls stay allowed, because a process that
-loads USER32 ends without them. node loads USER32, and so does OpenSSL, which Python's asyncio
-loads.
+fail to start an AppContainer with any bit. Win32k system calls stay allowed, because node and
+OpenSSL, which Python's asyncio loads, need USER32.
 
 "No child processes" is not a mitigation bit but its own attribute (`CHILD_PROCESS_POLICY`).
 """
@@ -22,9 +21,7 @@ FIRST, SECOND = 1, 2
 
 @record
 class Mitigation:
-    """One bit of the mitigation attribute. GetProcessMitigationPolicy shows it as `flags` in
-    `policy`.
-    """
+    """One bit of the attribute. GetProcessMitigationPolicy shows it as `flags` in `policy`."""
 
     name: str
     bit: int
@@ -61,8 +58,6 @@ ORDER = (EXTENSION_POINTS, NO_REMOTE_IMAGES, NO_LOW_LABEL_IMAGES, STRICT_HANDLES
 
 @record
 class Mitigations:
-    """Sets process mitigations when the target is created, and verifies them."""
-
     name = "mitigations"
     bits: int  # the value of PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY
     children: bool  # whether the target may start processes
@@ -80,18 +75,13 @@ class Mitigations:
         self.check(results.get(Process).handle.value)
 
     def check(self, process: int) -> None:
-        """Raise OSError unless every restriction reads back from the process."""
         for name, policy, flags in self.readable():
             found = abi.mitigation_flags(process, policy)
             if found & flags != flags:
                 raise OSError(0, f"{name}: reads back as off ({found:#x})")
 
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
-        """Return (attribute, value, bytes of the value) for UpdateProcThreadAttribute.
-
-        The mitigation attribute is left out if it has no bits, because some builds of Windows
-        refuse the value 0.
-        """
+        """Return (attribute, value, its size), without the value 0, which some builds refuse."""
         found = []
         if self.bits:
             found.append((abi.PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY, self.bits, 8))

@@ -1,8 +1,7 @@
 """Choose the network capabilities in an AppContainer's token. They decide what the target reaches.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
-host's own loopback. The capabilities are coarse. `STOPS` and `LEAVES` describe what each level
-stops and leaves open, for `explain` and the report.
+host's own loopback. The capabilities are coarse.
 
 No capability can express the host names of `network.allow`. If the policy has any, the token gets
 no network capability, and a relay runs (`relay/`). Programs that use the proxy variables reach
@@ -50,10 +49,6 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
 
 @record
 class Network:
-    """Describes what the target can reach. `level` decides its capabilities. With `relay`, it
-    reaches the hosts of `network.allow` through the relay.
-    """
-
     name = "network_capabilities"
     level: policies.WindowsNetwork
     relay: bool = False
@@ -78,7 +73,6 @@ class Network:
 
 
 def plan(policy: policies.Policy) -> Network:
-    """Return the step. Raise PolicyError if capabilities and relay cannot enforce the policy."""
     if policy.listen:
         raise PolicyError(
             "network.listen is not available on Windows: a port inside an AppContainer cannot be "

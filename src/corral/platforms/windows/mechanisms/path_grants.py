@@ -1,15 +1,13 @@
 """Grant paths with entries in access lists, each for a capability that only this grant uses.
 
-Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has
-those of its policy. An AppContainer can use an object only if the object's access list allows it
-both for the user and for a capability in the token. Other programs have no such capability, so the
-entries give them nothing.
+An AppContainer can use an object only if the object's access list allows it both for the user and
+for a capability in the token. Other programs have no such capability, so the entries give them
+nothing.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
 or with too many entries. Some objects in a tree get less access than the grant: secrets get no
-entry, and files that other programs run, or that have several names, can only be read. This is
-possible because corral sets the entries of each object itself. The directories above secrets and
-above files that other programs run cannot be renamed or deleted.
+entry, and files that other programs run, or that have several names, can only be read. The
+directories above them cannot be renamed or deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
@@ -76,8 +74,6 @@ class Exceptions:
 
 @record
 class Grants:
-    """Sets the entries of all grants."""
-
     name = "path_grants"
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
@@ -123,9 +119,7 @@ class Grants:
 
 
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
-    """Return all granted trees by the path of their root. The target reads copies of the `copied`
-    paths, so installed packages in them stay closed. Raise PolicyError if a tree cannot be read.
-    """
+    """Return all granted trees. Packages in `copied` paths stay closed: the target has copies."""
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
     except OSError as error:
@@ -190,9 +184,7 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 
 def _path_in_home(path: str, home: str) -> str:
-    """Return a path relative to the user's profile, or "" if it is the profile itself or is not in
-    the profile.
-    """
+    """Return a path relative to the user's profile, or "" if it is not in the profile."""
     return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 
 
@@ -235,9 +227,7 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each secret and each file that other programs run, because these would
-    get less access than the grant.
-    """
+    """Return a problem for each secret and each file that other programs run."""
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
     starting = [name for name in names if granted_tree.is_starting(name, in_home)]
@@ -253,9 +243,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    If an earlier run has kept its entries and the root still has its own, set only the entries of
-    objects that get less access than the grant. Such an object may be new, and then it has
-    inherited too much access from its directory.
+    If an earlier run has kept its entries and the root still has its own, set only those of objects
+    that get less access than the grant. Such an object may be new, and then it has inherited too
+    much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -1,8 +1,7 @@
 """Create the target suspended, in its job, with its three streams and no other handle.
 
-One attribute list has every restriction for the new process. The process is verified while it is
-suspended, and only then resumed. If Windows does not accept a job in that list, the suspended
-process is assigned to the job. In both cases the process is in the job before it executes anything.
+If Windows does not accept a job in the attribute list, the suspended process is assigned to the
+job. In both cases the process is in the job before it executes anything.
 """
 
 from __future__ import annotations
@@ -30,16 +29,13 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""The desktop of an AppContainer if a private desktop does not work here. It has to be named,
-because otherwise a target gets the caller's desktop. If the caller is a service, that is not the
-user's desktop.
+"""The desktop of an AppContainer if a private desktop does not work here. Without a name a target
+would get the caller's desktop, which for a service is not the user's.
 """
 
 
 @record
 class Launch:
-    """The plan and the streams of the process. `spawn` adds them before the first step."""
-
     plan: Plan
     stdio: tuple[int, int, int]
 
@@ -88,7 +84,6 @@ def _explain(error: OSError) -> OSError:
 
 
 def create(plan: Plan, streams: Streams, results: Results) -> None:
-    """Create the process suspended, and add it to the results."""
     program = started_program(plan)
     application, line = windows_command_line.start_line(
         (program.path, *program.argv[1:]), system_root=abi.windows_directory()
@@ -145,9 +140,7 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the variables of the plan and of its steps. If the names of several variables differ
-    only in case, return only the last one.
-    """
+    """Return the variables of the plan and of its steps, one for each name in any case."""
     extra = results.find(ExtraVariables)
     needed = () if results.find(Capabilities) is None else container_variables()
     every = (*needed, *plan_variables(plan), *(extra.values if extra else ()))
@@ -155,10 +148,7 @@ def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
 
 
 def container_variables() -> tuple[tuple[str, str], ...]:
-    """Return the variables without which Windows does not create a process in an AppContainer.
-
-    CreateProcess fails with ERROR_ENVVAR_NOT_FOUND (203) if LOCALAPPDATA is missing.
-    """
+    """Return variables without which CreateProcess fails for an AppContainer (error 203)."""
     return (
         ("SystemRoot", abi.windows_directory()),
         ("LOCALAPPDATA", local_app_data(os.path.expanduser("~"))),
@@ -174,8 +164,8 @@ def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
     """Return the creation flag for the target's console.
 
     A target that may start processes gets a hidden console, because otherwise each child that needs
-    a console would open a window. Other targets get no console, because a console needs a process,
-    which the child process policy may forbid.
+    a console would open a window. Other targets get none, because a console needs a process, which
+    the child process policy may forbid.
     """
     policies = [one for one, _, _ in attributes]
     childless = win32_token.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY in policies
@@ -184,7 +174,6 @@ def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
 
 
 def _check_same_file(program: Program) -> None:
-    """Raise OSError if the program has been replaced since it was resolved."""
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):

@@ -6,12 +6,8 @@ target needs an entry for Everyone or for this logon in its access list, and als
 user. At Low integrity the target cannot write objects with a higher label, such as the files,
 registry keys, processes and windows of ordinary programs, which are Medium.
 
-The token does not restrict reads or the network. The report says that these controls are absent. An
-AppContainer gets no integrity level from corral, because it already has Low integrity, and Windows
-refuses to combine both.
-
-The probe tests the effect: a thread that impersonates the token must fail to write a file of the
-user, and must succeed in reading it.
+The token does not restrict reads or the network. An AppContainer gets no integrity level from
+corral, because it already has Low integrity, and Windows refuses to combine both.
 """
 
 from __future__ import annotations
@@ -82,11 +78,7 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes an administrator's rights from an AppContainer's token, if the caller has any.
-
-    This step is needed because Windows does not document whether the token of an AppContainer loses
-    the caller's privileges.
-    """
+    """Removes an administrator's rights. It is not documented that AppContainers do so."""
 
     name = "filtered_token"
     stage: model.Stage = "supervisor"
@@ -119,9 +111,7 @@ def powers(token: int) -> list[str]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that still give a target access if corral is elevated, or none if corral is
-    not elevated.
-    """
+    """Return the SIDs that give a target of an elevated corral access, or none if not elevated."""
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
             return ()
@@ -133,7 +123,6 @@ def ordinary_sids() -> tuple[str, ...]:
 
 
 def is_administrators(groups: Iterable[tuple[str, int]]) -> bool:
-    """Return whether a token with these groups has an administrator's rights."""
     return any(
         sid == ADMINISTRATORS and not bits & abi.SE_GROUP_USE_FOR_DENY_ONLY for sid, bits in groups
     )
@@ -157,8 +146,6 @@ class LowIntegrity:
 
 @record
 class PrimaryToken:
-    """A token for CreateProcessAsUserW."""
-
     handle: Handle
 
     def release(self) -> None:
@@ -166,7 +153,6 @@ class PrimaryToken:
 
 
 def create() -> Handle:
-    """Create a restricted primary token, and check that Windows has made it as requested."""
     with abi.own_token(ACCESS) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         token = abi.create_restricted_token(own.value, FLAGS, (parse_sid(EVERYONE), logon))
@@ -180,9 +166,7 @@ def create() -> Handle:
 
 
 def _set_default_dacl(token: int, logon: bytes) -> None:
-    """Let the target open the objects that it creates. The default access list of the caller is
-    replaced, because it may name only administrators.
-    """
+    """Let the target open its own objects. The caller's list may name only administrators."""
     user = format_sid(abi.token_user(token))
     abi.set_token_default_dacl(token, default_dacl(user, format_sid(logon)))
 
@@ -193,16 +177,13 @@ def set_low(token: int) -> None:
 
 
 def check_low(token: int) -> None:
-    """Raise OSError unless the token's level is Low, because some systems accept a new level
-    without setting it.
-    """
+    """Raise OSError unless the token's level is Low: some systems accept a level without effect."""
     found = format_sid(abi.token_integrity(token))
     if found != LOW:
         raise OSError(0, f"the integrity level reads back as {found}, not {LOW}")
 
 
 def check_restricted(token: int) -> None:
-    """Raise OSError if the token differs from the request to CreateRestrictedToken."""
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
@@ -219,7 +200,6 @@ def extra_privileges(names: Sequence[str]) -> str:
 
 
 def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> str:
-    """Return what is wrong with the groups of a restricted token, or "" if nothing is."""
     if is_administrators(groups):
         return "it still has an administrator's rights"
     wanted = {EVERYONE, logon_sid(groups)}
@@ -237,7 +217,6 @@ def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
 
 
 def own_sids() -> tuple[str, str]:
-    """Return the SIDs of this user and this logon."""
     with abi.own_token(TOKEN_QUERY) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         return format_sid(abi.token_user(own.value)), format_sid(logon)
@@ -248,7 +227,6 @@ def default_dacl(user: str, logon: str) -> str:
 
 
 def probe(directory: str) -> Finding:
-    """Check that a restricted token prevents writing in `directory`, which is the user's."""
     try:
         with create() as token:
             set_low(token.value)
@@ -260,7 +238,6 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
-    """Check that the token cannot write a file, but can read it (the control), or raise OSError."""
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:

@@ -1,9 +1,7 @@
 """Make the private directory of a run without an AppContainer.
 
-An AppContainer has its own directory. This directory is created together with its access list, and
-removed at the end of the run. A target with a restricted token can write only objects that its
-logon may write and whose label is Low. So for such a target the directory gets an entry for the
-logon and a Low label.
+A target with a restricted token can write only objects that its logon may write and whose label is
+Low. So for such a target the directory gets an entry for the logon and a Low label.
 """
 
 from __future__ import annotations
@@ -24,9 +22,7 @@ SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 @record
 class WorkDirectory:
-    """Makes the target's private directory, with its home and temporary files. With `low` a target
-    with a restricted token of Low integrity can write there.
-    """
+    """Makes the target's private directory. With `low` a target of Low integrity may write it."""
 
     name = "work_directory"
     path: str

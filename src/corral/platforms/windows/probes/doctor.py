@@ -10,7 +10,6 @@ RECOMMENDATION = "Recommendation: Use Windows Sandbox or WSL2 for strict securit
 
 
 def lines(host: Host) -> list[Line]:
-    """Return a summary of the walls and limits, a line for each finding, and advice."""
     found = [_jobs(host), _limits(host), *_isolation(host)]
     found += format_lines(host.findings, LABELS)
     if not all(host.has(name) for name in WALLS):

@@ -2,10 +2,8 @@
 
 A runtime that does not work in an AppContainer or under a mitigation dies before its first line,
 with an exit code that explains little. So a runtime is tried before its first run: it executes one
-line of code under the steps of the run. With an AppContainer the copy of the runtime in the store
-is tried, otherwise the program itself. After a success, a note records that the runtime starts
-under this build of Windows and these steps, and later runs need no trial. A runtime that does not
-start is refused, with an error that gives the cause or the last line of its output.
+line of code under the steps of the run. After a success, a note records that the runtime starts
+under this build of Windows and these steps, and later runs need no trial.
 """
 
 from __future__ import annotations
@@ -58,9 +56,7 @@ NODE_WITH_CHILDREN = (
         "(error, output) => console.log(error ? error.message : output.trim()))"
     ),
 )
-"""The trial of a node that may start processes. It starts a second node, because the pipes between
-the two can fail in an AppContainer.
-"""
+"""Starts a second node, because the pipes between two can fail in an AppContainer."""
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
@@ -69,29 +65,23 @@ MEANINGS = {
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another machine",
 }
-"""The usual causes of exit codes with which Windows ends a process while it loads its libraries."""
+"""Usual causes of exit codes with which Windows ends a process while it loads libraries."""
 
 
 @record
 class Outcome:
-    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the job's
-    accounting.
-    """
-
     output: str
     reaped: Reaped
     hung: bool = False
     errors: str = ""
 
     def last_line(self) -> str:
-        """Return the last line of the output, or of the errors if there is no output."""
         lines = (self.output or self.errors).splitlines()
         return lines[-1] if lines else "it printed nothing"
 
 
 class Trial:
-    """A running target with a pipe for its stdin, which stays open until `finish`, and a pipe for
-    its stdout.
+    """A running target with pipes for its stdin, which stays open until `finish`, and its stdout.
 
     Its stderr is a separate file, because Python 3.13 and newer write a line to stderr at each
     start in an AppContainer: "Failed to find real location of ...".
@@ -136,10 +126,7 @@ class Trial:
 
 
 def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
-    """Run `code` under `steps`, and wait until it ends.
-
-    Raise TimeoutError if it does not end, and OSError if it cannot be started.
-    """
+    """Run `code` under `steps`. Raise TimeoutError if it does not end."""
     outcome = start(code, steps, *arguments, program=program).finish()
     if outcome.hung:
         raise TimeoutError(0, "a trial did not end, perhaps because the machine is busy")
@@ -147,9 +134,7 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code`. It runs in the store's copy of the interpreter if the steps have a
-    store, otherwise in `program` or in corral's own interpreter.
-    """
+    """Start Python `code` in the store's interpreter, in `program`, or in corral's own one."""
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
     changed = [_with_arguments(step, words) if isinstance(step, Store) else step for step in steps]
@@ -179,7 +164,6 @@ def _with_arguments(store: Store, words: tuple[str, ...]) -> Store:
 
 
 def check_runtime_starts(plan: Plan) -> None:
-    """Raise StepFailed if the runtime of this plan does not start under its steps."""
     program = _tried_program(plan)
     line = _trial_line(program, plan.steps) if program else None
     if program is None or line is None:
@@ -196,7 +180,6 @@ def check_runtime_starts(plan: Plan) -> None:
 
 
 def _tried_program(plan: Plan) -> Program | None:
-    """Return the program to try, or None if no step restricts it."""
     if store := find(plan.steps):
         return store.program
     restricted = any(isinstance(step, RestrictedToken) for step in plan.steps)
@@ -211,10 +194,7 @@ def _trial_line(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...
 
 
 def note_path(program: Program, steps: Sequence[model.Step]) -> str:
-    """Return the path of the note which records that this program has started under these steps.
-
-    The note for a copy in the store is beside the copy, and both are removed together.
-    """
+    """Return the path of the note that this program has started. It is removed with a copy."""
     described = (step.describe() for step in steps if isinstance(step, RESTRICTIONS))
     words = [windows_build(), *described]
     store = find(steps)
@@ -235,7 +215,6 @@ def exit_code_meaning(code: int) -> str:
 
 
 def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
-    """Return why the runtime did not start, or "" if it did."""
     outcome = Trial(trial_plan(plan, line)).finish()
     if outcome.output.splitlines()[-1:] == [STARTED]:
         return ""
@@ -246,9 +225,7 @@ def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
 
 
 def trial_plan(plan: Plan, line: tuple[str, ...]) -> Plan:
-    """Return a plan that runs `line` instead of the target's arguments, in the target's private
-    directory and without grants.
-    """
+    """Return a plan that runs `line` in the target's private directory, without grants."""
     home = next((step.home for step in plan.steps if isinstance(step, Profile)), "")
     changed: list[model.Step] = []
     for step in plan.steps:

@@ -110,9 +110,7 @@ class Stream:
         self._ended = self._end_sent = self._gone = False
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Return some bytes, or b"" at the end of the stream. Raise TimeoutError after `timeout`
-        seconds.
-        """
+        """Return some bytes, or b"" at the end of the stream."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not self._arrived and not self._ended and not self._gone:
@@ -194,9 +192,7 @@ class Stream:
 
 
 class Mux:
-    """Carries many streams over two pipes. `arrived` is called with each stream that the other side
-    opens, and must not block.
-    """
+    """Carries many streams over two pipes. `arrived` gets each new stream, and must not block."""
 
     def __init__(
         self, reader: int, writer: int, *, arrived: Callable[[Stream], None] | None = None
@@ -212,7 +208,6 @@ class Mux:
         self._free = threading.Semaphore(MAX_STREAMS)
 
     def write(self, data: bytes) -> None:
-        """Write to the pipe, or raise OSError if it is closed."""
         with self._writing:
             view = memoryview(data)
             while view:
@@ -317,9 +312,7 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends, because on some systems only a reset wakes the thread of the other
-        direction.
-        """
+        """Reset both ends, because on some systems only a reset wakes the other thread."""
         with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()
         abort(self._end)
@@ -355,7 +348,6 @@ def _accept_all(listener: socket.socket, mux: Mux) -> None:
 
 
 def main() -> None:
-    """Serve until the outer end closes the pipe."""
     mux = Mux(0, 1)
     listener = _listen()
     mux.write(frame(HELLO, 0, PORT.pack(listener.getsockname()[1])))

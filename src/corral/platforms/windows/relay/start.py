@@ -34,9 +34,7 @@ from corral.record import record
 
 SHIM_MEMORY = 96 << 20
 START_SECONDS = 20.0
-"""How long the shim may take to listen. A first start of the interpreter is slow on a busy machine
-with a virus scanner.
-"""
+"""A first start of the interpreter is slow on a busy machine with a virus scanner."""
 
 
 @record
@@ -45,8 +43,7 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` its variables. `ui`
     and `bits` are the target's own restrictions, because the target can take over the shim.
-    `childless`, `memory` and `read_back` are turned off only if no probe saw that the host enforces
-    them.
+    `childless`, `memory` and `read_back` are off only if no probe saw that the host enforces them.
     """
 
     name = "relay"
@@ -66,7 +63,6 @@ class NamedHosts:
         return f"relay: a proxy on loopback inside, for {', '.join(self.allow)}"
 
     def apply(self, results: Results) -> None:
-        """Start the shim in the container of the target, and wait until it listens."""
         shim = start(self, results)
         results.add(shim)
         results.add(process_creation.ExtraVariables(values=tuple(variables(shim.port).items())))
@@ -112,10 +108,7 @@ class Shim:
 
 
 def start(step: NamedHosts, target: Results) -> Shim:
-    """Start a shim with the target's container, token and desktop, and wait until it listens.
-
-    If the shim does not listen in time, end it and raise OSError.
-    """
+    """Start a shim with the target's container, token and desktop, and wait until it listens."""
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
@@ -145,9 +138,7 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Raise OSError unless the shim is in the target's container. Outside, the shim would have the
-    user's rights, and a target that takes it over could use them.
-    """
+    """Check that the shim is in the container, because the target can take it over."""
     if results.find(Capabilities) is None:
         return
     with win32_security.open_token(results.get(Process).handle.value) as token:
@@ -167,17 +158,13 @@ def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
 
 
 def shim_argv(python: str) -> list[str]:
-    """Return the shim's command line. It contains the source, so that the shim need not read a
-    file.
-    """
+    """Return the shim's command line with its source, so that the shim need not read a file."""
     with open(inside.__file__, encoding="utf-8") as file:
         return [python, "-I", "-S", "-c", file.read()]
 
 
 def variables(port: int) -> dict[str, str]:
-    """Return the target's proxy variables. They are only in upper case, because Windows ignores the
-    case of names.
-    """
+    """Return the target's proxy variables. Windows ignores the case of their names."""
     proxy = f"http://127.0.0.1:{port}"
     return {
         "HTTP_PROXY": proxy,

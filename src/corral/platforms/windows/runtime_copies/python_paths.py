@@ -50,9 +50,7 @@ def with_home(text: str, base: str) -> str:
 
 
 def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
-    """Replace the paths of sources with those of their copies. Also replace paths with doubled
-    backslashes.
-    """
+    """Replace the paths of sources with those of their copies, also with doubled backslashes."""
     for one in sorted(copies, key=lambda one: -len(one.source)):
         text = _replace(text, one.source, one.staged)
         text = _replace(text, *(path.replace("\\", "\\\\") for path in (one.source, one.staged)))

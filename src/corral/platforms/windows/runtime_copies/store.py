@@ -1,4 +1,4 @@
-r"""Keep copies of runtimes and servers in a store that AppContainers can read.
+"""Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
 lists in Program Files, and in AppData entries for AppContainers would break other programs. So the
@@ -8,11 +8,11 @@ the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. A file
 beside the copy, its mark, says that the copy is complete. A process owns a mutex while it makes a
-copy.
-Copied files keep their times, because otherwise every start would compile Python's modules again. A
-link to a file of the same tree is copied as a file. Other links are refused, because a copied link
-would point to a file outside the store. Also, node starts in an AppContainer only with
-`--preserve-symlinks`, and then linked packages do not find each other.
+copy. Copied files keep their times, because otherwise every start would compile Python's modules
+again.
+
+Links out of a tree are refused, because they would point out of the store. Also, node starts in an
+AppContainer only with `--preserve-symlinks`, and then linked packages do not find each other.
 
 A copy of node or Python has a preload (`node_preload.cjs`, `python_preload.py`), which repairs the
 parts of its standard library that fail in an AppContainer. No wall depends on the preload.
@@ -52,9 +52,7 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """Makes the copies that are still missing. `program` is the copy to start. Paths inside the
-    `granted` paths are not changed to paths of copies.
-    """
+    """Makes the missing copies. `program` is the copy to start. `granted` paths stay the same."""
 
     name = "runtime_copies"
     trees: tuple[TreeCopy, ...]
@@ -63,7 +61,6 @@ class Store:
     stage: model.Stage = "supervisor"
 
     def path_inside(self, path: str) -> str:
-        """Return the path at which the target uses a file that is at `path` on the host."""
         return path_inside(path, self.trees, self.granted)
 
     @property
@@ -76,9 +73,7 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether the copied runtime has started in a trial. Such a trial leaves a note
-        beside the copy.
-        """
+        """Return whether a trial of the copied runtime has left a note beside the copy."""
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
             return False
@@ -95,7 +90,6 @@ class Store:
             copies.open(tree)
 
     def verify(self, _results: Results) -> None:
-        """Check that each copy is complete, and has the entry that lets the target read it."""
         for tree in self.trees:
             problem = "its access list has no entry for the target"
             granted_tree.check_entry(tree.directory, tree.sid, problem)
@@ -104,9 +98,7 @@ class Store:
 
 
 class OpenCopies:
-    """Keeps the marks of used copies open, so that `collect` does not remove the copies: Windows
-    does not delete open files.
-    """
+    """Keeps the marks of used copies open, so that Windows does not let `collect` delete them."""
 
     def __init__(self) -> None:
         self._marks: list[int] = []
@@ -141,8 +133,7 @@ def default_directory() -> str:
 def plan(
     program: Program, *, directory: str, granted: Sequence[Grant] = (), without: Sequence[str] = ()
 ) -> Store:
-    """List every file that has to be copied, but copy nothing. Raise PolicyError if a file cannot
-    be copied.
+    """List every file that has to be copied, but copy nothing.
 
     Paths with a write grant are left out, because the target cannot write to a copy, and every
     change would require a new copy. `without` are further relative names to leave out.
@@ -173,10 +164,7 @@ def plan(
 
 
 def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
-    """Return the files that make Python load its preload, if the tree has site-packages.
-
-    A `.pth` file is used, because Python also reads it in isolated mode and in child processes.
-    """
+    """Return a `.pth` file, which Python also reads in isolated mode, and the preload."""
     if python_paths.SITE not in listing.directories:
         return []
     name = f"{python_paths.SITE}\\corral_python_preload"
@@ -189,9 +177,7 @@ def _digest(words: tuple[str, ...]) -> str:
 
 
 def own_interpreter() -> str:
-    """Return the path of the interpreter that runs corral. In a virtual environment this is not the
-    path of the launcher.
-    """
+    """Return the interpreter that runs corral, not the launcher of a virtual environment."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -237,9 +223,7 @@ def plan_copy(
 
 
 def settings_path(program: Program) -> str:
-    """Return the path of the settings of the program's virtual environment, or "" if the program is
-    not in one.
-    """
+    """Return the path of the settings of the program's virtual environment, or ""."""
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
         return ""
@@ -255,7 +239,6 @@ def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
 
 
 def _below(source: str, paths: Sequence[str]) -> list[str]:
-    """Return the paths below `source`, relative to it."""
     inner = [path for path in paths if is_inside(path, source) and not is_inside(source, path)]
     return [path[len(source) :].lstrip("\\") for path in inner]
 
@@ -318,7 +301,7 @@ def path_inside(path: str, copies: Sequence[TreeCopy], granted: Sequence[str]) -
 
 
 def path_in_copies(path: str, copies: Sequence[TreeCopy]) -> str:
-    """Return the path in a copy that replaces `path`, or `path` itself if no copy contains it."""
+    """Return the path in a copy that replaces `path`, or `path` itself."""
     for one in copies:
         if path[1:3] == ":\\" and is_inside(path, one.source):
             return one.staged + path[len(one.source) :]
@@ -334,16 +317,12 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of the mark of a complete copy. The mark is beside the copy, where no target
-    can read it.
-    """
+    """Return the path of the mark of a complete copy, beside it, where no target can read it."""
     return tree.directory + MARK
 
 
 def make_copy(tree: TreeCopy) -> None:
-    """Copy a tree directly to its final path, because a rename could fail while a virus scanner
-    reads the copy.
-    """
+    """Copy a tree to its final path: a rename could fail while a virus scanner reads the copy."""
     file_trees.remove(tree.directory)  # another process may have died while it made the copy
     os.makedirs(tree.directory)
     # The directory is empty, so every file made in it inherits the entry.
@@ -360,9 +339,7 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the text of a copy's mark. All copies of the same tree have the same text, by which
-    `collect` finds older copies.
-    """
+    """Return the text of a copy's mark, by which `collect` finds older copies of the same tree."""
     return "\n".join((tree.source, *tree.listing.without))
 
 
