@@ -322,7 +322,37 @@ STEERING = {
     "CORRAL_REGISTRY": "http://127.0.0.1:1",
     "HTTPS_PROXY": "http://127.0.0.1:1",
     "NODE_EXTRA_CA_CERTS": "/home/me/.ssh",
+    "RES_OPTIONS": "ndots:15",
+    "LOCALDOMAIN": "evil.example",
+    "SSLKEYLOGFILE": "/home/me/.bashrc",
+    "MAMBA_ROOT_PREFIX": "/",
 }
+
+
+@ONE_USER
+@pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
+def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
+    """Links on PATH and in a version manager's directory are the user's. So a project must not choose these
+    directories.
+    """
+    key = own(user, scratch / "private" / "key", "print('mine')\n")
+    place = own(user, scratch / "cloned" / ".mcp.json", "")
+    (place.parent / "link").symlink_to("../private/key")
+    launcher = own(user, scratch / "corral", "", 0o755)
+    entry = {"command": user.python, "args": [str(place.parent / "link")]}
+    values = {"MAMBA_ROOT_PREFIX": str(scratch), "PATH": f"{place.parent}:/usr/bin:/bin"}
+    for variables, text in (
+        ({}, f"leads to {key.parent}"),
+        ({name: values[name]}, f"{name} in its env"),
+    ):
+        place.write_text(json.dumps({"mcpServers": {"one": {**entry, "env": variables}}}))
+        refused = user.corral("wrap", "--corral", str(launcher), str(place), env=env)
+        assert refused.returncode == 1
+        assert text in refused.stdout.decode()
+    # The control: a directory that the user's own environment names is the user's.
+    own_choice = {**env, name: values[name]}
+    started = user.corral("run", "--", entry["command"], *entry["args"], env=own_choice)
+    assert started.stdout == b"mine\n", started.stderr
 
 
 @ONE_USER
