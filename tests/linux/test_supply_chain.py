@@ -335,9 +335,9 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
     """Links on PATH and in a version manager's directory are the user's. So a project must not choose these
     directories.
     """
-    key = own(user, scratch / "private" / "key", "print('mine')\n")
+    key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
-    (place.parent / "link").symlink_to("../private/key")
+    (place.parent / "link").symlink_to("../private/key.py")
     launcher = own(user, scratch / "corral", "", 0o755)
     entry = {"command": user.python, "args": [str(place.parent / "link")]}
     values = {"MAMBA_ROOT_PREFIX": str(scratch), "PATH": f"{place.parent}:/usr/bin:/bin"}
