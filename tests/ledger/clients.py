@@ -139,6 +139,13 @@ CLAIMS: tuple[Claim, ...] = (
         where=LINUX,
     ),
     Claim(
+        id="wrap-elsewhere",
+        sentence="So in a project's own file, such as `.mcp.json`, a server whose program, script or directory is outside of the project needs your `--read`. `status` names such a server too.",
+        tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_start_another_project",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
         id="wrap-installer",
         sentence="Otherwise a file that came with a project could install another package under a known name.",
         tests=(f"{WRAPPING}::test_a_project_cannot_choose_the_installer", f"{WRAPPING}::test_a_project_cannot_choose_the_registry"),

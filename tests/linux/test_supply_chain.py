@@ -356,6 +356,44 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
 
 
 @ONE_USER
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"args": ["../private/server.py"]},
+        {"args": ["link/../server.py"]},
+        {"args": ["${ABSENT:-../private}/server.py"]},
+        {"cwd": "../private"},
+    ],
+)
+def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
+    """The files around a script are readable, and code in a variable or another argument can read them."""
+    own(user, scratch / "private" / "server.py", "print('mine')\n")
+    own(user, scratch / "cloned" / "server.py", "print('its own')\n")
+    (scratch / "private" / "inner").mkdir()
+    (scratch / "cloned" / "link").symlink_to("../private/inner")
+    launcher = own(user, scratch / "corral", "", 0o755)
+    entry = {"command": user.python, "args": ["server.py"]}
+
+    def wrapped(entry: dict, *flags: str, name: str = ".mcp.json") -> str:
+        place = own(user, scratch / "cloned" / name, json.dumps({"mcpServers": {"one": entry}}))
+        flags = ("--corral", str(launcher), *flags)
+        done = user.corral("wrap", *flags, str(place), env=env, cwd=scratch / "cloned")
+        return done.stdout.decode() + done.stderr.decode()
+
+    assert "one  wrapped" in wrapped(entry)
+    assert "outside of the project that names it" in wrapped({**entry, **more})
+    already = {**entry, **more, "command": str(launcher)}
+    already["args"] = ["run", "--", user.python, *already["args"]]
+    assert "outside of the project that names it" in wrapped(already)
+    shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
+    assert "outside of the project that names it" in shown
+    # The controls: the user may grant it, and may name it in a file that came with no project.
+    if "$" not in str(more):  # only the client knows the path
+        assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
+    assert "one  wrapped" in wrapped({**entry, **more}, name="settings.json")
+
+
+@ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
     """Variables that a client sets for a server also reach the corral that starts it, and could make corral run other
     code.

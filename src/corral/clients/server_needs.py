@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from corral.clients.configured_servers import ConfiguredServer
-from corral.errors import SandboxError
+from corral.errors import SandboxError, UnchosenReadsError
 from corral.paths.native import is_inside
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
+from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.needed_files import is_system
 from corral.programs.package_runners import (
     Package,
@@ -22,11 +23,13 @@ from corral.programs.package_runners import (
     parse_runner,
 )
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
+from corral.safe_text import shell_word, shown
 
 # The sandbox sets these itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 # Only the client knows these paths. It also replaces these variables in corral's own arguments.
+PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
@@ -115,6 +118,43 @@ def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> No
             f"PATH in its env leads to {foreign}, and could {what}",
             hint="remove it there, or put that directory on your own PATH",
         )
+
+
+def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
+    """Raise UnchosenReadsError if the command in a project's file starts a program or script
+    outside of the project, because the files around it would be readable. `granted` are paths that
+    the user has granted.
+    """
+    if not project or _is_package(server) or not server.unwrapped_argv:
+        return
+    command, *words = server.unwrapped_argv
+    script = read_arguments(detect_kind(command, command), words).script
+    named = [command] if os.sep in command else []
+    named += [words[script]] if script is not None else []
+    home, here = os.path.expanduser("~"), os.path.join(project, _fill(server.cwd, project))
+    known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
+    tops = {*known, *map(os.path.realpath, known)}
+    for text in (here, *named):
+        path = os.path.join(here, _fill(text, project))
+        # A link in the project is checked when the server starts, but not a link before `..`.
+        paths = {os.path.realpath(path), *([] if os.pardir in path.split(os.sep) else [path])}
+        inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
+        known_here = inside or not _find_foreign_directory(os.path.dirname(path), ())
+        if not known_here or "${" in path:
+            raise UnchosenReadsError(
+                f"it starts in or from {shown(path, 200)}, outside of the project that names it",
+                reads=[path],
+                hint=f"if it may read that: --read {shell_word(path)}",
+            )
+
+
+def _fill(text: str, project: str) -> str:
+    """Fill in the variables of clients for the project and the home directory."""
+    for name in PROJECT_VARIABLES:
+        text = text.replace(f"${{{name}}}", project)
+    for name in ("${HOME}", "${env:HOME}", "${userHome}"):
+        text = text.replace(name, os.path.expanduser("~"))
+    return text
 
 
 def _is_package(server: ConfiguredServer) -> bool:
