@@ -346,7 +346,6 @@ def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(
 ENTRIES_LEFT = {
     '{"url": "https://x"}': "remote",
     '{"type": "http", "url": "https://x"}': "remote",
-    '{"type": "sse", "command": "x"}': "remote",
     '{"serverUrl": "https://x"}': "remote",
     '{"httpUrl": "https://x"}': "remote",
     '{"type": "builtin", "name": "x"}': "part of the client",
@@ -378,6 +377,9 @@ ENTRIES_NOT_UNDERSTOOD = {
     '{"command": "x", "args": [1]}': "not a list of texts",
     '{"command": ["x"], "args": ["y"]}': "not a text",
     '{"command": "x", "type": "wormhole"}': "'wormhole'",
+    '{"type": "sse", "command": "x"}': "its type is 'sse'",
+    '{"type": "http", "url": "https://x", "command": "x"}': "its type is 'http'",
+    '{"type": "builtin", "command": "x"}': "its type is 'builtin'",
 }
 
 
