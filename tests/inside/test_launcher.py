@@ -340,6 +340,22 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 
 
 @BOTH_TIERS
+def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
+    """A client's configuration that came with a project may name a key of the user as the script. The code that reads
+    it can be in a variable such as NODE_OPTIONS. Here the key itself is code, to show that it was read.
+    """
+    give_directory(user, scratch / "keys")
+    key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)
+    words = (user.python, str(key))
+    done = user.run(*words)
+    assert (done.returncode, done.stdout) == (125, b""), done.stderr
+    assert f"{key} is not a program and not granted" in done.stderr.decode()
+    assert user.run(*words, flags=("--read", str(key))).stdout == b"read\n"
+    script = give(user, scratch / "keys/server.py", "print('read')")
+    assert user.run(user.python, str(script)).stdout == b"read\n"
+
+
+@BOTH_TIERS
 def test_a_link_planted_in_a_write_grant_grants_nothing(user, scratch):
     """An earlier run left a link at a path that the user also grants."""
     give_directory(user, scratch / "work")

@@ -132,6 +132,20 @@ CLAIMS: tuple[Claim, ...] = (
         where=LINUX,
     ),
     Claim(
+        id="wrap-steering-links",
+        sentence="So would variables that lead name lookups elsewhere, that name a version manager's directory, and a `PATH` with a directory that is neither on yours nor a version manager's: links in such directories may lead to any file.",
+        tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_open_files_behind_its_links", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates", f"{WRAPPING}::test_a_version_manager_may_be_on_the_path_of_a_command"),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
+        id="wrap-elsewhere",
+        sentence="So in a project's own file, such as `.mcp.json`, a server whose program, script or directory is outside of the project needs your `--read`. `status` names such a server too.",
+        tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_start_another_project",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
         id="wrap-installer",
         sentence="Otherwise a file that came with a project could install another package under a known name.",
         tests=(f"{WRAPPING}::test_a_project_cannot_choose_the_installer", f"{WRAPPING}::test_a_project_cannot_choose_the_registry"),

@@ -212,6 +212,14 @@ CLAIMS: tuple[Claim, ...] = (
                 (f"{PLANTED}::test_a_run_cannot_widen_the_project_of_the_next_run",),
             ),
             (
+                "own-files-script",
+                "A script that you name is readable only if it is a program: it has the ending of one (`.py`, `.js`), can be executed, or begins with `#!`. Other files need `--read`, because a client's file that came with a project could name a key as the script.",
+                LINUX,
+                (
+                    "tests/inside/test_launcher.py::test_a_key_that_is_named_as_the_script_is_not_readable",
+                ),
+            ),
+            (
                 "packages-above-root",
                 "`node_modules` above the root is not readable; a warning names the flag.",
                 LINUX,

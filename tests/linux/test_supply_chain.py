@@ -322,7 +322,75 @@ STEERING = {
     "CORRAL_REGISTRY": "http://127.0.0.1:1",
     "HTTPS_PROXY": "http://127.0.0.1:1",
     "NODE_EXTRA_CA_CERTS": "/home/me/.ssh",
+    "RES_OPTIONS": "ndots:15",
+    "LOCALDOMAIN": "evil.example",
+    "SSLKEYLOGFILE": "/home/me/.bashrc",
+    "MAMBA_ROOT_PREFIX": "/",
 }
+
+
+@ONE_USER
+@pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
+def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
+    """Links on PATH and in a version manager's directory are the user's. So a project must not choose these
+    directories.
+    """
+    key = own(user, scratch / "private" / "key.py", "print('mine')\n")
+    place = own(user, scratch / "cloned" / ".mcp.json", "")
+    (place.parent / "link").symlink_to("../private/key.py")
+    launcher = own(user, scratch / "corral", "", 0o755)
+    entry = {"command": user.python, "args": [str(place.parent / "link")]}
+    values = {"MAMBA_ROOT_PREFIX": str(scratch), "PATH": f"{place.parent}:/usr/bin:/bin"}
+    for variables, text in (
+        ({}, f"leads to {key.parent}"),
+        ({name: values[name]}, f"{name} in its env"),
+    ):
+        place.write_text(json.dumps({"mcpServers": {"one": {**entry, "env": variables}}}))
+        refused = user.corral("wrap", "--corral", str(launcher), str(place), env=env)
+        assert refused.returncode == 1
+        assert text in refused.stdout.decode()
+    # The control: a directory that the user's own environment names is the user's.
+    own_choice = {**env, name: values[name]}
+    started = user.corral("run", "--", entry["command"], *entry["args"], env=own_choice)
+    assert started.stdout == b"mine\n", started.stderr
+
+
+@ONE_USER
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"args": ["../private/server.py"]},
+        {"args": ["link/../server.py"]},
+        {"args": ["${ABSENT:-../private}/server.py"]},
+        {"cwd": "../private"},
+    ],
+)
+def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
+    """The files around a script are readable, and code in a variable or another argument can read them."""
+    own(user, scratch / "private" / "server.py", "print('mine')\n")
+    own(user, scratch / "cloned" / "server.py", "print('its own')\n")
+    (scratch / "private" / "inner").mkdir()
+    (scratch / "cloned" / "link").symlink_to("../private/inner")
+    launcher = own(user, scratch / "corral", "", 0o755)
+    entry = {"command": user.python, "args": ["server.py"]}
+
+    def wrapped(entry: dict, *flags: str, name: str = ".mcp.json") -> str:
+        place = own(user, scratch / "cloned" / name, json.dumps({"mcpServers": {"one": entry}}))
+        flags = ("--corral", str(launcher), *flags)
+        done = user.corral("wrap", *flags, str(place), env=env, cwd=scratch / "cloned")
+        return done.stdout.decode() + done.stderr.decode()
+
+    assert "one  wrapped" in wrapped(entry)
+    assert "outside of the project that names it" in wrapped({**entry, **more})
+    already = {**entry, **more, "command": str(launcher)}
+    already["args"] = ["run", "--", user.python, *already["args"]]
+    assert "outside of the project that names it" in wrapped(already)
+    shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
+    assert "outside of the project that names it" in shown
+    # The controls: the user may grant it, and may name it in a file that came with no project.
+    if "$" not in str(more):  # only the client knows the path
+        assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
+    assert "one  wrapped" in wrapped({**entry, **more}, name="settings.json")
 
 
 @ONE_USER

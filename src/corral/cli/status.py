@@ -10,9 +10,14 @@ from corral.clients.backups import Original
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.corral_path import find_corral, is_same_program
 from corral.clients.edit_file import read_client_file
-from corral.clients.server_needs import UnfitError, refuse_unsafe_variables
+from corral.clients.server_needs import (
+    UnfitError,
+    refuse_elsewhere,
+    refuse_unsafe_variables,
+)
 from corral.clients.unwrap import is_untouched
-from corral.errors import SandboxError
+from corral.clients.wrap import find_granted
+from corral.errors import SandboxError, UnchosenReadsError
 from corral.platforms import states
 from corral.policy.variables import masked
 from corral.programs.package_runners import Refusal, parse_runner
@@ -118,7 +123,7 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     servers: list[ServerStatus] = []
     for one in file.servers:
         original = records.get(one.key_path)
-        shown = _read_server(one, text, original)
+        shown = _read_server(one, text, original, catalogue.find_project(path))
         # Only servers that corral itself wrapped are checked, because a project's file may name any
         # program.
         if find_refusals and original is not None and is_untouched(text, one, original):
@@ -134,7 +139,9 @@ def _with_refusal(client: str, shown: ServerStatus, server: ConfiguredServer) ->
     return replace(shown, refused=found.why, mend=found.mend) if found else shown
 
 
-def _read_server(server: ConfiguredServer, text: str, original: Original | None) -> ServerStatus:
+def _read_server(
+    server: ConfiguredServer, text: str, original: Original | None, project: str
+) -> ServerStatus:
     status = ServerStatus(
         name=server.name, state="not wrapped", scope=server.scope, off=server.disabled
     )
@@ -144,7 +151,7 @@ def _read_server(server: ConfiguredServer, text: str, original: Original | None)
         return replace(
             status,
             state="wrapped",
-            why=_find_unsafe_variables(server),
+            why=_find_doubt(server, project),
             corral=server.argv[0],
             own=own,
             walled=own,
@@ -186,10 +193,12 @@ def _name_state(why: str, *, understood: bool) -> str:
     return "left alone" if why else "not wrapped"
 
 
-def _find_unsafe_variables(server: ConfiguredServer) -> str:
+def _find_doubt(server: ConfiguredServer, project: str) -> str:
+    """Return why `wrap` would refuse this server."""
     try:
         refuse_unsafe_variables(server)
-    except UnfitError as error:
+        refuse_elsewhere(server, project, find_granted(server.run_flags))
+    except (UnfitError, UnchosenReadsError) as error:
         return error.message
     return ""
 

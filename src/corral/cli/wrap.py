@@ -11,7 +11,8 @@ from corral.clients import catalogue
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
 from corral.clients.rewrite import ServerOutcome
-from corral.clients.wrap import Proposal, WrapRequest, propose, refuse
+from corral.clients.server_needs import refuse_elsewhere
+from corral.clients.wrap import Proposal, WrapRequest, find_granted, propose, refuse
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
@@ -89,7 +90,7 @@ def main(options: Options, rest: list[str]) -> int:
             if not catalogue.find_client(selection.word):
                 file.refuse_unknown_shape()
             proposals = [
-                check(one, install=install, pin=pin, dry_run=dry_run)
+                check(one, install=install, pin=pin, dry_run=dry_run, path=path)
                 for one in propose(file.servers, request)
             ]
             if options.has("--pin-tools"):
@@ -121,17 +122,22 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
     return replace(changed, outcomes=tuple(outcomes.values()), diff=diff)
 
 
-def check(proposal: Proposal, *, install: bool, pin: bool, dry_run: bool = False) -> Proposal:
+def check(
+    proposal: Proposal, *, install: bool, pin: bool, dry_run: bool = False, path: str = ""
+) -> Proposal:
     """Refuse a server that would not start on this host. With `install`, install its package; with
-    `pin`, pin the package to the installed version.
+    `pin`, pin the package to the installed version. `path` is the file that configures the server.
     """
-    if proposal.outcome is not None:
-        return proposal
+    project = catalogue.find_project(path) if path else ""
     try:
+        if proposal.outcome is not None:
+            if proposal.outcome.state == "already":
+                refuse_elsewhere(proposal.server, project, find_granted(proposal.server.run_flags))
+            return proposal
         proposal = _check_state(proposal)
         command: Sequence[str] = proposal.server.argv
         if proposal.package is None:
-            proposal = grant_reads(proposal, dry_run=dry_run)
+            proposal = grant_reads(proposal, dry_run=dry_run, project=project)
         elif install:
             pinned, program = pin_package(proposal.package, proposal.flags)
             command = (*program, *proposal.arguments)
@@ -159,12 +165,13 @@ def _check_state(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def grant_reads(proposal: Proposal, *, dry_run: bool) -> Proposal:
+def grant_reads(proposal: Proposal, *, dry_run: bool, project: str = "") -> Proposal:
     """Add a `--read` for each other file that the server's files refer to, if the user agrees. A
     dry run does not ask. Raise UnchosenReadsError if the user does not agree.
     """
     server = proposal.server
     try:
+        refuse_elsewhere(server, project, find_granted(proposal.flags))
         _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
         output.note(f"{server.name}: {error.message}")

@@ -13,7 +13,7 @@ from typing import Literal
 from corral.directories import absolute, home_directory
 from corral.policy.secret_files import CLIENTS, Client
 
-__all__ = ["CLIENTS", "NAMES", "find_client", "own_files", "project_files"]
+__all__ = ["CLIENTS", "NAMES", "find_client", "find_project", "own_files", "project_files"]
 
 NAMES = tuple(client.name for client in CLIENTS)
 COLUMNS: dict[str, Literal["macos", "windows"]] = {"darwin": "macos", "win32": "windows"}
@@ -52,3 +52,15 @@ def own_files(
 
 def project_files(client: Client, directory: str) -> list[str]:
     return [os.path.join(directory, *path.split("/")) for path in client.project]
+
+
+def find_project(path: str) -> str:
+    """Return the directory of the project to which a client's file belongs. Return "" for a file of
+    the user's own.
+    """
+    path = os.path.abspath(path)
+    own = {os.path.realpath(file) for client in CLIENTS for file in own_files(client)}
+    if os.path.realpath(path) in own:
+        return ""
+    ends = [os.path.join(os.sep, *name.split("/")) for one in CLIENTS for name in one.project]
+    return next((path.removesuffix(end) for end in ends if path.endswith(end)), "")

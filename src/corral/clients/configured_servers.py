@@ -244,10 +244,13 @@ def _read_server(
 def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> tuple[str, bool]:
     """Return why corral cannot start this server ("" if it can), and whether it is understood."""
     kind = _text(entry, "type") or _text(entry, "transport")
-    if kind in REMOTE or (command is None and any(_text(entry, key) for key in ADDRESSES)):
+    if command is None and (kind in REMOTE or any(_text(entry, key) for key in ADDRESSES)):
         return IS_REMOTE, True
-    if kind in PARTS_OF_CLIENT:
+    if command is None and kind in PARTS_OF_CLIENT:
         return f"it is a part of the client ({kind})", True
+    if kind in REMOTE | PARTS_OF_CLIENT:
+        # Some clients do not know the type, and start the command.
+        return f"it has a command, but its type is {kind!r}", False
     if kind not in LOCAL:
         return f"corral does not support servers of type {kind!r}", False
     if command is None:

@@ -5,31 +5,37 @@ arguments are only suggested, because a path in a command line is not a permissi
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from corral.clients.configured_servers import ConfiguredServer
-from corral.errors import SandboxError
+from corral.errors import SandboxError, UnchosenReadsError
+from corral.paths.native import is_inside
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
+from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.needed_files import is_system
 from corral.programs.package_runners import (
     Package,
     format_runner,
     parse_runner,
 )
+from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
+from corral.safe_text import shell_word, shown
 
 # The sandbox sets these itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 # Only the client knows these paths. It also replaces these variables in corral's own arguments.
+PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
 # These variables would choose the code that corral loads, its settings, the certificates that the
-# server may read, or a proxy to which the allowlist does not apply.
+# server may read, a proxy to which the allowlist does not apply, the addresses of allowed names, a
+# file to which TLS keys are appended, or directories whose links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -38,7 +44,8 @@ UNSAFE_NAMES = frozenset((
     "LOCALAPPDATA", "PROGRAMDATA", "HOMEDRIVE", "HOMEPATH", "SYSTEMROOT", "WINDIR",
     "DBUS_SESSION_BUS_ADDRESS", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
     "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT",
-    "AWS_CA_BUNDLE",
+    "AWS_CA_BUNDLE", "HOSTALIASES", "LOCALDOMAIN", "RES_OPTIONS", "LOCPATH", "SSLKEYLOGFILE",
+    *MANAGED_BY_VARIABLE,
 ))  # fmt: skip
 HOMES = ("HOME", "USERPROFILE")
 # These variables choose where packages come from and which npm or uv installs them. A value may
@@ -83,21 +90,71 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
             hint="remove it there; set it in your own environment, or for the server alone:"
             f" --env {names[0]}=VALUE",
         )
-    if not _is_package(server):
+    is_package = _is_package(server)
+    _refuse_foreign_path(given, is_package=is_package)
+    if not is_package:
         return
     if names := [name for name in given if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
         raise UnfitError(
             f"{', '.join(names)} in its env would choose the package or its installer",
             hint="remove it there: your own settings apply (.npmrc, pip.conf, uv.toml)",
         )
-    # An installer from this PATH would fill the cache, which other servers with the same package
-    # use.
+
+
+def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> None:
+    """Refuse a PATH with a directory that the user did not choose.
+
+    An installer from there would fill the cache, which other servers with the same package use.
+    Links and scripts on PATH may lead to any file. So a version manager's directory is refused only
+    for a package.
+    """
+    home = os.path.expanduser("~")
+    known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
     search = [str(value) for name, value in given.items() if name.upper() == "PATH"]
-    if foreign := next(filter(None, map(_find_foreign_directory, search)), ""):
+    foreign = next(filter(None, (_find_foreign_directory(one, known) for one in search)), "")
+    if foreign:
+        what = "replace the installer of its package" if is_package else "make any file readable"
         raise UnfitError(
-            f"PATH in its env leads to {foreign}, and could replace the installer of its package",
+            f"PATH in its env leads to {foreign}, and could {what}",
             hint="remove it there, or put that directory on your own PATH",
         )
+
+
+def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
+    """Raise UnchosenReadsError if the command in a project's file starts a program or script
+    outside of the project, because the files around it would be readable. `granted` are paths that
+    the user has granted.
+    """
+    if not project or _is_package(server) or not server.unwrapped_argv:
+        return
+    command, *words = server.unwrapped_argv
+    script = read_arguments(detect_kind(command, command), words).script
+    named = [command] if os.sep in command else []
+    named += [words[script]] if script is not None else []
+    home, here = os.path.expanduser("~"), os.path.join(project, _fill(server.cwd, project))
+    known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
+    tops = {*known, *map(os.path.realpath, known)}
+    for text in (here, *named):
+        path = os.path.join(here, _fill(text, project))
+        # A link in the project is checked when the server starts, but not a link before `..`.
+        paths = {os.path.realpath(path), *([] if os.pardir in path.split(os.sep) else [path])}
+        inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
+        known_here = inside or not _find_foreign_directory(os.path.dirname(path), ())
+        if not known_here or "${" in path:
+            raise UnchosenReadsError(
+                f"it starts in or from {shown(path, 200)}, outside of the project that names it",
+                reads=[path],
+                hint=f"if it may read that: --read {shell_word(path)}",
+            )
+
+
+def _fill(text: str, project: str) -> str:
+    """Fill in the variables of clients for the project and the home directory."""
+    for name in PROJECT_VARIABLES:
+        text = text.replace(f"${{{name}}}", project)
+    for name in ("${HOME}", "${env:HOME}", "${userHome}"):
+        text = text.replace(name, os.path.expanduser("~"))
+    return text
 
 
 def _is_package(server: ConfiguredServer) -> bool:
@@ -118,18 +175,21 @@ def _is_unsafe(name: str, value: object) -> bool:
     return value not in own
 
 
-def _find_foreign_directory(search: str) -> str:
-    """Return the first directory that is not the system's and not on the user's PATH."""
+def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
+    """Return the first directory that is not the system's, not on the user's PATH and not in one of
+    the `known` directories.
+    """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
-    for known, text in (("PATH", own), ("HOME", home)):
-        search = search.replace(f"${{{known}}}", text).replace(f"${{env:{known}}}", text)
+    for name, text in (("PATH", own), ("HOME", home)):
+        search = search.replace(f"${{{name}}}", text).replace(f"${{env:{name}}}", text)
     search = search.replace("${userHome}", home)
     mine = {os.path.realpath(path) for path in own.split(os.pathsep) if os.path.isabs(path)}
     for path in search.split(os.pathsep):
         # Relative directories are never searched. Directories with other variables count as
         # foreign, because only the client knows the values.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
-        if counts and not is_system(real) and real not in mine:
+        chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
+        if counts and not chosen:
             return path
     return ""
 

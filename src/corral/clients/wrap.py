@@ -149,14 +149,17 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
 
 def _find_ungranted(paths: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
     """Return the paths that no flag grants, except the home, which can never be granted."""
-    pairs = pairwise(flags)
-    granted = [abspath(expanduser(word)) for flag, word in pairs if flag in GRANTS]
+    granted = find_granted(flags)
     return tuple(
         path
         for path in paths
         if not is_home(path, home_directory())
         and not any(is_inside(path, directory) for directory in granted)
     )
+
+
+def find_granted(flags: Sequence[str]) -> list[str]:
+    return [abspath(expanduser(word)) for flag, word in pairwise(flags) if flag in GRANTS]
 
 
 def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:

@@ -29,6 +29,12 @@ HOMEBREW = (
 )  # fmt: skip
 """The bound parts of a Homebrew prefix. The rest contains the user's databases and keys."""
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
+CODE = (
+    ".py", ".pyw", ".pyc", ".pyz", ".pex", ".js", ".mjs", ".cjs", ".jsx",
+    ".ts", ".mts", ".cts", ".tsx", ".wasm", ".sh", ".bash", ".zsh", ".ksh", ".rb", ".pl", ".php",
+    ".phar", ".lua", ".r", ".dll", ".tcl", ".jar", ".war",
+)  # fmt: skip
+"""Endings of files that a runtime executes. Other scripts are executable or begin with `#!`."""
 
 
 def bind_runtime(
@@ -262,6 +268,9 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
     directory = real if os.path.isdir(real) else os.path.dirname(real)
     if needed.scope.named and not needed.scope.allows(real):
         needed.scope.refuse(needed.scope.enclose(real), needed.scope.named)
+    if not needed.covers(real) and not needed.scope.is_granted(real) and not _is_code(real):
+        needed.scope.refuse(real, path)
+        return
     grant = needed.scope.find_grant(real)
     if not grant:
         needed.scope.add_root(directory)
@@ -271,6 +280,15 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
         from corral.programs.node_packages import bind_packages
 
         bind_packages(needed, directory, grant or needed.scope.find_root(directory))
+
+
+def _is_code(path: str) -> bool:
+    """Return whether a file may be a program. A client's configuration that came with a project may
+    name a key or another file of the user as the script, and code that reads it in a variable.
+    """
+    if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
+        return True
+    return read_text(path).startswith("#!")
 
 
 def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) -> None:

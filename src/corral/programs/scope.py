@@ -244,9 +244,11 @@ class Scope:
         first, by = next(iter(self.refused.items()))
         more = f" and {len(self.refused) - 1} more" if len(self.refused) > 1 else ""
         flags = " ".join(f"--read {shlex.quote(path)}" for path in paths)
+        what = f"{printable(by)} leads to {printable(first)}{more}, which is not the server's own"
+        if by == first:
+            what = f"{printable(by)} is not a program"
         raise UnchosenReadsError(
-            f"{printable(by)} leads to {printable(first)}{more}, which is not the server's own"
-            " and not granted",
+            f"{what} and not granted",
             reads=paths,
             hint=f"if the server may read it: {printable(flags)}",
         )

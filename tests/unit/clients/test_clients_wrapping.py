@@ -22,6 +22,7 @@ from corral.formats.positions import same
 from corral.network.host_proxy import EXCEPTIONS, VARIABLES
 from corral.policy.variables import is_secret
 from corral.programs.package_runners import parse_runner
+from corral.programs.scope import MANAGED_BY_VARIABLE
 from corral.supervisor.prepare import CERTIFICATES
 
 CORRAL = "/home/me/.local/bin/corral"
@@ -345,7 +346,6 @@ def test_a_server_without_a_double_dash_is_refused_and_the_others_are_unwrapped(
 ENTRIES_LEFT = {
     '{"url": "https://x"}': "remote",
     '{"type": "http", "url": "https://x"}': "remote",
-    '{"type": "sse", "command": "x"}': "remote",
     '{"serverUrl": "https://x"}': "remote",
     '{"httpUrl": "https://x"}': "remote",
     '{"type": "builtin", "name": "x"}': "part of the client",
@@ -377,6 +377,9 @@ ENTRIES_NOT_UNDERSTOOD = {
     '{"command": "x", "args": [1]}': "not a list of texts",
     '{"command": ["x"], "args": ["y"]}': "not a text",
     '{"command": "x", "type": "wormhole"}': "'wormhole'",
+    '{"type": "sse", "command": "x"}': "its type is 'sse'",
+    '{"type": "http", "url": "https://x", "command": "x"}': "its type is 'http'",
+    '{"type": "builtin", "command": "x"}': "its type is 'builtin'",
 }
 
 
@@ -694,10 +697,18 @@ def state_of(entry, **request):
     return wrap(text, jsonc, WrapRequest(corral=CORRAL, **request)).outcomes[0].state
 
 
-@pytest.mark.parametrize("name", [*CERTIFICATES, *VARIABLES, *EXCEPTIONS, "XDG_RUNTIME_DIR"])
+STEERING = (
+    *CERTIFICATES, *VARIABLES, *EXCEPTIONS, *MANAGED_BY_VARIABLE, "XDG_RUNTIME_DIR", "HOSTALIASES",
+    "LOCALDOMAIN", "RES_OPTIONS", "SSLKEYLOGFILE",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEERING)
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
-    """Refuse variables for proxies and certificates in a file. A proxy could read everything that is sent to allowed
-    hosts, and a certificate variable could name a secret file, which the target may then read.
+    """Refuse variables for proxies, certificates, name lookups and version managers in a file. A proxy could read
+    everything that is sent to allowed hosts, and a search list could lead allowed names elsewhere. A certificate
+    variable could name a secret file, which the target may then read, and links in a version manager's directory may
+    lead to any file.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
@@ -732,7 +743,16 @@ def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == state
     wrapped = {"command": CORRAL, "args": ["run", "--", "npm:pkg"], "env": env}
     assert state_of(wrapped) == {"wrapped": "already"}.get(state, state)
+    assert state_of({"command": "node", "args": ["x.js"], "env": env}) == state
+
+
+@pytest.mark.skipif(os.name != "posix", reason="PATH has colons only on POSIX")
+def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("PATH", "/usr/bin")
+    env = {"PATH": "${HOME}/.nvm/versions/node/v22/bin:/opt/homebrew/bin:/usr/bin"}
     assert state_of({"command": "node", "args": ["x.js"], "env": env}) == "wrapped"
+    assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
 
 
 @pytest.mark.parametrize(
@@ -742,7 +762,7 @@ def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
         "NPM_CONFIG_USERCONFIG",
         "PIP_INDEX_URL",
         "UV_FIND_LINKS",
-        "VOLTA_HOME",
+        "VOLTA_FEATURE_PNPM",
         "MISE_NODE_VERSION",
     ],
 )

@@ -11,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from corral.errors import SandboxError
+from corral.network.host_proxy import VARIABLES
+from corral.programs.scope import MANAGED_BY_VARIABLE
 from corral.servers.bundles.user_values import parse_config
 from corral.servers.reference import Reference, parse_reference
 from corral.servers.registry import lookup, server_json
+from corral.supervisor.prepare import CERTIFICATES
 
 DIGEST = "a" * 64
 NAME = Reference(kind="registry", text="org.example/x@1", name="org.example/x", version="1")
@@ -160,7 +163,14 @@ def test_each_variable_belongs_to_the_user_or_the_publisher():
     assert server_json.find_given_secrets(given_values, found) == ("s3cret",)
 
 
-@pytest.mark.parametrize("name", ["LD_PRELOAD", "PATH", "HOME", "HTTPS_PROXY", "XDG_CACHE_HOME"])
+STEERING = (
+    "LD_PRELOAD", "PATH", "HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "HOSTALIASES",
+    "LOCALDOMAIN", "RES_OPTIONS", "SSLKEYLOGFILE", *CERTIFICATES, *VARIABLES, *MANAGED_BY_VARIABLE,
+)  # fmt: skip
+"""Variables that corral itself reads."""
+
+
+@pytest.mark.parametrize("name", STEERING)
 def test_a_secret_cannot_change_corral_itself(name):
     package = read(environmentVariables=[{"name": name, "isSecret": True}])
     with pytest.raises(SandboxError, match="may not set"):
