@@ -171,16 +171,20 @@ def test_a_timeout_during_a_stop_ends_the_run_afterwards(ordinary, seconds):
 @pytest.mark.parametrize("seconds", [1, MINUTE])
 def test_nothing_is_allowed_while_the_supervisor_is_stopped(ordinary, seconds):
     """An attempt that begins during the stop is denied at the latest after the stop. The runs then continue."""
+    # With an allowlist the gateway itself accepts each connection, and decides afterwards.
     runs = {
-        (flags, word): Run(ordinary, *flags) for flags in SERVICES.values() for word in ATTEMPTS
+        (word, name): Run(ordinary, *flags)
+        for name, flags in SERVICES.items()
+        for word in ATTEMPTS
+        if (word, name) != ("connect", "allowlist")
     }
     with stopped_for(seconds, *runs.values()):
-        for (_, word), run in runs.items():
+        for (word, _), run in runs.items():
             run.process.stdin.write(f"{word}\n")
             run.process.stdin.flush()
-    for run in runs.values():
+    for (word, _), run in runs.items():
         assert run.process.stdout.readline() == "denied\n"
-        assert run.attempt_all() == {"denied"}
+        assert run.attempt(word) == "denied"
         code, err = run.end()
         assert code == 7, err
 

@@ -12,7 +12,7 @@ import pathlib
 import subprocess
 import time
 
-TIMEOUT = 120
+TIMEOUT = 90
 TARGET = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print('here', flush=True)"
 
 
@@ -31,7 +31,7 @@ def asleep() -> float:
 
 def sleep_for(seconds: float) -> None:
     before = asleep()
-    pathlib.Path("/sys/module/suspend/parameters/pm_test_delay").write_text("60")
+    pathlib.Path("/sys/module/suspend/parameters/pm_test_delay").write_text("35")
     pathlib.Path("/sys/power/pm_test").write_text("core")
     while asleep() - before < seconds:
         pathlib.Path("/sys/power/state").write_text("mem")
