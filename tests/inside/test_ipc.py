@@ -336,9 +336,11 @@ answer = {
     give(user, log, "before")
     with open(log, "rb") as stream:
         held = run_with(user, code, stream)
+    # Without Landlock the stream is a pipe with a copy of the file.
+    to_write, truncated = ("EACCES", "EACCES") if has_landlock() else ("done", "EINVAL")
     assert held == {
-        "reopen to write": "EACCES",
-        "truncate": "EACCES",
+        "reopen to write": to_write,
+        "truncate": truncated,
         "neighbour": by_tier(user, "ENOENT", "EACCES"),
     }
     with open(log, encoding="ascii") as file:

@@ -11,6 +11,7 @@ import pytest
 import attack_choice
 import host_trial
 import hosts
+from vm import kernel_hosts, rig
 
 
 def test_the_page_is_made_from_the_records():
@@ -180,3 +181,57 @@ def test_attacks_become_rows_and_reasons(place):
     assert "| 1 passed, 1 skipped (corral refuses) |" in text
     assert "| test_a.py | root | 1 | 1 | 0 | 0 | 0 |" in text
     assert "- skipped: corral refuses: no Landlock (1)" in text
+
+
+NAMES = ("one", "two", "three")
+
+
+class Machine:
+    """A machine that crashes in the attack "two" at its first boot, and records which attacks each boot starts."""
+
+    def __init__(self) -> None:
+        self.boots: list[list[str]] = []
+
+    def boot(self, name, uid, parts, env, watch) -> str:
+        done = env[attack_choice.DONE].split("\n")
+        left = [one for one in NAMES if f"inside/test_a.py::{one}" not in done]
+        self.boots.append(left)
+        chosen = json.dumps({"chosen": [f"inside/test_a.py::{one}" for one in NAMES]})
+        output = f"{attack_choice.MARK}{chosen}\n"
+        for one in left:
+            output += told(one, attack_choice.STARTED)
+            if one == "two" and len(self.boots) == 1:
+                watch(output)
+                raise rig.MachineError(output)
+            output += told(one, "passed")
+        return output
+
+
+def test_a_trial_continues_after_an_attack_that_crashed_the_machine(monkeypatch, tmp_path):
+    machine = Machine()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(hosts, "source", lambda: "1234567")
+    monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
+    monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
+    seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots == [["one", "two", "three"], ["three"]]
+    assert seen["closing"] == "2 passed, 1 did not end"
+    again = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots[2:] == [["two"]]
+    assert again["closing"] == "3 passed"
+    monkeypatch.setattr(hosts, "source", lambda: "7654321")
+    kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots[3:] == [["one", "two", "three"]]
+
+
+def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):
+    machine = Machine()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(hosts, "source", lambda: "1234567")
+    monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
+    monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
+    clock = iter([0.0, 0.0])  # the trial begins, boots, and its time is over at the first look
+    monkeypatch.setattr(kernel_hosts.time, "monotonic", lambda: next(clock, 2000.0))
+    seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots == [["one", "two", "three"]]
+    assert seen["closing"] == "1 passed, 2 not started"

@@ -24,8 +24,11 @@ EMULATED = (
 TIMEOUT = 10_000
 SECONDS = float(os.environ.get("CORRAL_TRIAL_SECONDS", "10000"))
 PATIENCE = 900
+MEMORY = "3G"  # some controls take more than 1 GiB
 WIDTHS = {"one_attack": attack_choice.ONE, "every_attack": attack_choice.EVERY}
 USERS = {"ordinary": rig.ORDINARY, "root": None}
+# User-mode Linux has the home on a disk. Root can grant files there, and before Linux 6.3 not on a tmpfs.
+HOMES = {"ordinary": f"/home/rig{rig.ORDINARY}", "root": "/root"}
 PROGRAMS = ("git", "node")
 """The rigs that are declared in the machine if the host, whose files the machine shows, has them."""
 
@@ -101,6 +104,7 @@ def boot(
     result = KERNELS[name].machine.boot(
         [rig.SYSTEM_PYTHON, "/srv/tests/host_trial.py", *parts],
         as_user=uid,
+        memory=MEMORY,
         env={"PYTHONPATH": "/srv/pytest", "PYTHONDONTWRITEBYTECODE": "1", **env},
         timeout=TIMEOUT,
         watch=glance,
@@ -122,6 +126,7 @@ class Attacks:
     def __init__(self, name: str, width: str) -> None:
         self.name, self.width = name, width
         self.file = rigs.cache(f"attacks-{name}-{hosts.source()}.json")
+        self.file.parent.mkdir(parents=True, exist_ok=True)
         known = json.loads(self.file.read_text()) if self.file.exists() else {}
         self.told: dict[str, host_trial.Told] = {
             user: {
@@ -142,6 +147,7 @@ class Attacks:
         """Run this user's remaining attacks, and return whether some remain."""
         known = self.told.get(user, {})
         env = {
+            "TMPDIR": HOMES[user] if KERNELS[self.name].machine is uml else "/tmp",
             attack_choice.WIDTH: self.width,
             attack_choice.DONE: "\n".join(name for name, entry in known.items() if entry),
             rigs.VARIABLE: ",".join(rig for rig in PROGRAMS if not rigs.RIGS[rig].missing()),

@@ -8,12 +8,31 @@ emulated firmware was tried too, but the timers do not run after it wakes up.
 from __future__ import annotations
 
 import json
+import os
 import pathlib
+import shutil
 import subprocess
+import tempfile
 import time
 
-TIMEOUT = 90
+import pytest
+
+from users import User
+
+TIMEOUT = 60
+LIBRARY = os.path.dirname(os.__file__)
 TARGET = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print('here', flush=True)"
+
+
+@pytest.fixture
+def person(person):
+    """Return the user with corral and Python's library in memory, because the 9p root does not answer after a sleep."""
+    place = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm"))
+    place.chmod(0o755)
+    shutil.copytree(person.package, place / "src")
+    shutil.copytree(LIBRARY, place / "library", symlinks=True)
+    subprocess.run(["mount", "--bind", place / "library", LIBRARY], check=True)
+    return User(person.name, person.uid, person.home, place / "src")
 
 
 def start(person, *flags: str) -> subprocess.Popen:
@@ -31,7 +50,7 @@ def asleep() -> float:
 
 def sleep_for(seconds: float) -> None:
     before = asleep()
-    pathlib.Path("/sys/module/suspend/parameters/pm_test_delay").write_text("35")
+    pathlib.Path("/sys/module/suspend/parameters/pm_test_delay").write_text("10")
     pathlib.Path("/sys/power/pm_test").write_text("core")
     while asleep() - before < seconds:
         pathlib.Path("/sys/power/state").write_text("mem")
