@@ -1,6 +1,7 @@
-"""Choose some attacks of `tests/inside` and report each result.
+"""Choose attacks of `tests/inside` for a host on which all of them would take hours, and report each result.
 
-This pytest plugin is for hosts on which all attacks would take hours.
+This pytest plugin reports a test when it starts and when it ends, because the machine may crash or be cut off. The
+host may name the tests that have a result already; they are not run again.
 
 A test is skipped if corral refuses to run on the host in the test's tier. The skip's reason quotes corral's refusal.
 """
@@ -16,17 +17,18 @@ from typing import Any
 
 MARK = "@@attack@@"
 MODULES = ("exec", "filesystem", "ipc", "kernel", "network", "processes")
-WIDTH = "CORRAL_ATTACKS"
-FIRST, EVERY = "the first test function", "every test function"
+WIDTH, DONE = "CORRAL_ATTACKS", "CORRAL_ATTACKS_DONE"
+FIRST, ONE, EVERY = "first", "one", "every"
+"""The first test function of each of MODULES, one case of each test function in each tier, or every case."""
+STARTED = "did not end"
+"""The outcome of a test until its result is known."""
 
-
-def rule(width: str) -> str:
-    return (
-        f"Only some tests were run: {width} of each of the modules {', '.join(MODULES)} in `tests/inside`. In each tier its "
-        "first case that this user can run was chosen."
-    )
-
-
+RULES = {
+    FIRST: f"Only some tests were run: the first test function of each of the modules {', '.join(MODULES)} in `tests/inside`. "
+    "In each tier its first case that this user can run was chosen.",
+    ONE: "Of each test function in `tests/inside` the first case in each tier was chosen, for each user.",
+    EVERY: "Every case of every test function in `tests/inside` was chosen.",
+}
 TIERS = {"walled": "", "bare": " without namespaces"}
 
 
@@ -34,18 +36,45 @@ def parameters(item: Any) -> dict[str, Any]:
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
+def belongs_to_this_user(item: Any) -> bool:
+    """Return whether this user runs the test. Root also runs the tests that only root can run."""
+    if os.geteuid():
+        return parameters(item).get("user") != "root" and not only_root(item)
+    return parameters(item).get("user") == "root" or only_root(item)
+
+
+def only_root(item: Any) -> bool:
+    return any("only root" in mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif"))
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
-    first: dict[pathlib.Path, str] = {}
-    cases: dict[tuple[pathlib.Path, str, str], Any] = {}
-    for item in items:
-        if parameters(item).get("user") == "root" and os.geteuid():
-            continue
-        name = item.originalname
-        if first.setdefault(item.path, name) == name or os.environ.get(WIDTH) == EVERY:
-            cases.setdefault((item.path, name, parameters(item).get("tier", "walled")), item)
-    chosen = list(cases.values())
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    """Choose tests, and take them from each file in turn, so that a run that is cut off has tried each file."""
+    width = os.environ.get(WIDTH, FIRST)
+    turns: dict[pathlib.Path, dict[str, int]] = {}
+    cases: dict[tuple[object, ...], Any] = {}
+    for item in filter(belongs_to_this_user, items):
+        names = turns.setdefault(item.path, {})
+        turn = names.setdefault(item.originalname, len(names))
+        case = item.name if width == EVERY else parameters(item).get("tier", "walled")
+        if width != FIRST or turn == 0:
+            cases.setdefault((turn, item.path, item.originalname, case), item)
+    chosen = [cases[key] for key in sorted(cases, key=lambda key: key[0])]
+    tell({"chosen": [item.nodeid for item in chosen]})
+    done = os.environ.get(DONE, "").split("\n")
+    chosen = [item for item in chosen if item.nodeid not in done]
+    kept = set(map(id, chosen))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = chosen
+
+
+def pytest_collectreport(report: Any) -> None:
+    """Report a file that cannot be read on this host as a failed test."""
+    if report.failed:
+        tell({"name": report.nodeid, "outcome": "failed", "text": report.longreprtext[-2000:]})
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    tell({"name": nodeid, "outcome": STARTED, "text": ""})
 
 
 def pytest_runtest_setup(item: Any) -> None:
@@ -71,9 +100,13 @@ def refusal(tier: str) -> str:
 
 
 def pytest_runtest_logreport(report: Any) -> None:
-    """Write one line for each test at once, because the machine may crash before the last test."""
     if report.when == "call" or report.outcome != "passed":
         text = report.longrepr[2].removeprefix("Skipped: ") if report.skipped else ""
-        line = {"name": report.nodeid, "outcome": report.outcome, "text": text}
-        sys.__stdout__.write(f"\n{MARK}{json.dumps(line)}\n")
-        sys.__stdout__.flush()
+        if report.failed:
+            text = report.longreprtext[-2000:]
+        tell({"name": report.nodeid, "outcome": report.outcome, "text": text})
+
+
+def tell(line: dict[str, Any]) -> None:
+    sys.__stdout__.write(f"\n{MARK}{json.dumps(line)}\n")
+    sys.__stdout__.flush()

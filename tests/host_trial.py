@@ -3,7 +3,7 @@
 This program prints one marked line of JSON for each part as soon as it is known, and the output of the attacks. It
 uses only the standard library, because the host may have nothing else. The attacks also need pytest in `PYTHONPATH`.
 
-    python3 tests/host_trial.py [PART...]      the default parts, or some of: system doctor runs demo attacks every_attack
+    python3 tests/host_trial.py [PART...]      the default parts, or some of: system doctor runs demo attacks
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import json
 import os
 import pathlib
 import platform
-import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,22 @@ if TYPE_CHECKING:
 TESTS = pathlib.Path(__file__).resolve().parent
 SOURCE = TESTS.parent / "src"
 MARK = "@@trial@@"
-OPTIONS = ("-q", "--color=no", "--tb=short", "-p", "no:cacheprovider", "-c", "/dev/null")
+OPTIONS = (
+    "--continue-on-collection-errors",
+    "-q",
+    "--color=no",
+    "--tb=short",
+    "-p",
+    "no:cacheprovider",
+    "-c",
+    "/dev/null",
+)
+NOT_STARTED = "not started"
 COMMANDS = (("run", "--", "/bin/true"), ("run", "--strict", "--", "/bin/true"))
+
+
+Told = dict[str, Any]
+"""The last report of each attack by its name, or None if the attack did not start."""
 
 
 def corral(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,8 +94,20 @@ def demo() -> dict[str, Any]:
     return {"demo": {"summary": told["summary"], "acts": acts, "not_tried": told["not_tried"]}}
 
 
-def attacks(width: str = attack_choice.FIRST) -> dict[str, Any]:
-    """Run the attacks that `attack_choice.py` chooses, and return their results."""
+def attacks() -> dict[str, Any]:
+    """Run the first attacks, and return their results."""
+    told = run_attacks(attack_choice.FIRST, [f"test_{name}.py" for name in attack_choice.MODULES])
+    return {"attacks": summary(attack_choice.FIRST, {system()["user"]: told})}
+
+
+def every_attack() -> dict[str, Any]:
+    """Run the attacks that the environment chooses. The caller reads their results from the output."""
+    run_attacks(os.environ[attack_choice.WIDTH], [""])
+    return {}
+
+
+def run_attacks(width: str, files: list[str]) -> Told:
+    """Run attacks of files in `tests/inside`, print pytest's output, and return the results."""
     argv = [sys.executable, "-m", "pytest", *OPTIONS, f"--rootdir={TESTS}", "-p", "attack_choice"]
     environment = {
         **os.environ,
@@ -91,7 +116,7 @@ def attacks(width: str = attack_choice.FIRST) -> dict[str, Any]:
         "PYTHONDONTWRITEBYTECODE": "1",
         attack_choice.WIDTH: width,
     }
-    argv += [str(TESTS / f"inside/test_{name}.py") for name in attack_choice.MODULES]
+    argv += [str(TESTS / "inside" / name) for name in files]
     process = subprocess.Popen(
         argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -102,31 +127,52 @@ def attacks(width: str = attack_choice.FIRST) -> dict[str, Any]:
             lines.append(line)
             sys.stdout.write(line)
             sys.stdout.flush()
-    return {"attacks": {"rule": attack_choice.rule(width), **outcome(lines)}}
+    return attacks_in("".join(lines))
 
 
-def every_attack() -> dict[str, Any]:
-    """Run many more attacks in place of the chosen ones. They take an hour on an emulated machine."""
-    return attacks(attack_choice.EVERY)
+def attacks_in(output: str) -> Told:
+    """Return the last outcome of each attack in the output, and None for a chosen attack that did not start."""
+    told: Told = {}
+    for line in output.splitlines():
+        _, mark, text = line.partition(attack_choice.MARK)
+        try:
+            entry = json.loads(text) if mark else {}
+        except ValueError:
+            continue  # the machine was cut off in this line
+        for name in entry.get("chosen", ()):
+            told.setdefault(name, None)
+        if "name" in entry:
+            told[entry["name"]] = entry
+    return told
 
 
-def outcome(lines: list[str]) -> dict[str, Any]:
-    """Return the results that `attack_choice` printed, and pytest's last line without its time."""
-    told = [
-        json.loads(line.partition(attack_choice.MARK)[2])
-        for line in lines
-        if attack_choice.MARK in line
-    ]
+def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
+    """Return the results of all users: totals, reasons of skipped tests, and one row for each file and user."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     skipped: dict[str, int] = {}
-    for entry in told:
-        if entry["outcome"] == "skipped":
-            skipped[entry["text"]] = skipped.get(entry["text"], 0) + 1
-    closing = next((line for line in reversed(lines) if line.strip()), "nothing was run")
+    failed = []
+    for user, told in users.items():
+        for name, entry in told.items():
+            file = name.partition("::")[0].rpartition("/")[2]
+            row = rows.setdefault((file, user), {"file": file, "user": user})
+            outcome = entry["outcome"] if entry else NOT_STARTED
+            row[outcome] = row.get(outcome, 0) + 1
+            if outcome == "skipped":
+                skipped[entry["text"]] = skipped.get(entry["text"], 0) + 1
+            if outcome in ("failed", attack_choice.STARTED):
+                failed.append(name)
+    totals = {
+        outcome: sum(row.get(outcome, 0) for row in rows.values())
+        for outcome in ("passed", "skipped", "failed", attack_choice.STARTED, NOT_STARTED)
+    }
     return {
-        "passed": sum(entry["outcome"] == "passed" for entry in told),
+        "rule": attack_choice.RULES[width],
+        "passed": totals["passed"],
         "skipped": skipped,
-        "failed": [entry["name"] for entry in told if entry["outcome"] == "failed"],
-        "closing": re.sub(r" in [\d.]+s.*", "", closing.strip()),
+        "failed": failed,
+        "closing": ", ".join(f"{count} {word}" for word, count in totals.items() if count)
+        or "nothing was run",
+        "rows": [rows[key] for key in sorted(rows)],
     }
 
 

@@ -3,7 +3,8 @@
 A record is `docs/hosts/KIND-NAME.json`, with the results of `tests/host_trial.py` on one host.
 `docs/hosts.md` is made from the records.
 
-    python3 tests/hosts.py try KIND NAME [PART...]   try a host, write its record and the page; parts: see host_trial.py
+    python3 tests/hosts.py try KIND NAME [PART...]   try a host, write its record and the page; parts: see host_trial.py,
+                                                     and for kernels one_attack and every_attack
     python3 tests/hosts.py write                     write the page from the records
     python3 tests/hosts.py check                     fail if the page is stale
 """
@@ -66,8 +67,11 @@ HEAD = """\
 `python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
 
 On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
-`corral demo --json`. Where the table says so, the user also ran some attacks from `tests/inside`. *yes* means that a probe proved the
+`corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. *yes* means that a probe proved the
 capability there. For an absent capability the page quotes corral's message and its hint. Nothing on this page comes from a version number.
+
+Each record ends with its date and the version of corral. `src` is the hash of the tried code, as `git rev-parse --short HEAD:src` prints
+it. Records without it are of earlier states of that version.
 """
 
 
@@ -191,7 +195,7 @@ def overview(tried: list[Record]) -> str:
                 for run in record["runs"]
             ),
             record["demo"]["summary"],
-            record["attacks"]["closing"],
+            attacks_in_short(record["attacks"]),
         ]
         for record in tried
     ]
@@ -245,26 +249,51 @@ def demo_of(demo: Record) -> str:
     return " ".join(said) + "\n"
 
 
+OUTCOMES = ("passed", "skipped", "failed", "did not end", "not started")
+
+
+def attacks_in_short(attacks: Record) -> str:
+    """Return the numbers of attacks by outcome, and the first clause of each reason to skip some."""
+    why = dict.fromkeys(reason.partition(": ")[0] for reason in attacks["skipped"])
+    return f"{attacks['closing']} ({cell('; '.join(why))})" if why else attacks["closing"]
+
+
 def attacks_of(attacks: Record) -> str:
-    lines = [f"Attacks: {attacks['closing']}. {attacks['rule']}\n"]
-    lines += [f"- failed: `{test}`" for test in attacks["failed"]]
+    parts = [f"Attacks: {attacks['closing']}. {attacks['rule']}".strip() + "\n"]
+    if rows := attacks.get("rows"):
+        cells = [
+            [row["file"], row["user"], *(str(row.get(outcome, 0)) for outcome in OUTCOMES)]
+            for row in rows
+        ]
+        parts.append(table(["file", "user", *OUTCOMES], cells))
+    lines = [f"- did not pass: `{test}`" for test in attacks["failed"]]
     lines += [f"- skipped: {cell(why)} ({count})" for why, count in attacks["skipped"].items()]
-    return "\n".join(lines) + "\n"
+    if lines:
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)
 
 
 def finished(kind: str, name: str, seen: Record) -> Record:
-    """Return the record of a trial: its results, today's date and this checkout's commit."""
-    dated = {"date": dt.datetime.now(dt.UTC).date().isoformat(), "corral": commit()}
+    """Return the record of a trial: its results, today's date and the version and hash of `src`."""
+    dated = {
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+        "corral": f"{version()}, src {source()}",
+    }
     whole = {"kind": kind, "name": name, **seen, **dated}
     return {field: whole[field] for field in fields_of(whole)}
 
 
-def commit() -> str:
-    """Return the commit of this checkout, with a mark if `src` was changed since."""
+def version() -> str:
+    text = (ROOT / "src/corral/__init__.py").read_text(encoding="utf-8")
+    return text.partition('__version__ = "')[2].partition('"')[0]
+
+
+def source() -> str:
+    """Return the hash of `src` as git knows it, which stays the same if the history is rewritten."""
     git = ["git", "-C", str(ROOT)]
-    head = subprocess.check_output([*git, "rev-parse", "--short", "HEAD"], text=True).strip()
+    tree = subprocess.check_output([*git, "rev-parse", "--short", "HEAD:src"], text=True).strip()
     changed = subprocess.call([*git, "diff", "--quiet", "HEAD", "--", "src"])
-    return f"{head} with changes" if changed else head
+    return f"{tree}-changed" if changed else tree
 
 
 def look(kind: str, name: str, *parts: str) -> Record:

@@ -6,11 +6,13 @@ Tests always compare the errno, because a failure with another errno is not the 
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 
 import pytest
 
+from corral.abi.linux import landlock_abi
 from corral.abi.linux_syscalls import TABLES
 
 CALLS = """
@@ -144,6 +146,20 @@ def give_directory(user, path, mode=0o755):
 
 
 BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+
+
+def has_landlock():
+    """Return whether this kernel has Landlock. User-mode Linux of Debian 12 has not."""
+    try:
+        return landlock_abi() > 0
+    except OSError:
+        return False
+
+
+def mechanism_of(user, control, *flags):
+    """Return the mechanism that enforces a control on this host, by the words of `corral explain`."""
+    told = json.loads(user.corral("explain", "--json", *flags, "--", "/bin/true").stdout)
+    return {one["control"]: one["mechanism"] for one in told["controls"]}[control]
 
 
 def by_tier(user, walled, bare):

@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import json
 import os
+import pathlib
 import platform
 import socket
 import struct
@@ -21,6 +22,7 @@ from attempts import (
     everywhere,
     give,
     give_directory,
+    has_landlock,
     inside,
     launched,
     outside,
@@ -216,8 +218,10 @@ def ask(user, argv, stdin, stderr=subprocess.PIPE):
 @BOTH_TIERS
 def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
     """The target first makes the terminal its controlling terminal, so the kernel alone would allow the typing."""
-    with open("/proc/sys/dev/tty/legacy_tiocsti", encoding="ascii") as switch:
-        possible = switch.read().strip() == "1" or user.uid == 0
+    switch = pathlib.Path(
+        "/proc/sys/dev/tty/legacy_tiocsti"
+    )  # before Linux 6.2 typing was always possible
+    possible = user.uid == 0 or not switch.exists() or switch.read_text().strip() == "1"
     code = terminal_code()
     seen = ask(user, user.corral_argv("run", "--", user.python, "-c", code), terminal)
     assert seen == {
@@ -245,7 +249,7 @@ def test_a_terminal_cannot_be_opened_again(user, terminal):
     code = f"import json, os, sys\n{PRELUDE}\nprint(json.dumps([os.isatty(0), tried(os.open, '/proc/self/fd/0', os.O_RDWR | os.O_NOCTTY)]))"
     assert ask(user, [user.python, "-c", code], terminal) == [True, "done"]
     inside_argv = user.corral_argv("run", "--", user.python, "-c", code)
-    assert ask(user, inside_argv, terminal) == [True, "EACCES"]
+    assert ask(user, inside_argv, terminal) == [True, "EACCES" if has_landlock() else "done"]
 
 
 @BOTH_TIERS
@@ -332,9 +336,11 @@ answer = {
     give(user, log, "before")
     with open(log, "rb") as stream:
         held = run_with(user, code, stream)
+    # Without Landlock the stream is a pipe with a copy of the file.
+    to_write, truncated = ("EACCES", "EACCES") if has_landlock() else ("done", "EINVAL")
     assert held == {
-        "reopen to write": "EACCES",
-        "truncate": "EACCES",
+        "reopen to write": to_write,
+        "truncate": truncated,
         "neighbour": by_tier(user, "ENOENT", "EACCES"),
     }
     with open(log, encoding="ascii") as file:

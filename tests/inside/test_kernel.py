@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import platform
 import shutil
 import signal
@@ -223,6 +224,10 @@ code.write(bytes.fromhex("b814000000cd80c3"))
 ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))()
 """,
     }
+    if "User Mode Linux" in pathlib.Path("/proc/cpuinfo").read_text():
+        del attempts[
+            "int 0x80"
+        ]  # it makes the ordinary calls there, and the filter sees them as such
     for name, code in attempts.items():
         # The output shows that the code reached the call, and that the call ended the process.
         source = f"import os, sys\n{PRELUDE}\nprint('ready', flush=True)\n"

@@ -391,9 +391,10 @@ answer = gone and os.read(said, 1) == b""
 """
 
 
-@pytest.mark.skipif(landlock_abi() < 6, reason="no landlock_scope: the guardian lists processes")
 def test_the_tree_is_killed_without_listing_its_processes(user):
     """Processes can fork and end faster than corral lists them, so the kernel signals the whole Landlock domain."""
+    if landlock_abi() < 6:  # asked here, because the call fails on a kernel without Landlock
+        pytest.skip("no landlock_scope: the guardian lists processes")
     assert launched(user, KILLED, ORPHAN, "30") is True
 
 

@@ -63,6 +63,7 @@ FAULT_CLAIMS = {
     "faults-stopped": (
         "a timeout that passes meanwhile ends the run when the supervisor continues",
         f"{FAULTS}::test_a_timeout_during_a_stop_ends_the_run_afterwards",
+        f"{FAULTS}::test_nothing_is_allowed_while_the_supervisor_is_stopped",
         f"{PENDING}::test_a_stopped_supervisor_starts_nothing",
     ),
     "faults-used-up": (
@@ -92,6 +93,7 @@ FAULT_CLAIMS = {
     "faults-sleep": (
         "a timeout counts real time, also while the machine sleeps, and ignores changes of the clock.",
         f"{DEADLINES}::test_a_timeout_counts_time_in_which_the_machine_sleeps",
+        "tests/vm/test_suspend.py::test_suspend",
     ),
     "faults-grace": (
         "The five seconds before SIGKILL count only while the machine is awake.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
 
 import pytest
 
@@ -137,17 +139,54 @@ def test_a_run_without_a_fault_may_fork(ordinary):
     assert run.end()[0] == 7
 
 
-def test_a_timeout_during_a_stop_ends_the_run_afterwards(ordinary):
-    run = Run(ordinary, "--timeout", "10s")
-    os.kill(run.process.pid, signal.SIGSTOP)
-    until = time.monotonic() + 10
+MINUTE = pytest.param(60, marks=[pytest.mark.rig("long"), pytest.mark.timeout(300)])
+
+
+@contextlib.contextmanager
+def stopped_for(seconds: float, *runs: Run) -> Iterator[None]:
+    """Stop the supervisors of runs, and let them continue after the body and at least `seconds` later."""
+    for run in runs:
+        os.kill(run.process.pid, signal.SIGSTOP)
+    until = time.monotonic() + seconds
+    yield
     while (left := until - time.monotonic()) > 0:
         time.sleep(left)
-    assert run.process.poll() is None
-    os.kill(run.process.pid, signal.SIGCONT)
+    for run in runs:
+        assert run.process.poll() is None
+        os.kill(run.process.pid, signal.SIGCONT)
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("seconds", [10, MINUTE])
+def test_a_timeout_during_a_stop_ends_the_run_afterwards(ordinary, seconds):
+    run = Run(ordinary, "--timeout", "10s")
+    with stopped_for(seconds, run):
+        pass
     code, err = run.end()
     assert code == 124, err
     assert "timeout limit" in err
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("seconds", [1, MINUTE])
+def test_nothing_is_allowed_while_the_supervisor_is_stopped(ordinary, seconds):
+    """An attempt that begins during the stop is denied at the latest after the stop. The runs then continue."""
+    # With an allowlist the gateway itself accepts each connection, and decides afterwards.
+    runs = {
+        (word, name): Run(ordinary, *flags)
+        for name, flags in SERVICES.items()
+        for word in ATTEMPTS
+        if (word, name) != ("connect", "allowlist")
+    }
+    with stopped_for(seconds, *runs.values()):
+        for (word, _), run in runs.items():
+            run.process.stdin.write(f"{word}\n")
+            run.process.stdin.flush()
+    for (word, _), run in runs.items():
+        assert run.process.stdout.readline() == "denied\n"
+        assert run.attempt(word) == "denied"
+        code, err = run.end()
+        assert code == 7, err
 
 
 def remove(path: pathlib.Path, _user) -> None:

