@@ -270,6 +270,20 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
     assert allowed.returncode == (1 if name.endswith("base") else 0), allowed.stderr
 
 
+def test_a_directory_beside_a_python_is_not_its_base(user, project, private):
+    """A `pyvenv.cfg` names the directory of a version manager's interpreter. It must not name another directory of the
+    user beside that one, such as all environments of conda.
+    """
+    prefix = managed_python(user, private).parent.parent
+    put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")
+    notes = put(user, prefix / "notes/notes.txt", "mine")
+    python_environment(user, project / "venv", base=prefix / "notes")
+    command = (str(project / "venv/bin/python"), str(project / "server.py"), notes)
+    assert user.run(*command).stdout == b"No such file or directory\n"
+    allowed = user.run(*command, flags=("--read", os.path.dirname(notes)))
+    assert allowed.stdout == b"mine\n", allowed.stderr
+
+
 @BOTH_TIERS
 @pytest.mark.parametrize("words", ["{0}/.venv/bin/python server.py", "python3 {0}/server.py"])
 def test_a_servers_directory_cannot_start_the_users_programs(user, project, private, words):

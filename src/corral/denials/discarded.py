@@ -7,6 +7,10 @@ from corral.denials.records import MAX_TEXT_LENGTH, Discarded
 from corral.safe_text import MASK, shell_word
 
 MAX_FLAGS = 3
+SHARED = frozenset((
+    "~", "~/.local/bin", "~/.local/lib", "~/.local/share", "~/.local/state", "~/Desktop",
+    "~/Documents", "~/Downloads",
+))  # fmt: skip
 
 
 def describe_discarded(
@@ -57,9 +61,10 @@ def _granted(row: Discarded) -> tuple[str, str]:
     """Return the narrowest grant that keeps a file, and the command that creates its path.
 
     The grant is the file's directory. It is the file itself if the directory is the home, or one
-    that programs share, such as ~/.config.
+    that programs share, such as ~/.config: in ~/.local/share the target could make files that other
+    programs run.
     """
     parent = row.path.rpartition("/")[0]
-    shared = parent == "~" or (parent.count("/") == 1 and parent.startswith("~/."))
+    shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))
     path, make = (row.path, "touch") if shared else (parent, "mkdir -p")
     return path[2:], make

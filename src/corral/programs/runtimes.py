@@ -127,11 +127,11 @@ def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
         return ""
-    base = os.path.dirname(real)
-    parts = list(list_libraries(base))
+    # Only a prefix with Python's own library is one. Another directory beside `lib` is the user's.
+    prefix = find_prefix(f"{real}/python")
+    parts = list(list_libraries(prefix))
     if not any(os.path.isfile(f"{library}/os.py") for library in parts):
         return ""
-    prefix = find_prefix(f"{real}/python")
     scope = needed.scope
     known = needed.covers(prefix) or prefix == find_prefix(find_own_python())
     if not (known or scope.allows(prefix)):
@@ -140,7 +140,7 @@ def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
             scope.refuse(prefix, f"{venv}/pyvenv.cfg")
     needed.follow(home)
     bind_prefix(needed, prefix, parts, "the base of the virtual environment")
-    return base
+    return prefix
 
 
 def list_site_packages(prefix: str) -> list[str]:

@@ -17,3 +17,18 @@ def test_a_path_is_created_only_if_it_is_missing(tmp_path, name):
     flag = f"--write ~/{shlex.quote(name)}"
     assert missing.endswith(f"; to keep it: `mkdir -p ~/{shlex.quote(name)}`, then {flag}")
     assert existing.endswith(f"; {flag} keeps it")
+
+
+@pytest.mark.parametrize(
+    ("path", "granted"),
+    [
+        ("~/.local/share/memory.json", "~/.local/share/memory.json"),
+        ("~/Documents/memory.json", "~/Documents/memory.json"),
+        ("~/.config/memory.json", "~/.config/memory.json"),
+        ("~/.local/share/server/memory.json", "~/.local/share/server"),
+    ],
+)
+def test_no_directory_is_suggested_that_programs_share(tmp_path, path, granted):
+    """In such a directory a target could make files that other programs run, and it chooses the path."""
+    line = describe_discarded([Discarded(path=path, bytes=5)], home=str(tmp_path), whole=True)
+    assert line.endswith(f"then --write {granted}")

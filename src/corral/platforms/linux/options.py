@@ -29,44 +29,29 @@ UNCOUNTED = (
 def chains(policy: Policy) -> Chains:
     # RLIMIT_CPU counts per process, which is enough if the target cannot start other processes.
     alone = not policy.subprocess
+    private_root, wall = "namespaces + pivot_root", ("landlock_wall", "seccomp")
+    seen = _note_on_visibility(policy)
     return {
         "filesystem": (
-            Option(
-                mechanism=f"namespaces + pivot_root + landlock + {UNIX_SCOPE}",
-                needs=(*NAMESPACES, "landlock", "landlock_unix"),
-                status="verified",
+            _verified(
+                f"{private_root} + landlock + {UNIX_SCOPE}",
+                *NAMESPACES,
+                "landlock",
+                "landlock_unix",
             ),
-            Option(
-                mechanism="namespaces + pivot_root + landlock",
-                needs=(*NAMESPACES, "landlock"),
-                status="verified",
-            ),
-            Option(mechanism="namespaces + pivot_root", needs=NAMESPACES, status="verified"),
-            Option(
-                mechanism=f"landlock + {NOTIFICATION}",
-                needs=("landlock_wall", "seccomp", "task_count"),
-                status="verified",
-                note=_note_on_visibility(policy),
-            ),
-            Option(
-                mechanism="landlock",
-                needs=("landlock_wall", "seccomp"),
-                status="verified",
-                note=_note_on_visibility(policy),
-            ),
+            _verified(f"{private_root} + landlock", *NAMESPACES, "landlock"),
+            _verified(private_root, *NAMESPACES),
+            _verified(f"landlock + {NOTIFICATION}", *wall, "task_count", note=seen),
+            _verified("landlock", *wall, note=seen),
         ),
         "network": _network(policy),
         "subprocess": (
-            Option(
-                mechanism=f"seccomp + {NOTIFICATION}",
-                needs=("seccomp", "exec_cookie", "start_notices"),
-                status="verified",
-            ),
-            Option(mechanism="seccomp", needs=("seccomp", "exec_cookie"), status="verified"),
+            _verified(f"seccomp + {NOTIFICATION}", "seccomp", "exec_cookie", "start_notices"),
+            _verified("seccomp", "seccomp", "exec_cookie"),
         ),
-        "syscalls": (Option(mechanism="seccomp", needs=("seccomp",), status="verified"),),
+        "syscalls": (_verified("seccomp", "seccomp"),),
         "tree": (
-            Option(mechanism=PID_NAMESPACE, needs=NAMESPACES, status="verified"),
+            _verified(PID_NAMESPACE, *NAMESPACES),
             Option(mechanism="guardian + signal scope", needs=("guardian", "landlock_scope")),
             Option(mechanism="guardian", needs=("guardian",), note=_note_on_signals(policy)),
         ),
@@ -90,6 +75,10 @@ def chains(policy: Policy) -> Chains:
         "timeout": (Option(mechanism="supervisor"),),
         **{control: (_rlimit(f"RLIMIT_{name}"),) for control, name in rlimits.PER_PROCESS.items()},
     }
+
+
+def _verified(mechanism: str, *needs: str, note: str = "") -> Option:
+    return Option(mechanism=mechanism, needs=needs, status="verified", note=note)
 
 
 def _cgroup(controller: str) -> Option:
@@ -158,23 +147,13 @@ def _rlimit(name: str) -> Option:
 def _network(policy: Policy) -> tuple[Option, ...]:
     asked = {"gateway": policy.allow, "inward": policy.listen}
     needs = [name for name, stated in asked.items() if stated]
-    namespace = Option(
-        mechanism=" + ".join(("network namespace", *needs)),
-        needs=("network_namespace", *needs),
-        status="verified",
-        note=_note_on_gateway(policy),
-    )
+    mechanism, note = " + ".join(("network namespace", *needs)), _note_on_gateway(policy)
+    namespace = _verified(mechanism, "network_namespace", *needs, note=note)
     if not needs and not any(grant.access == "socket" for grant in policy.grants):
-        families = "seccomp socket families"
-        return namespace, Option(mechanism=families, needs=("seccomp",), status="verified")
+        return namespace, _verified("seccomp socket families", "seccomp")
     note = _note_on_broker(policy)
     lost = "socket options and epoll registrations from before a connect are lost"
-    broker = Option(
-        mechanism=BROKER,
-        needs=("seccomp", "socket_broker", "same_socket"),
-        status="verified",
-        note=note,
-    )
+    broker = _verified(BROKER, "seccomp", "socket_broker", "same_socket", note=note)
     return (
         namespace,
         broker,

@@ -49,37 +49,33 @@ class Child:
         pidfd: int,
         pipes: init.Pipes,
         results: Results,
+        plan: Plan,
         *,
-        has_pid_namespace: bool,
-        home: str = "",
-        path_watch: PathWatch | None = None,
-        brokered: bool = False,
-        notices: bool = False,
-        killable: bool = False,
+        path_watch: PathWatch | None,
     ) -> None:
-        """Take over a cloned init. `home` is the name of HOME's directory in the private space."""
         self.pid = pid
         self.pidfd = pidfd
         self.exec_pipe = pipes.exec_result
         self._pipes = pipes
         self._results = results
-        self._has_pid_namespace = has_pid_namespace
-        self._home = home
+        self._has_pid_namespace = _find_namespaces(plan) is not None
+        self._home = _find_home(plan)
         self._target = 0
-        self._notices = notices
+        self._notices = _has_filter(plan, "notices")
+        self._brokered = _has_filter(plan, "broker")
         channel = results.get(descriptor_channel.DescriptorChannel)
         self.path_watch = path_watch
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            if has_pid_namespace:  # elsewhere a continued chmod could change any file of the user
+            # Elsewhere a continued chmod could change any file of the user.
+            if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
-            if not brokered:
+            if not self._brokered:
                 deciders.by_name["socket_watch"] = path_watch
         self._notifications = notifications.Notifications(
-            channel, self.exec_pipe, deciders, killable=killable
+            channel, self.exec_pipe, deciders, killable=_has_filter(plan, "is_killable")
         )
-        self._brokered = brokered
         self.services = (self._notifications,)
         self._broker: SocketBroker | None = None
         self._allows_network = False
@@ -285,6 +281,10 @@ def _find_view(plan: Plan) -> root_filesystem.View | None:
     return next((step for step in plan.steps if isinstance(step, root_filesystem.View)), None)
 
 
+def _find_namespaces(plan: Plan) -> namespaces.Namespaces | None:
+    return next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
+
+
 def _find_home(plan: Plan) -> str:
     """Return the name of the home's directory in the private space, or "" if it is elsewhere."""
     view, home = _find_view(plan), dict(plan.environment).get("HOME")
@@ -333,7 +333,7 @@ def _clone(
     ours, theirs = _open_pipes()
     # This is done before the clone, because the filter needs modules that it imports.
     path_watch = _make_path_watch(plan, results)
-    made = next((step for step in plan.steps if isinstance(step, namespaces.Namespaces)), None)
+    made = _find_namespaces(plan)
     try:
         pid, pidfd = abi.clone(made.flags() if made else 0)
     except OSError as error:
@@ -345,18 +345,7 @@ def _clone(
     results.get(init.InitDescriptors).release()
     if relay is not None:
         relay.started()
-    child = Child(
-        pid,
-        pidfd,
-        ours,
-        results,
-        has_pid_namespace=bool(made),
-        home=_find_home(plan),
-        path_watch=path_watch,
-        notices=_has_filter(plan, "notices"),
-        killable=_has_filter(plan, "is_killable"),
-        brokered=_has_filter(plan, "broker"),
-    )
+    child = Child(pid, pidfd, ours, results, plan, path_watch=path_watch)
     results.add(init.InitProcess(pid=pid))
     try:
         steps.apply(plan.steps, "after_clone", results)
@@ -417,9 +406,8 @@ def _choose_init(plan: Plan) -> RunInit:
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
     """Refuse to continue in a namespace of the host, which later steps would change."""
-    for step in plan.steps:
-        if isinstance(step, namespaces.Namespaces):
-            steps.attempt(step, step.verify, results)
+    if (step := _find_namespaces(plan)) is not None:
+        steps.attempt(step, step.verify, results)
 
 
 def _become_target(
