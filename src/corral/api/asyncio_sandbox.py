@@ -258,6 +258,7 @@ async def run_async(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Result:
+    """Run a target until it ends, as `run` does, and return the same Result."""
     check_input(input)
     async with launch_async(
         argv, policy, env=env, cwd=cwd, stdin=PIPE, stdout=PIPE, stderr=PIPE

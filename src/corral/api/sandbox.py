@@ -152,6 +152,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         return self.wait()
 
     def kill(self) -> int:
+        """Send SIGKILL, and return the exit code."""
         self.send_signal(SIGKILL)
         return self.wait()
 

@@ -29,6 +29,8 @@ class Finding:
 
 @record
 class Host:
+    """A machine: its system, its processor and the findings of all probes."""
+
     system: System
     machine: str
     findings: tuple[Finding, ...] = ()
@@ -41,4 +43,5 @@ class Host:
         return Finding(capability=capability, status="unknown", evidence="not probed")
 
     def has(self, capability: str) -> bool:
+        """Return whether a capability is proven."""
         return self.finding(capability).status == "proven"

@@ -301,17 +301,14 @@ def _bind_project(needed: NeededFiles, real: str, directory: str, kind: Kind) ->
     if project:
         needed.bind(needed.scope.cap(project, directory), "the server's project")
     elif not kind and os.path.basename(directory) == "bin":
-        _bind_installed(needed, real, needed.scope.cap(os.path.dirname(directory), directory))
+        # A native program needs its prefix only if that contains libraries.
+        prefix = needed.scope.cap(os.path.dirname(directory), directory)
+        beside = (f"{prefix}/{name}" for name in ("lib", "libexec", "share"))
+        if not needed.is_shared(prefix) and any(map(os.path.isdir, beside)):
+            needed.bind(prefix, "the server's prefix")
+        else:
+            needed.bind(real, "the server")
     elif not needed.is_shared(directory):
         needed.bind(directory, "the server's directory")
     elif directory != real:
-        needed.bind(real, "the server")
-
-
-def _bind_installed(needed: NeededFiles, real: str, prefix: str) -> None:
-    """Bind a native program in a bin directory, and its prefix if that contains libraries."""
-    beside = (f"{prefix}/{name}" for name in ("lib", "libexec", "share"))
-    if not needed.is_shared(prefix) and any(map(os.path.isdir, beside)):
-        needed.bind(prefix, "the server's prefix")
-    else:
         needed.bind(real, "the server")

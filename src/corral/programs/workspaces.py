@@ -1,18 +1,13 @@
 """Read workspace files of pnpm, npm and uv, to find out whether one lists a package."""
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
 
 from corral.programs.needed_files import read_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_PATTERNS = 1000
 

@@ -133,10 +133,7 @@ def prepare(
         mcp=policy.mcp,
         pins=_load_pins(policy.mcp, pinned_as),
         pinned_as=pinned_as,
-        ungranted=(
-            *_find_ungranted(subject, environment, cwd=program.cwd or cwd),
-            *_find_ungranted_names(policy, program, environment),
-        ),
+        ungranted=_find_ungranted(subject, environment, cwd=program.cwd or cwd),
         warnings=(
             *warnings(controls),
             *made.warnings,
@@ -165,39 +162,29 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
     return load_pins(server, required=mcp.pins == "refuse")
 
 
-def _find_words(policy: Policy, program: Program, environment: Mapping[str, str]) -> list[str]:
-    """Return the arguments and the values of variables, but no secrets: hints quote them."""
-    passed = [environment[name] for name in policy.pass_names if name in environment]
-    return [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
-
-
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
+    """Return the paths, addresses and variables that the command names and the policy denies."""
     policy, program = subject.policy, subject.program
-    words = _find_words(policy, program, environment)
-    if not any("/" in word for word in words):
-        return ()
-    from corral.supervisor.ungranted_paths import find_ungranted
+    # Values of secrets are left out, because hints quote these words.
+    passed = [environment[name] for name in policy.pass_names if name in environment]
+    words = [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
+    found: tuple[Ungranted, ...] = ()
+    if any("/" in word for word in words):
+        from corral.supervisor.ungranted_paths import find_ungranted
 
-    granted = [grant.path for grant in policy.grants]
-    granted += [grant.written for grant in policy.grants if grant.written]
-    return find_ungranted(words, (*program.reads, *granted), home=subject.home, cwd=cwd)
-
-
-def _find_ungranted_names(
-    policy: Policy, program: Program, environment: Mapping[str, str]
-) -> tuple[Ungranted, ...]:
-    """Return addresses and variables that the arguments name and the policy does not allow."""
-    words = _find_words(policy, program, environment)
+        granted = [grant.path for grant in policy.grants]
+        granted += [grant.written for grant in policy.grants if grant.written]
+        found = find_ungranted(words, (*program.reads, *granted), home=subject.home, cwd=cwd)
     numbers = [word for word in words if word.count(".") >= DOTS]
     names = [word for word in program.typed[1:] if word.isupper() and word in environment]
-    if not numbers and not names:
-        return ()
-    from corral.supervisor.ungranted_names import find_addresses, find_variables
+    if numbers or names:
+        from corral.supervisor.ungranted_names import find_addresses, find_variables
 
-    given = (*policy.pass_names, *policy.secret_names, *(name for name, _ in policy.set_values))
-    return (*find_addresses(numbers, policy.allow), *find_variables(names, environment, given))
+        given = (*policy.pass_names, *policy.secret_names, *(name for name, _ in policy.set_values))
+        found += find_addresses(numbers, policy.allow) + find_variables(names, environment, given)
+    return found
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
