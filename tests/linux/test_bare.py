@@ -125,6 +125,29 @@ answer.append(child.wait())
     assert user.inside(code, flags=("--allow-subprocess",)) == ["42", -signal.SIGTERM]
 
 
+COPY = """
+set -e
+echo text > file
+chmod 640 file
+touch -d 2020-01-01 file
+mkdir tree
+echo text > tree/file
+cp -p file copy
+cp -a tree whole
+install -p -m 600 file installed
+stat -c '%a %Y' copy installed
+cat whole/file
+"""
+
+
+def test_cp_and_install_copy_modes_and_times(user):
+    """These programs set access lists, and end with an error unless the lists are not supported."""
+    done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
+    assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
+        done.stderr
+    )
+
+
 STATE = """
 directory = os.environ["STATE_DIRECTORY"]
 path = os.path.join(directory, "counter")
