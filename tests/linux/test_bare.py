@@ -260,6 +260,7 @@ def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept
     [home] = homes_of(user, kept)
     assert "belongs to the homes of servers" in said("--read", home)
     assert "the homes of servers" in said("--write", str(top))
+    assert f"{homes} is in a grant, and cannot be hidden" in said("--read", str(top))
     os.chown(home, OTHER_USER, OTHER_USER)
     assert f"it belongs to user {OTHER_USER}, not to {user.owner}" in said("--state")
     os.chown(home, user.owner, user.owner)
