@@ -81,6 +81,14 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
     return Directories(config=config, state=state, cache=cache)
 
 
+def target_homes() -> str:
+    """Return the directory with the kept homes of root's targets on Linux without namespaces.
+
+    These targets have another user id, which cannot search root's home.
+    """
+    return os.path.join(absolute(os.environ, "XDG_STATE_HOME", "/var/lib"), "corral-homes")
+
+
 def absolute(environ: Mapping[str, str], name: str, otherwise: str) -> str:
     value = environ.get(name, "")
     return value if os.path.isabs(value) else otherwise

@@ -6,9 +6,13 @@ import errno
 import glob
 import json
 import os
+import pathlib
 import select
+import shutil
 import signal
+import stat
 import subprocess
+import tempfile
 import venv
 
 import pytest
@@ -19,6 +23,7 @@ from users import MAIN
 
 pytestmark = pytest.mark.parametrize("tier", ["bare"], indirect=True)
 PIPE = subprocess.PIPE
+OTHER_USER = 4321
 
 
 def given(user, path, mode=0o700):
@@ -120,6 +125,29 @@ answer.append(child.wait())
     assert user.inside(code, flags=("--allow-subprocess",)) == ["42", -signal.SIGTERM]
 
 
+COPY = """
+set -e
+echo text > file
+chmod 640 file
+touch -d 2020-01-01 file
+mkdir tree
+echo text > tree/file
+cp -p file copy
+cp -a tree whole
+install -p -m 600 file installed
+stat -c '%a %Y' copy installed
+cat whole/file
+"""
+
+
+def test_cp_and_install_copy_modes_and_times(user):
+    """These programs set access lists, and end with an error unless the lists are not supported."""
+    done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
+    assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
+        done.stderr
+    )
+
+
 STATE = """
 directory = os.environ["STATE_DIRECTORY"]
 path = os.path.join(directory, "counter")
@@ -139,8 +167,25 @@ for act in (moved, listed):
 """
 
 
-def test_a_kept_home_belongs_to_one_server(user, scratch):
-    """No other server's home is visible, and no directory can be moved from a grant into the home."""
+@pytest.fixture
+def kept(user):
+    """Return an environment in which kept homes are below a directory of the test. Root's target has another id, so every
+    user can search this directory.
+    """
+    path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
+    path.chmod(0o755)
+    os.chown(path, user.uid, user.uid)
+    yield user.environment(XDG_STATE_HOME=str(path))
+    shutil.rmtree(path)
+
+
+def homes_of(user, env):
+    done = user.corral("cache", "homes", "--json", env=env)
+    return [one["path"] for one in json.loads(done.stdout)]
+
+
+def test_a_kept_home_belongs_to_one_server(user, scratch, kept):
+    """No other server's home can be read or listed, and no directory can be moved from a grant into the home."""
     given(user, scratch / "granted")
     given(user, scratch / "granted/inner")
     flags = (
@@ -148,18 +193,81 @@ def test_a_kept_home_belongs_to_one_server(user, scratch):
         "--write",
         str(scratch / "granted"),
     )
-    if user.owner != user.uid:
-        done = user.run("/bin/true", flags=flags)
-        assert b"would be closed to root's target" in done.stderr
-        assert b"hint: start corral as an ordinary user with a home of its own" in done.stderr
-        assert b"`--cap-drop=all`" in done.stderr
-        return
     arguments = (STATE, str(scratch / "granted"))
-    assert user.inside(*arguments, flags=flags) == [1, True, True, errno.EXDEV, errno.EACCES]
-    assert user.inside(*arguments, flags=flags)[0] == 2
-    assert user.inside("answer = 'STATE_DIRECTORY' in os.environ") is False
-    other = f"{STATE}# of another server"
-    assert user.inside(other, str(scratch / "granted"), flags=flags)[0] == 1
+    first = user.inside(*arguments, flags=flags, env=kept)
+    assert first == [1, True, True, errno.EXDEV, errno.EACCES]
+    assert user.inside(*arguments, flags=flags, env=kept)[0] == 2
+    assert user.inside("answer = 'STATE_DIRECTORY' in os.environ", env=kept) is False
+    [home] = homes_of(user, kept)
+    other = f"""{STATE}
+for name in ("", "/counter", "/planted"):
+    try:
+        os.listdir(sys.argv[2]) if not name else open(sys.argv[2] + name, "r+" if "c" in name else "x")
+    except OSError as error:
+        answer.append(error.errno)
+"""
+    found = user.inside(other, str(scratch / "granted"), home, flags=flags, env=kept)
+    assert (found[0], found[5:]) == (1, [errno.EACCES] * 3)
+    assert "counter" in os.listdir(home)
+    assert "planted" not in os.listdir(home)
+    assert user.inside(*arguments, flags=flags, env=kept)[0] == 3
+
+
+CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.chmod('.', 0)"
+
+
+def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
+    """A server that closes its own home finds it open in the next run."""
+    outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
+    assert outputs == [[], ["file0"]]
+    [home] = homes_of(user, kept)
+    above, name = os.stat(os.path.dirname(home)), os.stat(f"{home}.server")
+    assert (os.stat(home).st_uid, above.st_uid, name.st_uid) == (user.owner, user.uid, user.uid)
+    assert stat.S_IMODE(above.st_mode) == (0o711 if user.owner != user.uid else 0o700)
+    assert stat.S_IMODE(name.st_mode) == 0o600
+    assert user.corral("cache", "rm-home", home, env=kept).returncode == 0
+    assert homes_of(user, kept) == []
+    assert os.listdir(os.path.dirname(home)) == []
+
+
+@pytest.mark.parametrize("user", ["root"], indirect=True)
+def test_other_users_cannot_plant_the_homes_of_roots_targets(user, scratch, kept):
+    """The directory with the homes must be root's own, and no other user may write to it. It cannot be granted."""
+    top = pathlib.Path(kept["XDG_STATE_HOME"])
+    homes = top / "corral-homes"
+
+    def said(*flags):
+        done = user.run("/bin/true", flags=flags, env=kept)
+        assert (done.returncode, done.stdout) == (125, b""), done.stderr
+        return done.stderr.decode()
+
+    homes.mkdir()
+    os.chown(homes, OTHER_USER, OTHER_USER)
+    assert f"{homes} belongs to user {OTHER_USER}" in said("--state")
+    homes.rmdir()
+    homes.symlink_to(scratch)
+    assert str(user.owner) in said("--state")  # the scratch directory belongs to the target
+    homes.unlink()
+    (top / "elsewhere").mkdir()
+    homes.symlink_to(top / "elsewhere")
+    assert f"{homes} is not a directory that only you can write to" in said("--state")
+    homes.unlink()
+    homes.mkdir()
+    homes.chmod(0o777)
+    assert f"{homes} is not a directory that only you can write to" in said("--state")
+    homes.chmod(0o711)
+    assert user.run("/bin/true", flags=("--state",), env=kept).returncode == 0
+    [home] = homes_of(user, kept)
+    assert "belongs to the homes of servers" in said("--read", home)
+    assert "the homes of servers" in said("--write", str(top))
+    assert f"{homes} is in a grant, and cannot be hidden" in said("--read", str(top))
+    os.chown(home, OTHER_USER, OTHER_USER)
+    assert f"it belongs to user {OTHER_USER}, not to {user.owner}" in said("--state")
+    os.chown(home, user.owner, user.owner)
+    top.chmod(0o700)
+    assert f"{top} is closed to uid {user.owner}" in said("--state")
+    top.chmod(0o755)
+    assert user.run("/bin/true", flags=("--state",), env=kept).returncode == 0
 
 
 # Refusals

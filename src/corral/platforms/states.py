@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 
 from corral.denials.server_id import ServerId
-from corral.directories import directories, is_private
+from corral.directories import directories, is_private, target_homes
 from corral.errors import SandboxError
 from corral.platforms import run_records
 from corral.platforms.run_records import NAME_OF_STATE as NAME
@@ -30,10 +30,16 @@ class State:
 def list_states() -> list[State]:
     if sys.platform == "win32":
         return []
-    base = os.path.join(directories().state, "servers")
+    found = _list_homes(os.path.join(directories().state, "servers"), 0o077)
+    if sys.platform == "linux" and os.geteuid() == 0:
+        found += _list_homes(target_homes(), 0o022)
+    return found
+
+
+def _list_homes(base: str, forbidden: int) -> list[State]:
     try:
         # The mode of each home is not checked, because a server can change it.
-        if not is_private(os.lstat(base), 0o077):
+        if not is_private(os.lstat(base), forbidden):
             return []
         names = sorted(os.listdir(base))
         found = [os.path.join(base, name) for name in names if not name.endswith(NAME)]
@@ -77,7 +83,9 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        run_directories.remove(state.path, run_records.Budget())
+        # Root's targets may have another id. Only corral makes entries in the directory above.
+        owner = os.lstat(state.path).st_uid
+        run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):
             raise SandboxError(
                 f"{state.path} could not be removed completely",

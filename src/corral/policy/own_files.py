@@ -71,13 +71,15 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
-    from corral.directories import STAGING, directories
+    from corral.directories import STAGING, directories, target_homes
 
     kept = directories(home=home)
     staging, packages = kept.cache + STAGING, "corral's packages"
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     loaded = dict.fromkeys(os.path.abspath(path) for path in _import_paths())
+    homes = [target_homes()] if sys.platform == "linux" and os.geteuid() == 0 else []
     return (
+        *(Protected(path=path, what="the homes of servers", reads=True) for path in homes),
         Protected(path=kept.config, what="corral's configuration", reads=True),
         Protected(path=kept.state, what="corral's state", reads=True),
         Protected(path=kept.cache, what="corral's cache", reads=True),

@@ -67,6 +67,7 @@ def compose(
     else:
         from corral.platforms.linux import tier_landlock
 
+        seen = tier_landlock.place_state(seen)
         steps = tier_landlock.compose(policy, program, seen, controls)
         state = seen.state
         own, temporary = state or f"{seen.directory}/home", f"{seen.directory}/tmp"  # noqa: S108

@@ -172,7 +172,8 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            return _socket.socket(fileno=taken)
+            # With a given kind, Python asks the kernel only for the family, which saves two calls.
+            return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)
             raise

@@ -52,11 +52,11 @@ def judge(
     from corral.platforms.linux.notified_calls import CALLS, DENIED, name_call
 
     call = name_call(names.get(request.number, ""), request.arguments)
-    row = next((row for row in CALLS.get(call, ()) if row.decider in deciders), None)
-    if row is None:
-        return DENIED
-    decision = deciders[row.decider].decide(call, request)
-    return decision if decision.verdict in row.may else DENIED
+    for row in CALLS.get(call, ()):
+        if row.decider in deciders:
+            decision = deciders[row.decider].decide(call, request)
+            return decision if decision.verdict in row.may else DENIED
+    return DENIED
 
 
 def _send(request: Notification, decision: Decision | None) -> bool:
@@ -190,7 +190,7 @@ class Notifications:
 
     def _answer_some(self) -> None:
         for _ in range(BATCH):
-            if not self._has_call() or not self._receive():
+            if not self._receive() or not self._has_call():
                 return
 
     def _has_call(self) -> bool:

@@ -59,6 +59,7 @@ fewer.
 """
 COST = 2
 MAX_PEERS = 4096
+TCP_CLOSE = 7
 MAX_DATAGRAM = 1 << 16
 DNS_PORT = 53
 LOOPBACK, LOOPBACK6 = bytes((127, 0, 0, 1)), bytes(15) + b"\1"
@@ -108,7 +109,7 @@ class SocketBroker:
         self._prepared = prepared
         self._denials = denials
         self._ids = calling_thread.find_ids(prepared.step.uid, prepared.step.gid)
-        self._listeners: dict[int, _socket.socket] = {}
+        self._listeners: dict[int, tuple[_socket.socket, tuple[str, int]]] = {}
         self._datagrams: dict[int, DatagramSocket] = {}
         self._peers: dict[int, bytes] = {}
         self._bound: dict[int, _socket.socket] = {}
@@ -129,7 +130,7 @@ class SocketBroker:
             return _failed(error.errno)
 
     def close(self) -> None:
-        for made in (*self._listeners.values(), *self._bound.values()):
+        for made in (*(one for one, _ in self._listeners.values()), *self._bound.values()):
             made.close()
 
     def _make_datagram_socket(self, _thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
@@ -242,22 +243,19 @@ class SocketBroker:
 
         Other users of the host can connect to that listener too. Their connections are closed.
         """
-        listener = self._listener(own.family)
-        where = listener.getsockname()
+        listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
         if blocking:
             os.set_blocking(own.fileno(), False)
         try:
             code = own.connect_ex(where)
-            # With some socket options of the target the handshake would otherwise wait for 0.2 s.
-            own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         finally:
             if blocking:
                 os.set_blocking(own.fileno(), True)
         if code not in {0, errno.EINPROGRESS}:
             raise OSError(code, os.strerror(code))
         name = own.getsockname()[:2]
-        while accepted := _accept(listener):
+        while accepted := _accept(listener, own):
             end, peer = accepted
             if peer[:2] == name:
                 return end
@@ -268,13 +266,15 @@ class SocketBroker:
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
 
-    def _listener(self, family: int) -> _socket.socket:
+    def _listener(self, family: int) -> tuple[_socket.socket, tuple[str, int]]:
+        """Return the supervisor's listener for a family, and its address."""
         if family not in self._listeners:
             # Container engines disable IPv6 by removing its addresses, but keep IPv6 sockets. Such
             # a socket can still use a mapped IPv4 address.
             six = family == _socket.AF_INET6
             addresses = ("::1", "::ffff:127.0.0.1") if six else ("127.0.0.1",)
-            self._listeners[family] = _listen_on_first(family, addresses)
+            made = _listen_on_first(family, addresses)
+            self._listeners[family] = made, made.getsockname()
         return self._listeners[family]
 
     def _remember_peer(self, inode: int, address: bytes) -> None:
@@ -454,27 +454,33 @@ def _check_unconnected(own: _socket.socket) -> None:
     """Refuse a socket that is not TCP, or is connected. A second connect could complete an
     unfinished first one, and the supervisor would then wait for a connection that never comes.
     """
-    internet = own.family in {_socket.AF_INET, _socket.AF_INET6}
-    if not internet or own.proto != _socket.IPPROTO_TCP:
+    if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
-    try:
-        own.getpeername()
-    except OSError:
-        return
-    raise OSError(errno.EISCONN, "connected already")
+    if own.getsockopt(_socket.SOL_SOCKET, _socket.SO_PROTOCOL) != _socket.IPPROTO_TCP:
+        raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+    # The first byte is the state. Without a connection, `getpeername` would raise an exception,
+    # which takes longer.
+    if own.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 1)[0] != TCP_CLOSE:
+        raise OSError(errno.EISCONN, "connected already")
 
 
 def _failed(code: int | None) -> Decision:
     return Decision(verdict="answer", error=code or errno.EPERM)
 
 
-def _accept(listener: _socket.socket) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection, or None if none comes within ACCEPT_SECONDS."""
+def _accept(
+    listener: _socket.socket, own: _socket.socket
+) -> tuple[_socket.socket, tuple[str, int]] | None:
+    """Return the next connection, which is usually that of `own`, or None if none comes within
+    ACCEPT_SECONDS.
+    """
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
+        # With some socket options of the target the handshake would otherwise wait for 0.2 s.
+        own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)
-        return _accept(listener) if poll.poll(ACCEPT_SECONDS * 1000) else None
+        return _accept(listener, own) if poll.poll(ACCEPT_SECONDS * 1000) else None
     os.set_blocking(fd, False)
-    return _socket.socket(fileno=fd), peer
+    return _socket.socket(own.family, _socket.SOCK_STREAM, _socket.IPPROTO_TCP, fd), peer

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
+from corral.directories import target_homes
 from corral.errors import PolicyError
 from corral.paths.posix import is_inside
 from corral.plan.model import NOTIFICATION, SAMPLING
@@ -44,9 +45,16 @@ ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
 # not allow. Without them every resolver asks 127.0.0.1.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
-    "start corral as an ordinary user with a home of its own (in a container: `--user 1000`), or"
-    " without capabilities (`--cap-drop=all`); then the target has the id of that user"
+    "set XDG_STATE_HOME to a directory that only root can write to and every user can search, such"
+    " as /var/lib"
 )
+
+
+def place_state(layout: Layout) -> Layout:
+    """Return a layout in which the kept home of root's target is where its own id can reach it."""
+    if not layout.state or not layout.who.drop_groups:
+        return layout
+    return replace(layout, state=os.path.join(target_homes(), os.path.basename(layout.state)))
 
 
 def compose(
@@ -60,7 +68,10 @@ def compose(
     ]
     if state := layout.state:
         server = program.server or program.typed
-        steps.append(run_directories.State(path=state, inside=state, server=server, links=links))
+        owner = (uid, gid) if layout.who.drop_groups else None
+        steps.append(
+            run_directories.State(path=state, inside=state, server=server, links=links, owner=owner)
+        )
     steps += cgroup.plan(policy.limits, controls, layout)
     mechanisms = {held.control: held.mechanism for held in controls}
     broker = mechanisms.get("network", "").startswith(options.BROKER)
@@ -167,10 +178,8 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
     kept: list[str] = []
     if layout.who.drop_groups:
         closed = _unreachable(policy, program, layout.who.outside_uid, layout.who.outside_gid)
-        # The state is in root's home, which only root may search. It could not belong to one server
-        # either, because all targets of root have the same id.
         if policy.state:
-            kept.append(f"state = true: {layout.state} would be closed to root's target")
+            kept = _closed_state(layout.who.outside_uid, layout.who.outside_gid)
     words = [shell_word(one.path) for one in masks if one.role == "repository"]
     repository = f" (--write {words[0]})" if words else ""
     hints = {
@@ -219,6 +228,15 @@ def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[s
         for path in dict.fromkeys(closed)
         if path
     ]
+
+
+def _closed_state(uid: int, gid: int) -> list[str]:
+    above = os.path.dirname(target_homes())
+    try:
+        closed = _first_closed(above, user_ids.SEARCH, uid, gid)
+    except OSError as error:
+        return [f"state = true: {above}: {error.strerror}"]
+    return [f"state = true: {closed} is closed to uid {uid}"] if closed else []
 
 
 def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:

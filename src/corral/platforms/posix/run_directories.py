@@ -9,7 +9,7 @@ import sys
 
 from corral.abi.private_directory import make_private_directory
 from corral.abi.whole_file import replace_file
-from corral.directories import directories
+from corral.directories import directories, refuse_shared
 from corral.platforms import run_records
 from corral.platforms.steps import unverified
 from corral.record import record
@@ -106,7 +106,8 @@ class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
     `inside` is its path for the target. `links` are pairs as in `WorkDirectory`. Links of earlier
-    runs stay, but the target cannot use them without their grant.
+    runs stay, but the target cannot use them without their grant. `owner` has the user and group of
+    root's target, if the target cannot use root's own files.
     """
 
     name = "state_directory"
@@ -114,6 +115,7 @@ class State:
     inside: str
     server: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    owner: tuple[int, int] | None = None
     stage: Stage = "supervisor"
     verify = unverified
 
@@ -121,13 +123,38 @@ class State:
         return f"keep {self.inside} in {self.path}"
 
     def apply(self, _results: Results) -> None:
-        if not os.path.isdir(self.path):
+        if self.owner is not None:
+            self._make_for_target(*self.owner)
+        elif not os.path.isdir(self.path):
             self._make()
         elif not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
             # A server that closed its own home could not start in it again.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
+
+    def _make_for_target(self, uid: int, gid: int) -> None:
+        """Make or check the home of root's target. The directory above belongs to root, and other
+        users can only search it. So no other process can replace a home or list the homes.
+        """
+        above = os.path.dirname(self.path)
+        make_private_directory(above)
+        refuse_shared(above, os.lstat(above))
+        os.chmod(above, 0o711)  # noqa: S103 - targets pass through
+        if not os.path.lexists(self.path):
+            self._make()
+        top = os.open(self.path, DIRECTORY | os.O_CLOEXEC)
+        try:
+            found = os.fstat(top)
+            if found.st_uid not in {os.geteuid(), uid}:
+                raise OSError(
+                    errno.EPERM, f"it belongs to user {found.st_uid}, not to {uid}", self.path
+                )
+            if (found.st_uid, found.st_gid) != (uid, gid):
+                os.fchown(top, uid, gid)
+            os.fchmod(top, 0o700)  # a server that closed its own home could not start in it again
+        finally:
+            os.close(top)
 
     def _make(self) -> None:
         make_private_directory(self.path)
@@ -199,11 +226,11 @@ def state_path(program: Program) -> str:
     return os.path.join(directories().state, "servers", digest)
 
 
-def remove(path: str, budget: Budget) -> None:
+def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and its modes.
 
-    Do nothing if `path` is a link or belongs to another user. After an error, or when the budget is
-    used up, the rest stays.
+    Do nothing if `path` is a link, or belongs to another user than this one and `owner`. After an
+    error, or when the budget is used up, the rest stays.
 
     The directories in a work directory may belong to a target with another user id. In a kept home
     they belong to the owner of the home.
@@ -213,10 +240,10 @@ def remove(path: str, budget: Budget) -> None:
     except OSError:
         return
     try:
-        owner = os.fstat(top).st_uid
-        if owner == os.geteuid():
+        found = os.fstat(top).st_uid
+        if found in {os.geteuid(), owner}:
             os.fchmod(top, 0o700)
-            _empty(top, budget, None if is_work_directory(path) else owner)
+            _empty(top, budget, None if is_work_directory(path) else found)
             os.rmdir(path)
     except OSError:
         pass  # the next sweep tries again

@@ -402,10 +402,10 @@ def _accounts() -> list[str]:
 
 def _moved(home: str) -> Iterator[str]:
     """Yield corral's own directories, and secret paths that XDG variables have moved."""
-    from corral.directories import directories
+    from corral.directories import directories, target_homes
 
     own = directories(home=home)
-    yield from (own.config, own.state, own.cache)
+    yield from (own.config, own.state, own.cache, target_homes())
     for variable, usual in (("XDG_CONFIG_HOME", ".config/"), ("XDG_DATA_HOME", ".local/share/")):
         base = os.environ.get(variable, "")
         if base.startswith("/"):

@@ -85,6 +85,10 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
+# These fail as on a file system without attributes. `cp -p` and `install`, which set access lists,
+# go on after this error, but not after EPERM.
+ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
+
 # Reserved numbers that no kernel of this machine ever implemented.
 _NEVER_IMPLEMENTED = (
     "_sysctl afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security "
@@ -464,7 +468,12 @@ def target_rules(
     if namespaces:
         rules.update(not_init())
     else:
-        rules.update(dict.fromkeys(DENIED_WITHOUT_NAMESPACES, DENY))
+        rules.update(
+            {
+                name: NOT_SUPPORTED if name in ATTRIBUTES else DENY
+                for name in DENIED_WITHOUT_NAMESPACES
+            }
+        )
         if file_changes:
             set_ids = _set_ids()
             rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
