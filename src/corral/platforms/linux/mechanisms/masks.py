@@ -15,8 +15,9 @@ find hard links to a secret, and skips `node_modules` and `site-packages`.
 
 from __future__ import annotations
 
-import itertools
+import errno
 import os
+import stat
 import sys
 import time
 
@@ -25,8 +26,9 @@ from corral.paths.followed_links import follow
 from corral.paths.mounts import on_disk, read_mounts
 from corral.paths.posix import is_below, is_inside
 from corral.paths.spelling import true_spelling
-from corral.platforms.linux import repositories, searched_directories
+from corral.platforms.linux import repositories
 from corral.platforms.linux.mechanisms import root_filesystem
+from corral.platforms.linux.searched_directories import SearchedDirectories
 from corral.policy import secret_files
 from corral.policy.secret_files import is_environment_file
 from corral.record import record
@@ -35,7 +37,7 @@ from corral.safe_text import shell_word, shown
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from corral.platforms.linux.mechanisms.root_filesystem import Role
     from corral.policy.model import Grant
@@ -45,10 +47,9 @@ STARTERS = secret_files.protected("linux")
 VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
 BARE = frozenset({"HEAD", "objects"})
-MARKS = {name.lower(): name for name in VERSION_CONTROL | BARE}
-"""Names in lower case, because a directory that ignores case finds `.GIT` as `.git`."""
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 2.0
+OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_READ_DEPTH = 2
 """The number of levels that are searched in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
@@ -79,7 +80,6 @@ def find(
     has to read. `empty` are directories that the target sees as empty, so they are not searched.
     """
     search = _Search(grants, home.rstrip("/"), needed)
-    search.empty = frozenset(empty)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
     # The user's own settings apply to every repository of the user.
@@ -89,7 +89,7 @@ def find(
         search.look_up(grant)
     for grant in directories:
         if os.path.basename(grant.path) not in VERSION_CONTROL:
-            search.walk(grant.path, writable=grant.access == "write")
+            search.walk(grant.path, frozenset(empty), writable=grant.access == "write")
     search.enter_found()
     return search.result()
 
@@ -97,7 +97,6 @@ def find(
 class _Search:
     def __init__(self, grants: Sequence[Grant], home: str, needed: Sequence[str]) -> None:
         self.home = true_spelling(home) or home
-        self.empty: frozenset[str] = frozenset()
         self.layers = dict.fromkeys(needed, "read") | {one.path: one.access for one in grants}
         self.writable = [grant.path for grant in grants if grant.access == "write"]
         self.covered: dict[str, tuple[str, Role]] = {}
@@ -110,6 +109,7 @@ class _Search:
         self.settings = repositories.read_user_settings(home) if self.writable else []
         self.left = MAX_ENTRIES
         self.deadline = time.monotonic() + MAX_SECONDS
+        self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
         """Consider the known paths in the caller's home, and in other homes in the grants."""
@@ -143,11 +143,11 @@ class _Search:
             readable = f"make it readable first: chmod u+rx {shell_word(grant.path)}"
             raise PolicyError(
                 f"{shown(grant.path, 200)} cannot be searched for paths that must stay read-only",
-                hint=readable if os.geteuid() else OTHER_USER,
+                hint=readable if self.user else OTHER_USER,
             )
-        for name in secret_files.ENVIRONMENT:
-            if not os.path.isdir(f"{grant.path}/{name}"):
-                self.consider(f"{grant.path}/{name}", "hide", told=False)
+        for path in (f"{grant.path}/{name}" for name in secret_files.ENVIRONMENT):
+            if os.path.lexists(path) and not os.path.isdir(path):
+                self.consider(path, "hide")
         if grant.access == "write":
             self.project(grant.path)
             if os.path.basename(grant.path) in VERSION_CONTROL:
@@ -161,11 +161,11 @@ class _Search:
                 if os.path.lexists(f"{path}/{name}"):
                     self.repository(f"{path}/{name}", path)
 
-    def walk(self, top: str, *, writable: bool) -> None:
+    def walk(self, top: str, empty: Container[str], *, writable: bool) -> None:
         """Search a grant level by level, so that the upper levels are searched even if a huge inner
         tree uses up the budget.
         """
-        searched = searched_directories.SearchedDirectories(top, keep=writable)
+        searched = SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
         while level and (writable or depth < MAX_READ_DEPTH):
             below: list[str] = []
@@ -173,38 +173,69 @@ class _Search:
                 if self.left < 0 or (at % 64 == 0 and time.monotonic() > self.deadline):
                     self.unsearched += level[at:] + below
                     return
-                if directory in self.empty:
+                if directory in empty:
                     continue
                 self.left -= 1
                 names = searched.find(directory)
                 if names is None:
-                    checks = writable and not searched.is_open()
-                    names, is_plain = self._list(directory, writable=writable, checks=checks)
-                    if is_plain:
-                        searched.add(directory, names)
+                    names = self._list(directory, searched, writable=writable)
                 below += [f"{directory}/{name}" for name in names]
             level, depth = below, depth + 1
         searched.save()
 
-    def _list(self, directory: str, *, writable: bool, checks: bool) -> tuple[list[str], bool]:
-        """Return the subdirectories to search, and whether the directory has nothing to cover.
+    def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
+        """Return the subdirectories to search. Cover `.env` files, and note repositories.
 
-        With `checks`, first test whether this user may list the directory.
+        In a write grant, hide a directory that this user may not list, because the target runs as
+        the same user and could make it readable again.
         """
-        if len(os.fsencode(directory)) > MAX_PATH:
+        fd = -1
+        try:
+            if len(directory) * 4 > MAX_PATH and len(os.fsencode(directory)) > MAX_PATH:
+                raise OSError(errno.ENAMETOOLONG, directory)
+            # Later calls use the descriptor, because another run's target could exchange the path.
+            fd = os.open(directory, OPEN_FLAGS)
+            seen = os.fstat(fd)
+            is_own = seen.st_uid == self.user and seen.st_mode & 0o500 == 0o500
+            if writable and not is_own and not _is_open(directory):
+                raise PermissionError(directory)
+            names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
+            self.left -= len(names)
+            below = [name for name in inner if name not in UNSEARCHED]
+            # Few directories have one of the names, so all names are tested at once first.
+            text = "/".join(("", *names)).lower()
+            is_plain = "/." not in text and "/head" not in text and text.isascii()
+            if not is_plain:
+                is_plain = not self._cover(directory, fd, {*names}.difference(inner))
+            if self.left < 0:
+                self.unsearched.append(directory)
+            elif is_plain:
+                searched.add(fd, seen, below)
+        except PermissionError:
+            if writable:
+                self.covered[directory] = "hide", ""
+            return []
+        except (FileNotFoundError, NotADirectoryError):
+            return []  # another run's target has removed the directory
+        except OSError:
             self.unsearched.append(directory)
-            return [], False
-        below: list[str] = []
-        marks = {""} if checks else self._scan(directory, below)
-        if writable and "" in marks and not _is_open(directory):
-            # The target runs as the same user and could make the directory readable again.
-            self.covered[directory] = "hide", ""
-            return [], False
-        if checks:
-            marks = self._scan(directory, below)
-        if writable and (marks & VERSION_CONTROL or marks >= BARE):
+            return []
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        return below
+
+    def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
+        """Hide `.env` files, and note a repository. Return whether there is one of them."""
+        secrets = [name for name in files if is_environment_file(name.lower())]
+        for path in (f"{directory}/{name}" for name in secrets):
+            if not os.path.isdir(path):
+                self.consider(path, "hide")
+        is_repository = any(_has(fd, name) for name in VERSION_CONTROL)
+        is_repository = is_repository or all(_has(fd, name) for name in BARE)
+        if is_repository and self._layer_above(f"{directory}/.git") == "write":
             self.found.append(directory)
-        return below, not marks
+        return is_repository or bool(secrets)
 
     def enter_found(self) -> None:
         """Refuse the run if too many repositories were found. Otherwise consider each of them."""
@@ -213,43 +244,6 @@ class _Search:
         self.deadline = time.monotonic() + MAX_SECONDS
         for directory in self.found:
             self.project(directory)
-
-    def _scan(self, directory: str, below: list[str]) -> set[str]:
-        """Append the subdirectories to `below`, and cover `.env` files.
-
-        Return the names of `.env` files and repositories, and "" if some names could not be read.
-        """
-        marks: set[str] = set()
-        try:
-            with os.scandir(directory) as entries:
-                listed = list(itertools.islice(entries, max(0, self.left) + 1))
-            self.left -= len(listed)
-            if self.left < 0:
-                self.unsearched.append(directory)
-                marks.add("")
-            inner = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
-            below += [name for name in inner if name not in UNSEARCHED]
-            names = {entry.name.lower() for entry in listed}
-            marks.update(MARKS[name] for name in MARKS.keys() & names)
-            # Few directories have a `.env` file, so all names are searched at once before each is
-            # checked.
-            if ".env" in " ".join(names):
-                marks.update(self._cover_environment_files(listed))
-        except (PermissionError, FileNotFoundError, NotADirectoryError):
-            marks.add("")
-        except OSError:
-            marks.add("")
-            self.unsearched.append(directory)
-        return marks
-
-    def _cover_environment_files(self, listed: Sequence[os.DirEntry[str]]) -> Iterator[str]:
-        """Hide `.env` files, and yield their names."""
-        for entry in listed:
-            name = entry.name.lower()
-            if is_environment_file(name) and not entry.is_dir(follow_symlinks=False):
-                yield name
-                if not entry.is_dir():
-                    self.consider(entry.path, "hide")
 
     def project(self, top: str) -> None:
         """Consider the repository of a project, and the files that programs run without asking the
@@ -312,14 +306,13 @@ class _Search:
                 return True
         return False
 
-    def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
+    def consider(self, path: str, kind: str, *, role: Role = "") -> None:
         """Cover a path if it exists. If it does not, record it if the target can create it.
 
         A link is bound onto itself, so that it stays a link. The file that it points to is masked.
-        With `told` False, a missing path is not recorded.
         """
         if not os.path.lexists(path):
-            if told and self._layer_above(path) == "write":
+            if self._layer_above(path) == "write":
                 self.absent[path] = None
             return
         links, end = follow(path)
@@ -364,23 +357,34 @@ class _Search:
             self.layers[path] = kind
             if len(masks) == MAX_MASKS:
                 self._refuse(path)
-            masks.append(
-                root_filesystem.Mask(
-                    path=path,
-                    kind="hide" if kind == "hide" else "protect",
-                    directory=os.path.isdir(path) and not os.path.islink(path),
-                    role=role,
-                    device=seen.st_dev,
-                    inode=seen.st_ino,
-                )
+            mask = root_filesystem.Mask(
+                path=path,
+                kind="hide" if kind == "hide" else "protect",
+                directory=stat.S_ISDIR(seen.st_mode),
+                role=role,
+                device=seen.st_dev,
+                inode=seen.st_ino,
             )
-        absent = [path for path in self.absent if self._layer_above(path) == "write"]
+            masks.append(mask)
         return Found(
             masks=tuple(masks),
-            absent=tuple(sorted(absent)),
+            absent=tuple(
+                path for path in sorted(self.absent) if self._layer_above(path) == "write"
+            ),
             named=tuple(self.named),
             unsearched=tuple(self.unsearched),
         )
+
+
+def _has(fd: int, name: str) -> bool:
+    """Return whether a directory has a name. The kernel looks it up, because a directory may ignore
+    case, and characters that are not displayed.
+    """
+    try:
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _is_open(directory: str) -> bool:
@@ -393,11 +397,10 @@ def _accounts() -> list[str]:
     """
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:
-            fields = [line.rstrip("\n").split(":") for line in file]
+            rows = [line.split(":") for line in file]
     except OSError:
         return []
-    homes = [row[5].rstrip("/") for row in fields if len(row) > 6]
-    return [path for path in homes if path.startswith("/")]
+    return [row[5].rstrip("/") for row in rows if len(row) > 6 and row[5].startswith("/")]
 
 
 def _moved(home: str) -> Iterator[str]:
@@ -407,8 +410,6 @@ def _moved(home: str) -> Iterator[str]:
     own = directories(home=home)
     yield from (own.config, own.state, own.cache)
     for variable, usual in (("XDG_CONFIG_HOME", ".config/"), ("XDG_DATA_HOME", ".local/share/")):
-        base = os.environ.get(variable, "")
-        if base.startswith("/"):
-            for name in SECRETS:
-                if name.startswith(usual):
-                    yield f"{base.rstrip('/')}/{name.removeprefix(usual)}"
+        base = os.environ.get(variable, "").rstrip("/")
+        moved = [name.removeprefix(usual) for name in SECRETS if name.startswith(usual)]
+        yield from (f"{base}/{name}" for name in moved if base.startswith("/"))
