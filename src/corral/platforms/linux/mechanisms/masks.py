@@ -26,9 +26,8 @@ from corral.paths.followed_links import follow
 from corral.paths.mounts import on_disk, read_mounts
 from corral.paths.posix import is_below, is_inside
 from corral.paths.spelling import true_spelling
-from corral.platforms.linux import repositories
+from corral.platforms.linux import repositories, searched_directories
 from corral.platforms.linux.mechanisms import root_filesystem
-from corral.platforms.linux.searched_directories import SearchedDirectories
 from corral.policy import secret_files
 from corral.policy.secret_files import is_environment_file
 from corral.record import record
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from corral.platforms.linux.mechanisms.root_filesystem import Role
+    from corral.platforms.linux.searched_directories import SearchedDirectories
     from corral.policy.model import Grant
 
 SECRETS = secret_files.hidden("linux")
@@ -165,7 +165,7 @@ class _Search:
         """Search a grant level by level, so that the upper levels are searched even if a huge inner
         tree uses up the budget.
         """
-        searched = SearchedDirectories(top, keep=writable)
+        searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
         while level and (writable or depth < MAX_READ_DEPTH):
             below: list[str] = []
