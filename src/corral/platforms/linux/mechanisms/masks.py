@@ -43,28 +43,25 @@ if TYPE_CHECKING:
     from corral.policy.model import Grant
 
 SECRETS = secret_files.hidden("linux")
-STARTERS = secret_files.protected("linux")
+AT_HOME = dict.fromkeys(secret_files.protected("linux"), "protect") | dict.fromkeys(SECRETS, "hide")
 VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
 BARE = frozenset({"HEAD", "objects"})
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 2.0
 OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LISTABLE = os.R_OK | os.X_OK
 MAX_READ_DEPTH = 2
 """The number of levels that are searched in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
-MAX_PATH = 4000
-"""The longest searched path, in bytes. The kernel takes 4095 bytes, but a target can make longer
-paths.
-"""
+MAX_PATH = 4000  # in bytes: the kernel takes 4095, but a target can make longer paths
 
 
 @record
 class Found:
-    """The result of a search. `masks` are ordered from the outermost. `absent` are paths that would
-    be covered if they existed, and that the target can create. `named` are repositories, and files
-    that they run, which are or contain a write grant. `unsearched` are paths that the search had to
-    skip.
+    """The result of a search. `masks` are ordered from the outermost. `absent` are paths to cover
+    that do not exist, but that the target can create. `named` are repositories, and files that they
+    run, which are or contain a write grant. `unsearched` are paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -90,7 +87,11 @@ def find(
     for grant in directories:
         if os.path.basename(grant.path) not in VERSION_CONTROL:
             search.walk(grant.path, frozenset(empty), writable=grant.access == "write")
-    search.enter_found()
+    if len(search.found) > MAX_MASKS:
+        search.refuse(f"{search.found[-1]}/.git")
+    search.deadline = time.monotonic() + MAX_SECONDS
+    for directory in search.found:
+        search.project(directory)
     return search.result()
 
 
@@ -114,57 +115,46 @@ class _Search:
     def look_up_home(self, grants: Sequence[Grant]) -> None:
         """Consider the known paths in the caller's home, and in other homes in the grants."""
         table = read_mounts()
+        bases: list[tuple[str, str]] = []  # of directories, and how the paths in them begin
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
-                self._consider_home(f"{home}/", "")
+                bases.append((f"{home}/", ""))
             device, top = on_disk(home, table)
             for grant in grants:
                 # Compare paths on the disk, because a part of a home may be mounted a second time.
                 own, place = on_disk(grant.path, table)
                 if device and own == device and is_inside(place, top):
-                    below = f"{place}/"[len(top) + 1 :]
-                    self._consider_home(f"{grant.path}/", below)
+                    bases.append((f"{grant.path}/", f"{place}/"[len(top) + 1 :]))
+        for base, start in bases:
+            for name, kind in AT_HOME.items():
+                if name.startswith(start):
+                    self.consider(base + name[len(start) :], kind)
         for path in _moved(self.home):
             self.consider(path, "hide")
 
-    def _consider_home(self, base: str, below: str) -> None:
-        for kind, names in (("hide", SECRETS), ("protect", STARTERS)):
-            for name in names:
-                if name.startswith(below):
-                    self.consider(base + name[len(below) :], kind)
-
     def look_up(self, grant: Grant) -> None:
-        """Consider the known files and directories that have a fixed path in a grant. Refuse a
-        write grant that this user may not list.
-        """
-        if grant.access == "write" and not _is_open(grant.path):
+        """Consider the known fixed paths in a grant. Refuse a write grant that cannot be listed."""
+        if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
 
+            text = f"{shown(grant.path, 200)} cannot be searched for paths that must stay read-only"
             readable = f"make it readable first: chmod u+rx {shell_word(grant.path)}"
-            raise PolicyError(
-                f"{shown(grant.path, 200)} cannot be searched for paths that must stay read-only",
-                hint=readable if self.user else OTHER_USER,
-            )
+            raise PolicyError(text, hint=readable if self.user else OTHER_USER)
         for path in (f"{grant.path}/{name}" for name in secret_files.ENVIRONMENT):
             if os.path.lexists(path) and not os.path.isdir(path):
                 self.consider(path, "hide")
         if grant.access == "write":
-            self.project(grant.path)
+            self.project(above := grant.path)
             if os.path.basename(grant.path) in VERSION_CONTROL:
                 self.repository(grant.path)
-            self._look_above(grant.path)
-
-    def _look_above(self, path: str) -> None:
-        """Consider the repositories around a grant, because their settings may name files in it."""
-        while path := path.rpartition("/")[0]:
-            for name in secret_files.VERSION_CONTROL:
-                if os.path.lexists(f"{path}/{name}"):
-                    self.repository(f"{path}/{name}", path)
+            # The settings of a repository around the grant may name files in it.
+            while above := above.rpartition("/")[0]:
+                for name in secret_files.VERSION_CONTROL:
+                    if os.path.lexists(f"{above}/{name}"):
+                        self.repository(f"{above}/{name}", above)
 
     def walk(self, top: str, empty: Container[str], *, writable: bool) -> None:
-        """Search a grant level by level, so that the upper levels are searched even if a huge inner
-        tree uses up the budget.
-        """
+        """Search a grant level by level, so that no huge inner tree hides the levels above it."""
         searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
         while level and (writable or depth < MAX_READ_DEPTH):
@@ -197,7 +187,7 @@ class _Search:
             fd = os.open(directory, OPEN_FLAGS)
             seen = os.fstat(fd)
             is_own = seen.st_uid == self.user and seen.st_mode & 0o500 == 0o500
-            if writable and not is_own and not _is_open(directory):
+            if writable and not is_own and not os.access(directory, LISTABLE):
                 raise PermissionError(directory)
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
@@ -205,25 +195,23 @@ class _Search:
             # Few directories have one of the names, so all names are tested at once first.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
-            if not is_plain:
-                is_plain = not self._cover(directory, fd, {*names}.difference(inner))
+            is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
             if self.left < 0:
                 self.unsearched.append(directory)
             elif is_plain:
                 searched.add(fd, seen, below)
+            return below
         except PermissionError:
             if writable:
                 self.covered[directory] = "hide", ""
-            return []
         except (FileNotFoundError, NotADirectoryError):
-            return []  # another run's target has removed the directory
+            pass  # another run's target has removed the directory
         except OSError:
             self.unsearched.append(directory)
-            return []
         finally:
             if fd >= 0:
                 os.close(fd)
-        return below
+        return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
         """Hide `.env` files, and note a repository. Return whether there is one of them."""
@@ -237,18 +225,8 @@ class _Search:
             self.found.append(directory)
         return is_repository or bool(secrets)
 
-    def enter_found(self) -> None:
-        """Refuse the run if too many repositories were found. Otherwise consider each of them."""
-        if len(self.found) > MAX_MASKS:
-            self._refuse(f"{self.found[-1]}/.git")
-        self.deadline = time.monotonic() + MAX_SECONDS
-        for directory in self.found:
-            self.project(directory)
-
     def project(self, top: str) -> None:
-        """Consider the repository of a project, and the files that programs run without asking the
-        user.
-        """
+        """Consider a project's repository, and files that programs run without asking the user."""
         if top in self.projects:
             return
         self.projects.add(top)
@@ -271,9 +249,7 @@ class _Search:
         directories = repositories.find_directories(follow(entry)[1] or entry)
         for path in (entry, *directories):
             named = self._is_named(path, entry, directories)
-            if not named:
-                self.consider(path, "protect", role="repository")
-            self._note_named(path)
+            self.protect(path, "repository", named=named)
             if path not in self.repositories:
                 self.repositories.add(path)
                 for name in repositories.find_run_files(path):
@@ -283,28 +259,26 @@ class _Search:
         submodules = repositories.find_submodules(top, directories) if top else ()
         for count, path in enumerate(submodules):
             if count == MAX_MASKS:
-                self._refuse(path)
+                self.refuse(path)
             if os.path.lexists(f"{path}/.git"):
                 self.project(path)
             else:
                 self.protect(path)
 
-    def protect(self, path: str) -> None:
-        self.consider(path, "protect")
-        self._note_named(path)
-
-    def _note_named(self, path: str) -> None:
+    def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
+        if not named:
+            self.consider(path, "protect", role=role)
         if any(is_inside(grant, path) for grant in self.writable):
             self.named[path] = None
 
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
         """Return whether the user made a path writable by granting its repository by name."""
-        for grant in self.writable:
-            is_repository = os.path.basename(grant) in VERSION_CONTROL
-            is_repository |= grant in directories and not is_below(entry, grant)
-            if is_repository and is_inside(path, grant):
-                return True
-        return False
+        return any(
+            os.path.basename(grant) in VERSION_CONTROL
+            or (grant in directories and not is_below(entry, grant))
+            for grant in self.writable
+            if is_inside(path, grant)
+        )
 
     def consider(self, path: str, kind: str, *, role: Role = "") -> None:
         """Cover a path if it exists. If it does not, record it if the target can create it.
@@ -332,15 +306,12 @@ class _Search:
                 return self.layers[path]
         return ""
 
-    def _refuse(self, path: str) -> None:
-        less = os.path.dirname(path)
-        access = "--write" if self.writable else "--read"
-        raise PolicyError(
-            f"the grants contain more than {MAX_MASKS} paths to hide or protect",
-            hint="grant less, such as single directories in it"
-            if less in self.layers
-            else f"grant less, such as {access} {less}",
-        )
+    def refuse(self, path: str) -> None:
+        """Refuse the run, because it would need too many masks. `path` is one of them."""
+        above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
+        less = "single directories in it" if above in self.layers else f"{flag} {above}"
+        text = f"the grants contain more than {MAX_MASKS} paths to hide or protect"
+        raise PolicyError(text, hint=f"grant less, such as {less}")
 
     def result(self) -> Found:
         """Return the masks for visible or writable paths that no outer mask covers."""
@@ -356,16 +327,13 @@ class _Search:
                 continue  # the target of another run has removed the path
             self.layers[path] = kind
             if len(masks) == MAX_MASKS:
-                self._refuse(path)
-            mask = root_filesystem.Mask(
-                path=path,
-                kind="hide" if kind == "hide" else "protect",
-                directory=stat.S_ISDIR(seen.st_mode),
-                role=role,
-                device=seen.st_dev,
-                inode=seen.st_ino,
-            )
-            masks.append(mask)
+                self.refuse(path)
+            masks.append(
+                root_filesystem.Mask(
+                    path=path, kind="hide" if kind == "hide" else "protect", role=role,
+                    directory=stat.S_ISDIR(seen.st_mode), device=seen.st_dev, inode=seen.st_ino,
+                )
+            )  # fmt: skip
         return Found(
             masks=tuple(masks),
             absent=tuple(
@@ -385,10 +353,6 @@ def _has(fd: int, name: str) -> bool:
     except FileNotFoundError:
         return False
     return True
-
-
-def _is_open(directory: str) -> bool:
-    return os.access(directory, os.R_OK | os.X_OK)
 
 
 def _accounts() -> list[str]:
