@@ -193,3 +193,24 @@ def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
     assert (clean / "b/c1/.env").exists()  # the control: the directory was exchanged
     exchange(tree / "a1", clean)
     assert "a1/b/c1/.env" in search()[0]
+
+
+def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree, monkeypatch):
+    """A target moves a directory away while a run opens it, and back before the search ends."""
+    moved, real = tree / "a1/b/c1", os.open
+
+    def open_moved(path, *rest):
+        if path != str(moved):
+            return real(path, *rest)
+        os.rename(moved, tree.parent / "away")
+        try:
+            return real(path, *rest)
+        finally:
+            os.rename(tree.parent / "away", moved)
+
+    assert "a1/b/c1" not in search()[0]  # the control
+    (moved / "new").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_moved)
+        assert "a1/b/c1" in search()[0]
+    assert "a1/b/c1" not in search()[0]

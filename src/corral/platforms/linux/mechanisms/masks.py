@@ -177,7 +177,8 @@ class _Search:
         """Return the subdirectories to search. Cover `.env` files, and note repositories.
 
         In a write grant, hide a directory that this user may not list, because the target runs as
-        the same user and could make it readable again.
+        the same user and could make it readable again. Hide a missing one too: another run's target
+        could move it back after the search.
         """
         fd = -1
         try:
@@ -201,11 +202,9 @@ class _Search:
             elif is_plain:
                 searched.add(fd, seen, below)
             return below
-        except PermissionError:
+        except (PermissionError, FileNotFoundError):
             if writable:
                 self.covered[directory] = "hide", ""
-        except (FileNotFoundError, NotADirectoryError):
-            pass  # another run's target has removed the directory
         except OSError:
             self.unsearched.append(directory)
         finally:
