@@ -104,7 +104,7 @@ def set_up(*, json_wanted: bool) -> Iterator[Setup]:
         yield Setup(output, directory, environment, corral)
 
 
-def install(directory: str, packages: Sequence[str] = ()) -> Installed:
+def install(directory: str, packages: Sequence[str] = (), checkout: str = CHECKOUT) -> Installed:
     """Make a virtual environment with the checkout and `packages`, and compile all modules."""
     uv = shutil.which("uv")
     bare = ["--without-pip"] if uv else []
@@ -116,7 +116,7 @@ def install(directory: str, packages: Sequence[str] = ()) -> Installed:
         if uv
         else [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     )
-    for wanted in (CHECKOUT, *packages):
+    for wanted in (checkout, *packages):
         _run([*tool, wanted])
     return Installed(python, os.path.join(directory, "bin", "corral"))
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 CONFIG_FILE = "config.toml"
 STAGING = "-staging"
 """This suffix, added to the cache's path, names the directory in which packages are assembled."""
+WORK_DIRECTORIES = "/tmp/corral-"  # noqa: S108 - the directories are new and 0700
+"""How the paths of private directories begin, which runs have without a root of their own."""
 NO_HOME = "/nonexistent"
 """The home directory that user databases list for accounts without one."""
 

@@ -224,6 +224,17 @@ def test_write_grants_of_corrals_own_files_are_refused(user, scratch):
     assert not refused(user, "--read", str(package))
 
 
+@BOTH_TIERS
+def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scratch):
+    # The home of these tests is in /tmp, and a write grant around a home is refused too.
+    env = user.environment(HOME="/nonexistent")
+    done = user.run("/bin/true", flags=("--write", "/tmp"), env=env)
+    assert done.returncode == 125
+    assert b"contains private directories of runs ('/tmp/corral-')" in done.stderr
+    assert b"hint: grant another directory, or a smaller one" in done.stderr
+    assert not refused(user, "--write", str(scratch))  # the control
+
+
 MOUNTED = (
     'mount --bind "$0" "$1" && user=$2 && shift 2 && '
     'exec setpriv --reuid="$user" --regid="$user" --clear-groups "$@"'

@@ -94,6 +94,14 @@ CLAIMS: tuple[Claim, ...] = tuple(
             ),
         ),
         (
+            "never-tmp",
+            "for writing on Linux and macOS, `/tmp` as a whole, because runs may have their private directories in it",
+            (
+                f"{OWN}::test_the_parent_of_private_directories_of_runs_cannot_be_written",
+                f"{LAUNCHER}::test_a_write_grant_around_private_directories_of_runs_is_refused",
+            ),
+        ),
+        (
             "never-write",
             "corral's code (hard links count, as uv makes them), its program (the file that `which corral` finds, and links to it), its interpreter, a directory of `sys.path`, PYTHONPATH or the user's site, corral's own directories, the policy file itself, the report and audit files of the run",
             (

@@ -163,10 +163,10 @@ def write_file(path: str, text: str) -> None:
         os.close(fd)
 
 
-def is_encrypted(path: str) -> bool:
+def is_encrypted(fd: int) -> bool:
     """Return whether fscrypt encrypts a directory, so that its file names change with the key."""
     found = ctypes.create_string_buffer(STATX_BYTES)
-    syscall("statx", AT_FDCWD, os.fsencode(path), AT_SYMLINK_NOFOLLOW, 0, found)
+    syscall("statx", fd, b"", AT_EMPTY_PATH, 0, found)
     return bool(int.from_bytes(found.raw[8:16], sys.byteorder) & STATX_ATTR_ENCRYPTED)
 
 

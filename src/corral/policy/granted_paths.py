@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from corral.abi.private_directory import make_private_directory
+from corral.abi.private_directory import lock, make_private_directory
 from corral.directories import directories, is_private, refuse_shared
 from corral.errors import ChangedPathsError, PolicyError
 from corral.paths.followed_links import follow
@@ -101,14 +101,17 @@ def _format(paths: Mapping[str, str]) -> bytes:
 
 
 def _append(file: str, entries: bytes) -> None:
-    """Add entries with a single write, so that concurrent runs do not mix their entries."""
+    """Add entries with a single write, so that concurrent runs do not mix their entries. The lock
+    prevents that a run on a full disk cuts off the entries of another run.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(file, flags, 0o600)
     try:
-        written = os.write(descriptor, entries)
-        if written < len(entries):
-            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+        lock(descriptor, wait=True)
+        size = os.fstat(descriptor).st_size
+        if os.write(descriptor, entries) < len(entries):
+            os.ftruncate(descriptor, size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), file)
     finally:
         os.close(descriptor)

@@ -71,19 +71,21 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
-    from corral.directories import STAGING, directories, target_homes
+    from corral.directories import STAGING, WORK_DIRECTORIES, directories, target_homes
 
     kept = directories(home=home)
     staging, packages = kept.cache + STAGING, "corral's packages"
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     loaded = dict.fromkeys(os.path.abspath(path) for path in _import_paths())
     homes = [target_homes()] if sys.platform == "linux" and os.geteuid() == 0 else []
+    runs = [] if sys.platform == "win32" else [WORK_DIRECTORIES]
     return (
         *(Protected(path=path, what="the homes of servers", reads=True) for path in homes),
         Protected(path=kept.config, what="corral's configuration", reads=True),
         Protected(path=kept.state, what="corral's state", reads=True),
         Protected(path=kept.cache, what="corral's cache", reads=True),
         Protected(path=staging, what=packages, reads=True, parts=True),
+        *(Protected(path=path, what="private directories of runs") for path in runs),
         Protected(path=_code(), what="corral's code"),
         *(Protected(path=path, what="corral's interpreter") for path in sorted(prefixes)),
         *([Protected(path=sys.executable, what="corral's interpreter")] if sys.executable else []),

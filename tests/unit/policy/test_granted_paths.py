@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from corral.abi.private_directory import lock
 from corral.errors import ChangedPathsError, PolicyError
 from corral.policy import granted_paths
 from corral.policy.granted_paths import check_granted_paths, memory_file, read_memory, remember
@@ -152,6 +153,33 @@ def test_a_large_memory_drops_paths_that_no_longer_exist(home, monkeypatch):
     check(home, "project/data")
     path = str(home / "project/data")
     assert read_memory(file) == {path: path}
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows writes to a locked file differently")
+def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeypatch):
+    """While a run removes the part that it wrote, another run waits with its entry."""
+    file = str(tmp_path / "private" / "memory")
+    remember(file, {"/one": "/one"})
+    real, seen = os.write, []
+
+    def write_a_part(descriptor, data):
+        monkeypatch.setattr(os, "write", real)
+        with open(file, "r+b") as other:
+            try:
+                lock(other.fileno(), wait=False)
+            except BlockingIOError:
+                seen.append("waits")
+            else:
+                remember(file, {"/two": "/two"})
+        return real(descriptor, data[:3])
+
+    monkeypatch.setattr(os, "write", write_a_part)
+    with pytest.raises(PolicyError, match="No space left on device"):
+        remember(file, {"/three": "/three"})
+    assert read_memory(file) == {"/one": "/one"}
+    assert seen == ["waits"]
+    remember(file, {"/two": "/two"})  # the control: the lock is free afterwards
+    assert read_memory(file) == {"/one": "/one", "/two": "/two"}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no rlimits")

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from corral import __main__ as entry
+from corral import directories
 from corral.paths.followed_links import follow
 from corral.policy import own_files
 from corral.policy.own_files import check_own, own_paths, refuse_hard_links
@@ -45,6 +46,16 @@ def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
     for name in ("bin", "tools", "tools/v1", "real", "real/corral"):
         assert "corral's program" in refused(home, home / name)
     allowed(home, home / "data")
+
+
+def test_the_parent_of_private_directories_of_runs_cannot_be_written(home, monkeypatch):
+    """Without namespaces a target could rename its own private directory, or another run's."""
+    (home / "tmp/deep").mkdir(parents=True)
+    (home / "link").symlink_to("tmp")
+    monkeypatch.setattr(directories, "WORK_DIRECTORIES", str(home / "link/corral-"))
+    assert "private directories of runs" in refused(home, home / "tmp")
+    assert "private directories of runs" in refused(home, home / "link")
+    allowed(home, home / "tmp/deep")
 
 
 def test_the_started_program_cannot_be_written(home, monkeypatch):

@@ -9,6 +9,7 @@ the same.
 
 from __future__ import annotations
 
+import itertools
 import marshal
 import os
 import struct
@@ -24,6 +25,8 @@ from corral.paths.mounts import find_file_system
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     # {inode: (change time, names of the directories in it with "/" between them)}
     Known = dict[int, tuple[int, str]]
 
@@ -33,6 +36,14 @@ FILE_SYSTEMS = frozenset(
 """The file systems with reliable change times. vfat is missing, because its root has no times.
 Network file systems and overlayfs are missing, because their files can change elsewhere: on a
 server, or in a lower directory.
+"""
+LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
+"""The file systems where a directory without subdirectories, and no other, has two links. Listing
+such a directory does not need the type of each entry.
+"""
+MAX_LEAF_BYTES = 1 << 16
+"""The size up to which all names of a directory are read at once. On these file systems the number
+of names in this size is limited.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of a search. When one of them changes, the cache is discarded."""
@@ -50,21 +61,22 @@ class SearchedDirectories:
         self._top = top
         self._device = -1
         self._can_encrypt = True
-        if keep and find_file_system(top) in FILE_SYSTEMS:
+        kind = find_file_system(top) if keep else ""
+        self._counts_links = kind in LINK_COUNTS
+        if kind in FILE_SYSTEMS:
             self._device = os.lstat(top).st_dev
             self._can_encrypt = abi.supports_encryption(top)
         self._settled = time.time_ns() - SETTLED_NS
         self._known: Known = self._read()
         self._kept: Known = {}
-        self._user = os.geteuid()
-        self._seen: os.stat_result | None = None
 
     def find(self, directory: str) -> list[str] | None:
         """Return a directory's cached subdirectories, or None if it is not cached or changed."""
+        if not self._known:
+            return None
         try:
-            self._seen = seen = os.lstat(directory)
+            seen = os.lstat(directory)
         except OSError:
-            self._seen = None
             return None
         known = self._known.get(seen.st_ino)
         if known is None or known[0] != seen.st_ctime_ns or seen.st_dev != self._device:
@@ -72,24 +84,30 @@ class SearchedDirectories:
         self._kept[seen.st_ino] = known
         return known[1].split("/") if known[1] else []
 
-    def is_open(self) -> bool:
-        """Return whether this user owns and may list the directory that `find` looked up last."""
-        seen = self._seen
-        return seen is not None and seen.st_uid == self._user and seen.st_mode & 0o500 == 0o500
+    def list_names(self, fd: int, seen: os.stat_result, most: int) -> tuple[list[str], list[str]]:
+        """Return the names in an open directory, and those that are directories. Stop after `most`
+        names, but return all names of a small directory without subdirectories.
+        """
+        is_small = seen.st_nlink == 2 and seen.st_size <= MAX_LEAF_BYTES
+        if is_small and self._counts_links and seen.st_dev == self._device:
+            return os.listdir(fd), []
+        with os.scandir(fd) as entries:
+            listed = list(itertools.islice(entries, most))
+        inner = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
+        return [entry.name for entry in listed], inner
 
-    def add(self, directory: str, names: list[str]) -> None:
-        """Cache the directory that `find` looked up last. `names` are its subdirectories.
+    def add(self, fd: int, seen: os.stat_result, names: Iterable[str]) -> None:
+        """Cache an open directory. `names` are its subdirectories, and `seen` is from before they
+        were listed.
 
         Do nothing if the directory changed in the last seconds or may be encrypted.
         """
-        seen = self._seen
-        if seen is None or seen.st_dev != self._device or seen.st_ctime_ns >= self._settled:
-            return
-        try:
-            if not (self._can_encrypt and abi.is_encrypted(directory)):
-                self._kept[seen.st_ino] = (seen.st_ctime_ns, "/".join(names))
-        except OSError:
-            pass  # the directory is gone, or the kernel cannot tell whether it is encrypted
+        if seen.st_dev == self._device and seen.st_ctime_ns < self._settled:
+            try:
+                if not (self._can_encrypt and abi.is_encrypted(fd)):
+                    self._kept[seen.st_ino] = (seen.st_ctime_ns, "/".join(names))
+            except OSError:
+                pass  # the kernel cannot tell whether the directory is encrypted
 
     def save(self) -> None:
         if len(self._kept) < MIN_DIRECTORIES or self._kept == self._known:

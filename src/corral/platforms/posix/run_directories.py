@@ -9,7 +9,7 @@ import sys
 
 from corral.abi.private_directory import make_private_directory
 from corral.abi.whole_file import replace_file
-from corral.directories import directories, refuse_shared
+from corral.directories import WORK_DIRECTORIES, directories, refuse_shared
 from corral.platforms import run_records
 from corral.platforms.steps import unverified
 from corral.record import record
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from corral.platforms.run_records import Budget
     from corral.programs.model import Program
 
-TEMPORARY = "/tmp"  # noqa: S108 - directories in it are new and 0700
+TEMPORARY, PREFIX = WORK_DIRECTORIES.rsplit("/", 1)
 MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
 TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EACCES))
@@ -34,13 +34,13 @@ DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLO
 
 
 def work_directory(run: str) -> str:
-    return f"{os.path.realpath(TEMPORARY)}/corral-{os.geteuid()}-{run}"
+    return f"{os.path.realpath(TEMPORARY)}/{PREFIX}{os.geteuid()}-{run}"
 
 
 def is_work_directory(path: str) -> bool:
     """Return whether `path` has the form of a private directory of this user's runs."""
     parent, _, name = path.rpartition("/")
-    start = f"corral-{os.geteuid()}-"
+    start = f"{PREFIX}{os.geteuid()}-"
     return (
         parent in (TEMPORARY, os.path.realpath(TEMPORARY))
         and name.startswith(start)

@@ -37,9 +37,15 @@ def search(tree, monkeypatch):
 
     def find():
         listed = []
-        real = os.scandir
+        real = os.open
+
+        def open_and_count(path, flags, *mode):
+            if flags & os.O_DIRECTORY:
+                listed.append(path)
+            return real(path, flags, *mode)
+
         with monkeypatch.context() as patched:
-            patched.setattr(os, "scandir", lambda path: listed.append(path) or real(path))
+            patched.setattr(os, "open", open_and_count)
             grant = Grant(
                 path=str(tree), access="write", directory=True, device=0, inode=0, owner=0, group=0
             )
@@ -95,9 +101,18 @@ def make_a_directory(tree):
     return {"a1/b/c1/new/deep/.env"}
 
 
+def make_a_directory_in_a_large_one(tree):
+    place = tree / "a1/b/c1"
+    for number in range(3000):
+        (place / f"{number:030}").touch()
+    (place / "new").mkdir()
+    (place / "new/.env").write_text("secret")
+    return {"a1/b/c1/new/.env"}
+
+
 CHANGES = (
     add_secret, hide_the_time_of_a_change, rename_a_file, plant_a_repository, exchange_directories,
-    make_a_directory,
+    make_a_directory, make_a_directory_in_a_large_one,
 )  # fmt: skip
 
 
@@ -148,3 +163,54 @@ def test_a_damaged_record_is_not_used(search, tree, at):
     path.write_bytes(content)
     assert search() == first
     assert search() == (set(), 0)
+
+
+def exchange(one, other):
+    os.rename(one, f"{one}.old")
+    os.rename(other, one)
+    os.rename(f"{one}.old", other)
+
+
+def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
+    search, tree, monkeypatch
+):
+    """A target exchanges the directory above for one without a secret, while a run lists it."""
+    (tree / "a1/b/c1/.env").write_text("secret")
+    clean = tree.parent / "clean"
+    (clean / "b/c1").mkdir(parents=True)
+    real = os.fstat
+
+    def fstat_and_exchange(fd):
+        found = real(fd)
+        is_target = os.readlink(f"/proc/self/fd/{fd}") == str(tree / "a1/b/c1")
+        if is_target:
+            exchange(tree / "a1", clean)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", fstat_and_exchange)
+        search()
+    assert (clean / "b/c1/.env").exists()  # the control: the directory was exchanged
+    exchange(tree / "a1", clean)
+    assert "a1/b/c1/.env" in search()[0]
+
+
+def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree, monkeypatch):
+    """A target moves a directory away while a run opens it, and back before the search ends."""
+    moved, real = tree / "a1/b/c1", os.open
+
+    def open_moved(path, *rest):
+        if path != str(moved):
+            return real(path, *rest)
+        os.rename(moved, tree.parent / "away")
+        try:
+            return real(path, *rest)
+        finally:
+            os.rename(tree.parent / "away", moved)
+
+    assert "a1/b/c1" not in search()[0]  # the control
+    (moved / "new").touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", open_moved)
+        assert "a1/b/c1" in search()[0]
+    assert "a1/b/c1" not in search()[0]

@@ -15,8 +15,9 @@ find hard links to a secret, and skips `node_modules` and `site-packages`.
 
 from __future__ import annotations
 
-import itertools
+import errno
 import os
+import stat
 import sys
 import time
 
@@ -35,35 +36,32 @@ from corral.safe_text import shell_word, shown
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Sequence
 
     from corral.platforms.linux.mechanisms.root_filesystem import Role
+    from corral.platforms.linux.searched_directories import SearchedDirectories
     from corral.policy.model import Grant
 
 SECRETS = secret_files.hidden("linux")
-STARTERS = secret_files.protected("linux")
+AT_HOME = dict.fromkeys(secret_files.protected("linux"), "protect") | dict.fromkeys(SECRETS, "hide")
 VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 UNSEARCHED = VERSION_CONTROL | {"node_modules", "site-packages"}
 BARE = frozenset({"HEAD", "objects"})
-MARKS = {name.lower(): name for name in VERSION_CONTROL | BARE}
-"""Names in lower case, because a directory that ignores case finds `.GIT` as `.git`."""
 MAX_ENTRIES = 200_000
 MAX_SECONDS = 2.0
+OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LISTABLE = os.R_OK | os.X_OK
 MAX_READ_DEPTH = 2
 """The number of levels that are searched in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
-MAX_PATH = 4000
-"""The longest searched path, in bytes. The kernel takes 4095 bytes, but a target can make longer
-paths.
-"""
+MAX_PATH = 4000  # in bytes: the kernel takes 4095, but a target can make longer paths
 
 
 @record
 class Found:
-    """The result of a search. `masks` are ordered from the outermost. `absent` are paths that would
-    be covered if they existed, and that the target can create. `named` are repositories, and files
-    that they run, which are or contain a write grant. `unsearched` are paths that the search had to
-    skip.
+    """The result of a search. `masks` are ordered from the outermost. `absent` are paths to cover
+    that do not exist, but that the target can create. `named` are repositories, and files that they
+    run, which are or contain a write grant. `unsearched` are paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -79,7 +77,6 @@ def find(
     has to read. `empty` are directories that the target sees as empty, so they are not searched.
     """
     search = _Search(grants, home.rstrip("/"), needed)
-    search.empty = frozenset(empty)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
     # The user's own settings apply to every repository of the user.
@@ -89,15 +86,18 @@ def find(
         search.look_up(grant)
     for grant in directories:
         if os.path.basename(grant.path) not in VERSION_CONTROL:
-            search.walk(grant.path, writable=grant.access == "write")
-    search.enter_found()
+            search.walk(grant.path, frozenset(empty), writable=grant.access == "write")
+    if len(search.found) > MAX_MASKS:
+        search.refuse(f"{search.found[-1]}/.git")
+    search.deadline = time.monotonic() + MAX_SECONDS
+    for directory in search.found:
+        search.project(directory)
     return search.result()
 
 
 class _Search:
     def __init__(self, grants: Sequence[Grant], home: str, needed: Sequence[str]) -> None:
         self.home = true_spelling(home) or home
-        self.empty: frozenset[str] = frozenset()
         self.layers = dict.fromkeys(needed, "read") | {one.path: one.access for one in grants}
         self.writable = [grant.path for grant in grants if grant.access == "write"]
         self.covered: dict[str, tuple[str, Role]] = {}
@@ -110,61 +110,51 @@ class _Search:
         self.settings = repositories.read_user_settings(home) if self.writable else []
         self.left = MAX_ENTRIES
         self.deadline = time.monotonic() + MAX_SECONDS
+        self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
         """Consider the known paths in the caller's home, and in other homes in the grants."""
         table = read_mounts()
+        bases: list[tuple[str, str]] = []  # of directories, and how the paths in them begin
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
-                self._consider_home(f"{home}/", "")
+                bases.append((f"{home}/", ""))
             device, top = on_disk(home, table)
             for grant in grants:
                 # Compare paths on the disk, because a part of a home may be mounted a second time.
                 own, place = on_disk(grant.path, table)
                 if device and own == device and is_inside(place, top):
-                    below = f"{place}/"[len(top) + 1 :]
-                    self._consider_home(f"{grant.path}/", below)
+                    bases.append((f"{grant.path}/", f"{place}/"[len(top) + 1 :]))
+        for base, start in bases:
+            for name, kind in AT_HOME.items():
+                if name.startswith(start):
+                    self.consider(base + name[len(start) :], kind)
         for path in _moved(self.home):
             self.consider(path, "hide")
 
-    def _consider_home(self, base: str, below: str) -> None:
-        for kind, names in (("hide", SECRETS), ("protect", STARTERS)):
-            for name in names:
-                if name.startswith(below):
-                    self.consider(base + name[len(below) :], kind)
-
     def look_up(self, grant: Grant) -> None:
-        """Consider the known files and directories that have a fixed path in a grant. Refuse a
-        write grant that this user may not list.
-        """
-        if grant.access == "write" and not _is_open(grant.path):
+        """Consider the known fixed paths in a grant. Refuse a write grant that cannot be listed."""
+        if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
 
+            text = f"{shown(grant.path, 200)} cannot be searched for paths that must stay read-only"
             readable = f"make it readable first: chmod u+rx {shell_word(grant.path)}"
-            raise PolicyError(
-                f"{shown(grant.path, 200)} cannot be searched for paths that must stay read-only",
-                hint=readable if os.geteuid() else OTHER_USER,
-            )
-        for name in secret_files.ENVIRONMENT:
-            if not os.path.isdir(f"{grant.path}/{name}"):
-                self.consider(f"{grant.path}/{name}", "hide", told=False)
+            raise PolicyError(text, hint=readable if self.user else OTHER_USER)
+        for path in (f"{grant.path}/{name}" for name in secret_files.ENVIRONMENT):
+            if os.path.lexists(path) and not os.path.isdir(path):
+                self.consider(path, "hide")
         if grant.access == "write":
-            self.project(grant.path)
+            self.project(above := grant.path)
             if os.path.basename(grant.path) in VERSION_CONTROL:
                 self.repository(grant.path)
-            self._look_above(grant.path)
+            # The settings of a repository around the grant may name files in it.
+            while above := above.rpartition("/")[0]:
+                for name in secret_files.VERSION_CONTROL:
+                    if os.path.lexists(f"{above}/{name}"):
+                        self.repository(f"{above}/{name}", above)
 
-    def _look_above(self, path: str) -> None:
-        """Consider the repositories around a grant, because their settings may name files in it."""
-        while path := path.rpartition("/")[0]:
-            for name in secret_files.VERSION_CONTROL:
-                if os.path.lexists(f"{path}/{name}"):
-                    self.repository(f"{path}/{name}", path)
-
-    def walk(self, top: str, *, writable: bool) -> None:
-        """Search a grant level by level, so that the upper levels are searched even if a huge inner
-        tree uses up the budget.
-        """
+    def walk(self, top: str, empty: Container[str], *, writable: bool) -> None:
+        """Search a grant level by level, so that no huge inner tree hides the levels above it."""
         searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
         while level and (writable or depth < MAX_READ_DEPTH):
@@ -173,88 +163,69 @@ class _Search:
                 if self.left < 0 or (at % 64 == 0 and time.monotonic() > self.deadline):
                     self.unsearched += level[at:] + below
                     return
-                if directory in self.empty:
+                if directory in empty:
                     continue
                 self.left -= 1
                 names = searched.find(directory)
                 if names is None:
-                    checks = writable and not searched.is_open()
-                    names, is_plain = self._list(directory, writable=writable, checks=checks)
-                    if is_plain:
-                        searched.add(directory, names)
+                    names = self._list(directory, searched, writable=writable)
                 below += [f"{directory}/{name}" for name in names]
             level, depth = below, depth + 1
         searched.save()
 
-    def _list(self, directory: str, *, writable: bool, checks: bool) -> tuple[list[str], bool]:
-        """Return the subdirectories to search, and whether the directory has nothing to cover.
+    def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
+        """Return the subdirectories to search. Cover `.env` files, and note repositories.
 
-        With `checks`, first test whether this user may list the directory.
+        In a write grant, hide a directory that this user may not list, because the target runs as
+        the same user and could make it readable again. Hide a missing one too: another run's target
+        could move it back after the search.
         """
-        if len(os.fsencode(directory)) > MAX_PATH:
-            self.unsearched.append(directory)
-            return [], False
-        below: list[str] = []
-        marks = {""} if checks else self._scan(directory, below)
-        if writable and "" in marks and not _is_open(directory):
-            # The target runs as the same user and could make the directory readable again.
-            self.covered[directory] = "hide", ""
-            return [], False
-        if checks:
-            marks = self._scan(directory, below)
-        if writable and (marks & VERSION_CONTROL or marks >= BARE):
-            self.found.append(directory)
-        return below, not marks
-
-    def enter_found(self) -> None:
-        """Refuse the run if too many repositories were found. Otherwise consider each of them."""
-        if len(self.found) > MAX_MASKS:
-            self._refuse(f"{self.found[-1]}/.git")
-        self.deadline = time.monotonic() + MAX_SECONDS
-        for directory in self.found:
-            self.project(directory)
-
-    def _scan(self, directory: str, below: list[str]) -> set[str]:
-        """Append the subdirectories to `below`, and cover `.env` files.
-
-        Return the names of `.env` files and repositories, and "" if some names could not be read.
-        """
-        marks: set[str] = set()
+        fd = -1
         try:
-            with os.scandir(directory) as entries:
-                listed = list(itertools.islice(entries, max(0, self.left) + 1))
-            self.left -= len(listed)
+            if len(directory) * 4 > MAX_PATH and len(os.fsencode(directory)) > MAX_PATH:
+                raise OSError(errno.ENAMETOOLONG, directory)
+            # Later calls use the descriptor, because another run's target could exchange the path.
+            fd = os.open(directory, OPEN_FLAGS)
+            seen = os.fstat(fd)
+            is_own = seen.st_uid == self.user and seen.st_mode & 0o500 == 0o500
+            if writable and not is_own and not os.access(directory, LISTABLE):
+                raise PermissionError(directory)
+            names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
+            self.left -= len(names)
+            below = [name for name in inner if name not in UNSEARCHED]
+            # Few directories have one of the names, so all names are tested at once first.
+            text = "/".join(("", *names)).lower()
+            is_plain = "/." not in text and "/head" not in text and text.isascii()
+            is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
             if self.left < 0:
                 self.unsearched.append(directory)
-                marks.add("")
-            inner = [entry.name for entry in listed if entry.is_dir(follow_symlinks=False)]
-            below += [name for name in inner if name not in UNSEARCHED]
-            names = {entry.name.lower() for entry in listed}
-            marks.update(MARKS[name] for name in MARKS.keys() & names)
-            # Few directories have a `.env` file, so all names are searched at once before each is
-            # checked.
-            if ".env" in " ".join(names):
-                marks.update(self._cover_environment_files(listed))
-        except (PermissionError, FileNotFoundError, NotADirectoryError):
-            marks.add("")
+            elif is_plain:
+                searched.add(fd, seen, below)
+            return below
+        except (PermissionError, FileNotFoundError):
+            if writable:
+                self.covered[directory] = "hide", ""
         except OSError:
-            marks.add("")
             self.unsearched.append(directory)
-        return marks
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        return []
 
-    def _cover_environment_files(self, listed: Sequence[os.DirEntry[str]]) -> Iterator[str]:
-        """Hide `.env` files, and yield their names."""
-        for entry in listed:
-            name = entry.name.lower()
-            if is_environment_file(name) and not entry.is_dir(follow_symlinks=False):
-                yield name
-                if not entry.is_dir():
-                    self.consider(entry.path, "hide")
+    def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
+        """Hide `.env` files, and note a repository. Return whether there is one of them."""
+        secrets = [name for name in files if is_environment_file(name.lower())]
+        for path in (f"{directory}/{name}" for name in secrets):
+            if not os.path.isdir(path):
+                self.consider(path, "hide")
+        is_repository = any(_has(fd, name) for name in VERSION_CONTROL)
+        is_repository = is_repository or all(_has(fd, name) for name in BARE)
+        if is_repository and self._layer_above(f"{directory}/.git") == "write":
+            self.found.append(directory)
+        return is_repository or bool(secrets)
 
     def project(self, top: str) -> None:
-        """Consider the repository of a project, and the files that programs run without asking the
-        user.
-        """
+        """Consider a project's repository, and files that programs run without asking the user."""
         if top in self.projects:
             return
         self.projects.add(top)
@@ -277,9 +248,7 @@ class _Search:
         directories = repositories.find_directories(follow(entry)[1] or entry)
         for path in (entry, *directories):
             named = self._is_named(path, entry, directories)
-            if not named:
-                self.consider(path, "protect", role="repository")
-            self._note_named(path)
+            self.protect(path, "repository", named=named)
             if path not in self.repositories:
                 self.repositories.add(path)
                 for name in repositories.find_run_files(path):
@@ -289,37 +258,34 @@ class _Search:
         submodules = repositories.find_submodules(top, directories) if top else ()
         for count, path in enumerate(submodules):
             if count == MAX_MASKS:
-                self._refuse(path)
+                self.refuse(path)
             if os.path.lexists(f"{path}/.git"):
                 self.project(path)
             else:
                 self.protect(path)
 
-    def protect(self, path: str) -> None:
-        self.consider(path, "protect")
-        self._note_named(path)
-
-    def _note_named(self, path: str) -> None:
+    def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
+        if not named:
+            self.consider(path, "protect", role=role)
         if any(is_inside(grant, path) for grant in self.writable):
             self.named[path] = None
 
     def _is_named(self, path: str, entry: str, directories: Sequence[str]) -> bool:
         """Return whether the user made a path writable by granting its repository by name."""
-        for grant in self.writable:
-            is_repository = os.path.basename(grant) in VERSION_CONTROL
-            is_repository |= grant in directories and not is_below(entry, grant)
-            if is_repository and is_inside(path, grant):
-                return True
-        return False
+        return any(
+            os.path.basename(grant) in VERSION_CONTROL
+            or (grant in directories and not is_below(entry, grant))
+            for grant in self.writable
+            if is_inside(path, grant)
+        )
 
-    def consider(self, path: str, kind: str, *, role: Role = "", told: bool = True) -> None:
+    def consider(self, path: str, kind: str, *, role: Role = "") -> None:
         """Cover a path if it exists. If it does not, record it if the target can create it.
 
         A link is bound onto itself, so that it stays a link. The file that it points to is masked.
-        With `told` False, a missing path is not recorded.
         """
         if not os.path.lexists(path):
-            if told and self._layer_above(path) == "write":
+            if self._layer_above(path) == "write":
                 self.absent[path] = None
             return
         links, end = follow(path)
@@ -339,15 +305,12 @@ class _Search:
                 return self.layers[path]
         return ""
 
-    def _refuse(self, path: str) -> None:
-        less = os.path.dirname(path)
-        access = "--write" if self.writable else "--read"
-        raise PolicyError(
-            f"the grants contain more than {MAX_MASKS} paths to hide or protect",
-            hint="grant less, such as single directories in it"
-            if less in self.layers
-            else f"grant less, such as {access} {less}",
-        )
+    def refuse(self, path: str) -> None:
+        """Refuse the run, because it would need too many masks. `path` is one of them."""
+        above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
+        less = "single directories in it" if above in self.layers else f"{flag} {above}"
+        text = f"the grants contain more than {MAX_MASKS} paths to hide or protect"
+        raise PolicyError(text, hint=f"grant less, such as {less}")
 
     def result(self) -> Found:
         """Return the masks for visible or writable paths that no outer mask covers."""
@@ -363,28 +326,32 @@ class _Search:
                 continue  # the target of another run has removed the path
             self.layers[path] = kind
             if len(masks) == MAX_MASKS:
-                self._refuse(path)
+                self.refuse(path)
             masks.append(
                 root_filesystem.Mask(
-                    path=path,
-                    kind="hide" if kind == "hide" else "protect",
-                    directory=os.path.isdir(path) and not os.path.islink(path),
-                    role=role,
-                    device=seen.st_dev,
-                    inode=seen.st_ino,
+                    path=path, kind="hide" if kind == "hide" else "protect", role=role,
+                    directory=stat.S_ISDIR(seen.st_mode), device=seen.st_dev, inode=seen.st_ino,
                 )
-            )
-        absent = [path for path in self.absent if self._layer_above(path) == "write"]
+            )  # fmt: skip
         return Found(
             masks=tuple(masks),
-            absent=tuple(sorted(absent)),
+            absent=tuple(
+                path for path in sorted(self.absent) if self._layer_above(path) == "write"
+            ),
             named=tuple(self.named),
             unsearched=tuple(self.unsearched),
         )
 
 
-def _is_open(directory: str) -> bool:
-    return os.access(directory, os.R_OK | os.X_OK)
+def _has(fd: int, name: str) -> bool:
+    """Return whether a directory has a name. The kernel looks it up, because a directory may ignore
+    case, and characters that are not displayed.
+    """
+    try:
+        os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _accounts() -> list[str]:
@@ -393,11 +360,10 @@ def _accounts() -> list[str]:
     """
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:
-            fields = [line.rstrip("\n").split(":") for line in file]
+            rows = [line.split(":") for line in file]
     except OSError:
         return []
-    homes = [row[5].rstrip("/") for row in fields if len(row) > 6]
-    return [path for path in homes if path.startswith("/")]
+    return [row[5].rstrip("/") for row in rows if len(row) > 6 and row[5].startswith("/")]
 
 
 def _moved(home: str) -> Iterator[str]:
@@ -407,8 +373,6 @@ def _moved(home: str) -> Iterator[str]:
     own = directories(home=home)
     yield from (own.config, own.state, own.cache, target_homes())
     for variable, usual in (("XDG_CONFIG_HOME", ".config/"), ("XDG_DATA_HOME", ".local/share/")):
-        base = os.environ.get(variable, "")
-        if base.startswith("/"):
-            for name in SECRETS:
-                if name.startswith(usual):
-                    yield f"{base.rstrip('/')}/{name.removeprefix(usual)}"
+        base = os.environ.get(variable, "").rstrip("/")
+        moved = [name.removeprefix(usual) for name in SECRETS if name.startswith(usual)]
+        yield from (f"{base}/{name}" for name in moved if base.startswith("/"))
