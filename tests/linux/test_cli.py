@@ -52,7 +52,6 @@ def test_the_version_is_printed(ordinary, flag):
 USAGE = {
     ("rnu",): "did you mean `corral run`?",
     ("help", "rnu"): "did you mean `corral run`?",
-    ("sweep",): "did you mean `corral clean`?",  # `sweep` was the former name of `clean`
     ("zzzzzz",): "`corral --help` lists the commands",
     ("--verbose",): "options come after the command: corral COMMAND --verbose",
     ("run", "--allow-read", "x", "--", "true"): "did you mean --read?",

@@ -63,7 +63,7 @@ def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     assert json.loads(done.stdout) == denied
     assert b"to keep this" not in done.stderr  # the policy file keeps the grants
     text = policy.read_text()
-    assert f'"{project}/notes/a",  # it asked to have {project}/notes/a read' in text
+    assert f'"{project}/notes/a",  # it asked to read {project}/notes/a' in text
     assert "allow = true  # start of true" in text
     assert ".ssh" not in text
     assert "nowhere" not in text

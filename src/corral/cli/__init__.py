@@ -29,7 +29,6 @@ GROUPS = (
     ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
-FORMER_NAMES = {"sweep": "clean"}
 # These commands take another program's command line. Options after its first word belong to it.
 COMMAND_LINES = ("run", "learn", "inspect", "explain", "export")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
@@ -45,10 +44,7 @@ Start with `corral demo`, or with `corral wrap CLIENT --dry-run`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Return its exit code if `arguments` are given, otherwise exit with it.
-
-    `os._exit` saves the console script 2 ms of teardown.
-    """
+    """Run a command. Return its exit code if `arguments` are given, otherwise exit with it."""
     if arguments is not None:
         return _main(list(arguments))
     output.use_utf8()
@@ -59,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = output.finish(code)
     except MemoryError:
         pass  # the command has ended with `code`
-    os._exit(code)
+    os._exit(code)  # saves 2 ms of teardown
 
 
 def _main(words: list[str]) -> int:
@@ -136,9 +132,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> None:
-    """Warn about flags of corral after the command, because the command gets them. Do not warn if
-    the user wrote `--` before the command.
-    """
+    """Warn about corral's flags after the command, unless the user wrote `--` before it."""
     late = [word.partition("=")[0] for word in rest[1:] if word.startswith("--")]
     if not late or "--" in words[: len(words) - len(rest)]:
         return
@@ -159,7 +153,7 @@ def _unknown_command(name: str) -> option_parser.UsageError:
     if name.startswith("-"):
         hint = f"options come after the command: corral COMMAND {name}"
         return option_parser.UsageError(f"corral itself has no option {name}", hint=hint)
-    near = FORMER_NAMES.get(name) or option_parser.find_nearest(name, COMMANDS)
+    near = option_parser.find_nearest(name, COMMANDS)
     hint = f"did you mean `corral {near}`?" if near else "`corral --help` lists the commands"
     return option_parser.UsageError(f"there is no command {name!r}", hint=hint)
 

@@ -1,9 +1,4 @@
-"""`corral approve`: approve exactly what a server asks for. Pin its tools if the user or the
-server's manifest asks for pins.
-
-On a terminal the command asks the user. Elsewhere it needs `--yes`, because only the user can
-approve.
-"""
+"""`corral approve`: approve what a server asks for, and pin its tools if asked to."""
 
 import os
 import shlex
@@ -79,7 +74,6 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 
 def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
-    """Start an approved server once in its sandbox, and pin the definitions of its tools."""
     from corral.cli import inspect
     from corral.policy.manifest import COMMAND_LINE, Manifest
     from corral.servers.inspection import inspect_server
@@ -102,15 +96,14 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
 
 
 def _request(options: Options, rest: list[str]) -> Request:
-    """Read the request of a server, which is named by a reference or by its directory."""
     server = what_to_run.open_server(options, rest, complete=False)
-    if server is not None and server.request is None:
+    if server is not None and server.request is not None:
+        return server.request
+    if server is not None:
         raise SandboxError(
             f"{rest[0]} asks for nothing, so there is nothing to approve",
             hint="grant more with flags of `corral run`, a profile or your own policy",
         )
-    if server is not None and server.request is not None:
-        return server.request
     found = approvals.request_for(rest[0])
     if found is None:
         names = " or ".join(approvals.NAMES)
@@ -125,11 +118,11 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 def remember(request: Request) -> None:
     """Record an approval. A directory is read again, because it may have changed meanwhile."""
-    if request.source.manifest.directory:
-        approvals.approve(request.source.manifest.directory, expected=request.digest)
+    manifest = request.source.manifest
+    if manifest.directory:
+        approvals.approve(manifest.directory, expected=request.digest)
     else:
-        manifest, subject = request.source.manifest, request.subject
-        approvals.remember(manifest, request.digest, subject, asks=request.asks)
+        approvals.remember(manifest, request.digest, request.subject, asks=request.asks)
 
 
 def format_request(request: Request) -> list[str]:
@@ -182,17 +175,13 @@ def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
 
 
 def is_on_terminal() -> bool:
-    """Return whether a user can see a question and answer it."""
     return os.isatty(0) and os.isatty(2)
 
 
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask on the terminal itself, because in `run` standard input belongs to the server.
-
-    If there is no terminal, raise an error whose hint is `corral approve` with `words`.
-    """
+    """Ask the user. Without a terminal, raise an error whose hint is `corral approve --yes`."""
     if not is_on_terminal():
         raise SandboxError(
             "there is no terminal to ask on, and only you can approve",
@@ -203,9 +192,13 @@ def confirm(
 
 def ask(question: str) -> bool:
     try:
-        # The terminal is closed before the server starts, so that the server does not inherit it.
+        # In `run` standard input belongs to the server, which must not inherit the terminal.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
-            _drop_input(terminal.fileno())
+            if sys.platform != "win32":
+                import termios
+
+                # Input that was typed before the question was not meant as the answer.
+                termios.tcflush(terminal, termios.TCIFLUSH)
             output.prompt(f"{question} [y/N]")
             return terminal.readline().strip().lower() in YES
     except OSError as error:
@@ -213,14 +206,6 @@ def ask(question: str) -> bool:
             f"the terminal cannot be read: {error.strerror}",
             hint="`corral approve --yes` approves without a question",
         ) from error
-
-
-def _drop_input(terminal: int) -> None:
-    """Drop input that was typed before the question, because it was not meant as the answer."""
-    if sys.platform != "win32":
-        import termios
-
-        termios.tcflush(terminal, termios.TCIFLUSH)
 
 
 def _list(*, as_json: bool) -> int:

@@ -16,8 +16,7 @@ USAGE = "usage: corral cache [ls | rm WHAT... | gc | verify | homes | rm-home SE
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
 REMOVING = ("rm", "rm-home")
-MIN_DIGITS = 12
-"""The number of digits of a digest that are shown, and that suffice to name an entry."""
+MIN_DIGITS = 12  # digits of a digest that are shown, and that suffice to name an entry
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -45,7 +44,6 @@ def _list(*, as_json: bool) -> int:
 
 
 def _format_row(entry: Entry) -> tuple[str, ...]:
-    """Format an entry. Its label is a bundle's name, or the reference that runs a package."""
     short = entry.key[: len("bundle:") + MIN_DIGITS]
     label = f"{entry.name} ({short})" if entry.kind == "bundle" else entry.key
     size, digest = f"{entry.size / 1e6:.1f} MB", entry.digest[:MIN_DIGITS]
@@ -73,20 +71,14 @@ def _remove(words: list[str], *, as_json: bool) -> int:
 
 
 def _list_homes(*, as_json: bool) -> int:
-    found = [(one, states.measure(one.path)) for one in states.list_states()]
+    homes = states.list_states()
+    found = [(one.server.command, states.measure(one.path), one.path) for one in homes]
     if as_json:
-        rows = [
-            {"server": one.server.command, "bytes": size, "path": one.path} for one, size in found
-        ]
-        output.write_json(rows)
+        keys = ("server", "bytes", "path")
+        output.write_json([dict(zip(keys, row, strict=True)) for row in found])
     else:
-        output.write_table(
-            [
-                (shlex.join(one.server.command), f"{size / 1e6:.1f} MB", one.path)
-                for one, size in found
-            ],
-            "no server keeps a home directory",
-        )
+        rows = [(shlex.join(words), f"{size / 1e6:.1f} MB", path) for words, size, path in found]
+        output.write_table(rows, "no server keeps a home directory")
     return 0
 
 
@@ -122,19 +114,14 @@ def _is_meant(entry: Entry, word: str) -> bool:
 
 
 def _collect(*, as_json: bool) -> int:
-    removed = [*store.collect_garbage(), *_collect_runtime_copies()]
+    removed = store.collect_garbage()
+    if sys.platform == "win32":
+        from corral.platforms.windows.runtime_copies import store as copies
+
+        removed += copies.collect(copies.default_directory())
     text = f"removed {len(removed)} leftovers"
     output.write_result({"removed": removed}, [text], as_json=as_json)
     return 0
-
-
-def _collect_runtime_copies() -> list[str]:
-    """Remove copies of programs that no run uses. Programs are copied only on Windows."""
-    if sys.platform != "win32":
-        return []
-    from corral.platforms.windows.runtime_copies import store
-
-    return store.collect(store.default_directory())
 
 
 def _verify(*, as_json: bool) -> int:

@@ -1,13 +1,14 @@
-"""`corral clean`: remove leftovers of killed runs, and permissions that `windows.keep_grants` kept.
-
-It also ends installations whose client has gone.
-"""
+"""`corral clean`: remove leftovers of killed runs, kept permissions and abandoned installations."""
 
 import sys
 
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.platforms import current, run_records
+
+if sys.platform == "win32":
+    from corral.platforms.windows import undo
+    from corral.platforms.windows.files import journal
 
 SUMMARY = "remove leftovers of killed runs (every start does so too), and kept permissions"
 USAGE = "usage: corral clean [--json]"
@@ -20,7 +21,9 @@ def main(options: Options, rest: list[str]) -> int:
     alone = [entry for entry in run_records.live() if entry.is_installer()]
     ended = [path for path in map(run_records.end, alone) if path]
     removed = run_records.sweep(current.load().clean)
-    freed, problems = _remove_permissions()
+    freed, problems = list[str](), list[str]()
+    if sys.platform == "win32":
+        freed, problems = undo.clean(journal.default_directory())
     lines = [f"ended the installation of {entry.command[-1]}" for entry in alone]
     lines += [f"removed {path}" for path in removed]
     lines += [f"removed corral's permissions from {path}" for path in freed]
@@ -29,16 +32,3 @@ def main(options: Options, rest: list[str]) -> int:
     for text in problems:
         output.warn(text)
     return 1 if problems else 0
-
-
-def _remove_permissions() -> tuple[list[str], list[str]]:
-    """Remove the permissions that corral added to host files. Return the paths, and the problems.
-
-    corral changes such permissions only on Windows.
-    """
-    if sys.platform != "win32":
-        return [], []
-    from corral.platforms.windows import undo
-    from corral.platforms.windows.files import journal
-
-    return undo.clean(journal.default_directory())

@@ -18,6 +18,7 @@ from corral.policy.requests import GUARD, requested_items
 from corral.policy.secret_files import Client
 from corral.record import record
 
+Row = tuple[str, str, ConfiguredServer]  # a client, its file, and a server in the file
 # Flags of `run` that permit something and are not part of the policy.
 OTHER_PERMISSIONS = {
     "--best-effort": "run even if a control cannot be enforced",
@@ -27,9 +28,7 @@ OTHER_PERMISSIONS = {
 
 @record
 class Selection:
-    """The client or file that the user named, its files, and the named servers. Without `names`,
-    all servers are selected.
-    """
+    """The client or file that the user named, its files, and the named servers (none means all)."""
 
     word: str
     paths: tuple[str, ...]
@@ -38,9 +37,7 @@ class Selection:
 
 @record
 class Permissions:
-    """What a server may do beyond the defaults. `guard` are the settings of the MCP guard, which
-    grant nothing to the server.
-    """
+    """What a server may do beyond the defaults. The settings in `guard` grant nothing."""
 
     may: tuple[str, ...]
     guard: tuple[str, ...] = ()
@@ -67,21 +64,15 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
         for item in requested_items(source.manifest, home_directory(), here)
     ]
     may = [item.text for item in items if item.field != GUARD]
-    may += _describe_variables(options, command)
-    may += [words for flag, words in OTHER_PERMISSIONS.items() if options.has(flag)]
-    guard = {item.text for item in items if item.field == GUARD}
-    return Permissions(may=tuple(dict.fromkeys(may)), guard=tuple(sorted(guard)))
-
-
-def _describe_variables(options: Options, command: Sequence[str]) -> list[str]:
-    """Describe the access that a profile grants to arguments with variables (`${...}`). Only the
-    client knows their values.
-    """
+    # Only the client knows the values of variables (`${...}`) in arguments that a profile grants.
     name = options.get("--profile")
     access = profiles.load(name).arguments if name else ""
     verb = "read and write" if access == "write" else "read"
     unknown = [word for word in command[1:] if "${" in word] if access else []
-    return [f"{verb} {word} (the client chooses the path)" for word in unknown]
+    may += [f"{verb} {word} (the client chooses the path)" for word in unknown]
+    may += [words for flag, words in OTHER_PERMISSIONS.items() if options.has(flag)]
+    guard = {item.text for item in items if item.field == GUARD}
+    return Permissions(may=tuple(dict.fromkeys(may)), guard=tuple(sorted(guard)))
 
 
 def select(words: list[str], usage: str) -> Selection:
@@ -101,9 +92,7 @@ def select(words: list[str], usage: str) -> Selection:
 
 
 def find_files(word: str) -> list[str]:
-    """Return the existing files of the client that `word` names, or `word` itself if it is a path.
-    Raise an error if there is no such client or file.
-    """
+    """Return the existing files of the client `word`, or `word` itself if it is a path."""
     client = catalogue.find_client(word)
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
@@ -129,9 +118,7 @@ def _name_clients() -> str:
 
 
 def list_existing(client: Client) -> list[str]:
-    """Return the client's own files that exist. If there are several, leave out empty ones, because
-    an editor may have empty settings beside the file with the servers.
-    """
+    """Return the client's files that exist. Of several, leave out empty ones."""
     found = [path for path in catalogue.own_files(client) if os.path.lexists(path)]
     if len(found) > 1:
         found = [path for path in found if not os.path.isfile(path) or os.path.getsize(path)]
@@ -139,9 +126,7 @@ def list_existing(client: Client) -> list[str]:
 
 
 def find_all_files() -> list[tuple[str, str]]:
-    """Return (client, file) for every client's own files, and for its files in the project in the
-    current directory.
-    """
+    """Return (client, file) for all files of clients: their own ones, and those of this project."""
     here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
@@ -152,24 +137,23 @@ def find_all_files() -> list[tuple[str, str]]:
     return list(found.values())
 
 
-def list_wrapped() -> list[tuple[str, str, ConfiguredServer]]:
-    """Return (client, file, server) of each wrapped server. Broken files are skipped, because
-    `status` reports them.
-    """
-    found = []
+def list_wrapped() -> list[Row]:
+    """Return each wrapped server. Broken files are skipped, because `status` reports them."""
+    return [row for row in _list_servers() if row[2].is_wrapped and row[2].inner_argv]
+
+
+def _list_servers(note: Callable[[str], None] = lambda _: None) -> list[Row]:
+    found: list[Row] = []
     for client, path in find_all_files():
         try:
-            servers = read_client_file(path).servers
-        except SandboxError:
-            continue
-        found += [(client, path, one) for one in servers if one.is_wrapped and one.inner_argv]
+            found += [(client, path, one) for one in read_client_file(path).servers]
+        except SandboxError as error:
+            note(error.message)
     return found
 
 
-def find_wrapped(word: str) -> list[tuple[str, str, ConfiguredServer]]:
-    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it. Raise an
-    error if no client has it.
-    """
+def find_wrapped(word: str) -> list[Row]:
+    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it."""
     wrapped = list_wrapped()
     found = [one for one in wrapped if word in {one[2].name, f"{one[0]}:{one[2].name}"}]
     if found:
@@ -189,33 +173,18 @@ def find_wrapped(word: str) -> list[tuple[str, str, ConfiguredServer]]:
 
 
 def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
-    """Return (client, server) of each server that is not wrapped and has this name. The name may be
-    CLIENT:SERVER.
-    """
-    found: list[tuple[str, ConfiguredServer]] = []
-    for client, path in find_all_files():
-        try:
-            servers = read_client_file(path).servers
-        except SandboxError as error:
-            output.note(error.message)
-            continue
-        found += [
-            (client, one)
-            for one in servers
-            if not one.is_wrapped and one.argv and word in {one.name, f"{client}:{one.name}"}
-        ]
-    return found
+    return [
+        (client, one)
+        for client, _, one in _list_servers(output.note)
+        if not one.is_wrapped and one.argv and word in {one.name, f"{client}:{one.name}"}
+    ]
 
 
 def format_flags(flags: Sequence[str]) -> str:
-    """Return flags of `run` as they are typed, with secrets masked."""
     return " ".join(map(quote, mask_command(("run", *flags, "--"))[1:-1])) or "no flags"
 
 
-def note_differences(found: Sequence[tuple[str, str, ConfiguredServer]]) -> None:
-    """Tell the user if a server has different flags in several clients. Each client keeps its own
-    flags.
-    """
+def note_differences(found: Sequence[Row]) -> None:
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
         for client, path, server in found:
@@ -233,11 +202,7 @@ def edit_files(
     fields: Sequence[str],
     show_diff: bool = False,
 ) -> int:
-    """Edit each file separately, print the results, and return the exit code.
-
-    If a file cannot be changed, the other files are still edited. The first error is raised at the
-    end.
-    """
+    """Edit each file, print the results, return the exit code. Raise the first error at the end."""
     edits: list[FileEdit] = []
     problem: SandboxError | None = None
     for path in selection.paths:
@@ -308,7 +273,6 @@ def _print_permissions(outcome: ServerOutcome) -> None:
 
 
 def _note_project_files(word: str) -> None:
-    """Mention the client's files in the current directory's project, which are not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return

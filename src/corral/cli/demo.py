@@ -1,19 +1,20 @@
 """`corral demo`: run a hostile MCP server inside a sandbox and outside, and compare."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import textwrap
+from dataclasses import asdict
 
 from corral.cli import output
+from corral.cli.doctor import describe_host
 from corral.cli.option_parser import Flag, Options, UsageError
+from corral.demo import run as demo
+from corral.demo.anonymous import remove_names
+from corral.demo.run import ActResult, Wall
 from corral.errors import SandboxError
 from corral.safe_text import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from corral.demo.run import ActResult, Wall
+from corral.supervisor.findings import current_host
+from corral.supervisor.report import JSON_VERSION
 
 SUMMARY = "watch a hostile MCP server fail inside the walls, and succeed outside"
 USAGE = "usage: corral demo [--json]"
@@ -39,8 +40,6 @@ EXPLANATIONS = {
 def main(options: Options, rest: list[str]) -> int:
     if rest:
         raise UsageError(f"demo takes no arguments: {rest[0]}", hint=USAGE)
-    from corral.demo import run as demo
-
     try:
         results, untried = demo.run_acts()
     except (SandboxError, OSError) as error:
@@ -61,21 +60,11 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _to_json(results: list[ActResult], parts: dict[str, list[str]], *, ok: bool) -> object:
-    """Return the results without personal names, so that users can send them in. schemas/demo.json
-    describes the data.
-    """
-    from dataclasses import asdict
-
-    from corral.cli.doctor import describe_host
-    from corral.demo.anonymous import remove_names
-    from corral.demo.run import summarize
-    from corral.supervisor.findings import current_host
-    from corral.supervisor.report import JSON_VERSION
-
+    """Return the results without personal names, so that users can publish them."""
     found = {
         "version": JSON_VERSION,
         "ok": ok,
-        "summary": summarize(results),
+        "summary": demo.summarize(results),
         "acts": list(map(asdict, results)),
         **{title.replace(" ", "_"): names for title, names in parts.items()},
         "host": describe_host(current_host(fresh=True)),
@@ -99,9 +88,7 @@ def _print_table(results: list[ActResult]) -> None:
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:
-    """Return the cells of a row. In the server's text, line ends become spaces, and control
-    characters are escaped.
-    """
+    """Return the cells of a row. The server's text becomes one line of printable characters."""
     inside, outside = (
         printable(" ".join(attempt.text.split())) for attempt in (result.inside, result.outside)
     )
@@ -117,9 +104,7 @@ def _format_wall(wall: Wall | None) -> str:
 
 
 def fit_columns(rows: list[list[str]], width: int) -> list[int]:
-    """Return column widths that fit the text. If the rows are wider than `width`, narrow the widest
-    columns, but not below MIN_WIDTH.
-    """
+    """Return the columns' widths. Narrow the widest to fit into `width`, but only to MIN_WIDTH."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1
@@ -127,7 +112,6 @@ def fit_columns(rows: list[list[str]], width: int) -> list[int]:
 
 
 def _wrap_row(row: list[str], widths: list[int]) -> list[list[str]]:
-    """Return the lines of a row. Each line has one padded cell for each column."""
     wrapped = [textwrap.wrap(cell, width) for cell, width in zip(row, widths, strict=True)]
     lines = itertools.zip_longest(*wrapped, fillvalue="")
     return [

@@ -7,10 +7,12 @@ import os
 from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
 from corral.plan.model import Held, Plan
+from corral.policy import profiles
 from corral.policy.model import LIMITS
 from corral.policy.variables import masked
 from corral.record import replace
 from corral.safe_text import printable
+from corral.servers.bundles.bundle import bundle_digest
 from corral.supervisor.prepare import prepare
 from corral.supervisor.report import JSON_VERSION, to_json
 
@@ -19,11 +21,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Step
 
 SUMMARY = "show what `run` would do, and start nothing"
-USAGE = (
-    "usage: corral explain [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
-    "       corral explain [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
-    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
-)
+USAGE = what_to_run.USAGE.format("explain")
 FLAGS = (
     *run_flags.FLAGS,
     Flag(name="--verbose", short="-v", help="with every step"),
@@ -38,7 +36,10 @@ def main(options: Options, rest: list[str]) -> int:
     cwd = what_to_run.start_directory(rest)
     plan = prepare(command, sources, environment=os.environ, cwd=cwd)
     what_to_run.warn_of_unset_variables(options)
-    bundle = _bundle(rest[0]) if rest and rest[0].lower().endswith(what_to_run.BUNDLES) else {}
+    bundle: dict[str, str] = {}
+    if rest and rest[0].lower().endswith(what_to_run.BUNDLES):
+        verified = "not verified, if it has one: only the digest identifies the file"
+        bundle = {"sha256": bundle_digest(rest[0]), "signature": verified}
     if options.has("--json"):
         output.write_json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
         return 0
@@ -46,13 +47,13 @@ def main(options: Options, rest: list[str]) -> int:
     for key, text in bundle.items():
         output.write_line(f"Bundle {key}: {text}")
     if (name := options.get("--profile")) is not None:
-        _print_profile(name)
+        output.write_line(output.Painted(f"Profile {name}", "bold"))
+        output.write_lines(f"  {key}: {why}" for key, why in profiles.load(name).reasons)
     _print(plan, cwd, verbose=options.has("--verbose"))
     return 0
 
 
 def _summarize(plan: Plan) -> list[str]:
-    """Describe in three lines what the target may do, and what this host does not enforce."""
     asked = {held.control: held.asked for held in plan.controls}
     typed = " ".join(masked(plan.program.typed or plan.program.argv))
     reach = "no network" if asked["network"] == "none" else asked["network"]
@@ -67,31 +68,15 @@ def _summarize(plan: Plan) -> list[str]:
     ]
 
 
-def _bundle(path: str) -> dict[str, str]:
-    """Return the digest of a bundle, and a note that its signature was not verified."""
-    from corral.servers.bundles.bundle import bundle_digest
-
-    verified = "not verified, if it has one: only the digest identifies the file"
-    return {"sha256": bundle_digest(path), "signature": verified}
-
-
 def as_data(plan: Plan) -> dict[str, object]:
-    """Return the plan as JSON data, without values of variables and without secret arguments."""
+    """Return the plan as data, without values of variables and without secret arguments."""
     program = plan.program
     shown = replace(program, argv=masked(program.argv), typed=masked(program.typed))
     return {
         "version": JSON_VERSION,
         "program": to_json(shown),
         "controls": to_json(plan.controls),
-        "steps": [
-            {
-                "step": step.name,
-                "stage": step.stage,
-                "does": step.describe(),
-                "data": to_json(step),
-            }
-            for step in plan.steps
-        ],
+        "steps": list(map(_step_to_data, plan.steps)),
         "environment": [key for key, _ in plan.environment],
         "secrets": list(plan.secret_names),
         "timeout_ms": plan.timeout,
@@ -99,13 +84,9 @@ def as_data(plan: Plan) -> dict[str, object]:
     }
 
 
-def _print_profile(chosen: str) -> None:
-    from corral.policy import profiles
-
-    profile = profiles.load(chosen)
-    output.write_line(output.Painted(f"Profile {profile.name}", "bold"))
-    for key, reason in profile.reasons:
-        output.write_line(f"  {key}: {reason}")
+def _step_to_data(step: Step) -> dict[str, object]:
+    head = {"step": step.name, "stage": step.stage, "does": step.describe()}
+    return {**head, "data": to_json(step)}
 
 
 def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
@@ -126,9 +107,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step. Escape line ends, unless the step has several lines and escapes their texts
-    itself.
-    """
+    """Describe a step. Escape line ends, unless the step escapes the texts of its lines itself."""
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)
 

@@ -7,9 +7,10 @@ from corral.cli import HELP, output, run_flags, show_help, what_to_run
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.directories import home_directory
 from corral.errors import SandboxError
+from corral.export import containerfile, kubernetes, kubernetes_files, workload
 from corral.export.holding import format_holding
+from corral.export.pod import make_pod_policy
 from corral.plan.model import Held
-from corral.policy.model import Source
 from corral.safe_text import shell_word
 from corral.supervisor.prepare import find_subject
 from corral.supervisor.report import to_json
@@ -62,7 +63,8 @@ def _export_oci(options: Options, rest: list[str]) -> int:
         raise UsageError(
             "no directory was given for the bundle", hint="corral export oci -o DIRECTORY ..."
         )
-    sources, command, cwd = _read(options, rest)
+    sources, command = what_to_run.sources_and_command(options, rest)
+    cwd = what_to_run.start_directory(rest)
     subject = find_subject(command, sources, environment=os.environ, cwd=cwd)
     bundle = oci.build_bundle(subject, sources, cwd=cwd, variables=os.environ)
     oci.write_bundle(bundle, directory, force=options.has("--force"))
@@ -76,9 +78,6 @@ def _export_oci(options: Options, rest: list[str]) -> int:
 
 
 def _export_kubernetes(options: Options, rest: list[str]) -> int:
-    from corral.export import containerfile, kubernetes, kubernetes_files, workload
-    from corral.export.pod import make_pod_policy
-
     directory, image = options.get(OUT.name), options.get("--image")
     if directory is None or image is None:
         raise UsageError(
@@ -90,10 +89,11 @@ def _export_kubernetes(options: Options, rest: list[str]) -> int:
     volumes = workload.parse_volumes(options.all("--volume"))
     replicas = _parse_replicas(options.get("--replicas"))
     _check_engine_flags(options)
-    sources, command, cwd = _read(options, rest)
+    sources, command = what_to_run.sources_and_command(options, rest)
+    cwd = what_to_run.start_directory(rest)
     pod = make_pod_policy(sources, volumes, home=home_directory(os.environ), cwd=cwd)
     tree = containerfile.find_tree(command)
-    argv = containerfile.move_to_image(command, tree)
+    argv = tuple(word.replace(tree, containerfile.SERVER) if tree else word for word in command)
     server = workload.describe_server(rest)
     made = workload.Workload(name=name, image=image, argv=argv, pod=pod, server=server)
     if options.has("--agent-sandbox"):
@@ -118,18 +118,12 @@ def _parse_replicas(text: str | None) -> int:
 
 
 def _check_engine_flags(options: Options) -> None:
-    """Refuse flags that do not apply to the chosen objects."""
     if options.has("--replicas") and not options.has("--agent-sandbox"):
         raise UsageError("--replicas is for a warm pool", hint="add --agent-sandbox")
     if options.has("--cilium") and options.has("--agent-sandbox"):
         raise UsageError(
             "--cilium and --agent-sandbox cannot be combined", hint="leave one of them out"
         )
-
-
-def _read(options: Options, rest: list[str]) -> tuple[list[Source], list[str], str]:
-    sources, command = what_to_run.sources_and_command(options, rest)
-    return sources, command, what_to_run.start_directory(rest)
 
 
 def _print_holding(controls: tuple[Held, ...], *, as_json: bool) -> None:

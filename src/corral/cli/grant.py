@@ -28,8 +28,7 @@ OWN = (
     Flag(name="--json", help="as JSON"),
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
-MAX_NAMED = 3
-"""The maximum number of denials that a hint names as flags. Users would not read a longer hint."""
+MAX_NAMED = 3  # denials that a hint names as flags; users would not read a longer hint
 TEXTS = {"changed": "changed", "already": "unchanged", "refused": "refused"}
 OPPOSITES = {"--state": "--no-state", "--no-state": "--state"}
 BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
@@ -37,8 +36,6 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
-    """A flag with its value, and the words in which it is written."""
-
     flag: str
     value: str
     words: tuple[str, ...]
@@ -102,9 +99,7 @@ def change_servers(
 def merge_flags(
     name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
 ) -> tuple[str, ...]:
-    """Return `current` with the flags of `change` added, or removed with `remove`. Raise an error
-    if a flag to remove is not there.
-    """
+    """Add the flags of `change` to `current`, or remove them. A flag to remove must be there."""
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
@@ -125,9 +120,7 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`. The value of a switch is empty. Raise an error for a word
-    that is not such a flag.
-    """
+    """Split words into flags of `run`. The value of a switch is empty."""
     found: list[FlagWords] = []
     rest = list(words)
     while rest:
@@ -164,9 +157,7 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
-    """Ask about each recent denial that is not granted yet, and return the flags to which the user
-    agrees. Refuse if there is no such denial, or no terminal.
-    """
+    """Ask about each recent denial that is not granted. Return the flags that the user accepts."""
     rows: dict[str, Denial] = {}
     for server in servers:
         rows |= {one.allow: one for one in list_open_denials(server) if _parse_allow(one.allow)}

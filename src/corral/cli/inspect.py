@@ -17,11 +17,7 @@ from corral.supervisor.prepare import prepare
 from corral.supervisor.report import JSON_VERSION, to_json
 
 SUMMARY = "list a server's tools from inside a sandbox, and mark suspicious ones"
-USAGE = (
-    "usage: corral inspect [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
-    "       corral inspect [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
-    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
-)
+USAGE = what_to_run.USAGE.format("inspect")
 FLAGS = (
     *run_flags.FLAGS,
     Flag(name="--pin", help="pin its definitions, for runs with `--pins`"),
@@ -35,13 +31,13 @@ NO_VERDICT = "A server without marks is not necessarily safe."
 
 def main(options: Options, rest: list[str]) -> int:
     plan = plan_inspection(options, what_to_run.replace_runner(options, rest))
-    configured = find_tools(plan.pinned_as)
-    found = inspect_server(plan, configured.known)
+    known, unknown = find_tools(plan.pinned_as)
+    found = inspect_server(plan, known)
     keep_inspected(plan.pinned_as, found.pins())
     if options.has("--json"):
-        output.write_json({**as_data(found), "not_compared": list(configured.unknown)})
+        output.write_json({**as_data(found), "not_compared": unknown})
     else:
-        output.write_lines(format_inspection(found, configured.unknown))
+        output.write_lines(format_inspection(found, unknown))
     if not options.has("--pin"):
         return 0
     return pin(plan.pinned_as, found, yes=options.has("--yes"))
@@ -61,9 +57,7 @@ def plan_inspection(options: Options, rest: list[str]) -> Plan:
 
 
 def as_data(found: Inspection) -> dict[str, object]:
-    """Return an inspection as JSON data. Its lists keep MCP's field names, so that scanners can
-    read them.
-    """
+    """Return an inspection as data. The lists keep MCP's field names, which scanners can read."""
     return {
         "version": JSON_VERSION,
         "server": list(found.server),

@@ -1,7 +1,5 @@
 """`corral learn`: run a server in its sandbox, watch what it asks for, and propose a policy."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal
@@ -27,11 +25,9 @@ from corral.supervisor.report import find_outcome, to_json
 
 SUMMARY = "run a server in its sandbox and propose the policy it needs"
 USAGE = (
-    "usage: corral learn [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
-    "       corral learn [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
-    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]\n"
-    "exit code: 0 if the target was watched to its end, however it ended; 130 after Ctrl-C at a "
-    "question"
+    what_to_run.USAGE.format("learn")
+    + "\nexit code: 0 if the target was watched to its end, however it ended; 130 after Ctrl-C "
+    "at a question"
 )
 FLAGS = (
     *run_flags.FLAGS,
@@ -41,8 +37,7 @@ FLAGS = (
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
 """Kinds of denials that are also found among the watched calls, and so are not printed again."""
-NOWHERE = "learn.invalid"
-"""A name that never exists. Allowing it starts the gateway, which sees all other addresses."""
+NOWHERE = "learn.invalid"  # never exists; allowing it starts the gateway, which sees addresses
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -85,9 +80,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run. If this host supports a gateway, use one, because it sees every address that
-    the target asks for.
-    """
+    """Prepare the run, with a gateway if possible, because a gateway sees every address."""
     sources, command = what_to_run.sources_and_command(options, rest)
     cwd = what_to_run.start_directory(rest)
     server = what_to_run.name_server(rest)
@@ -118,9 +111,6 @@ def _accept(options: Options, learned: Learned) -> list[Proposal]:
 
 
 def _name_next_command(word: str, accepted: list[Proposal]) -> None:
-    """Print the command that writes the accepted flags into the client's file, if the word is
-    CLIENT:SERVER.
-    """
     reference = parse_reference(word)
     if reference is None or reference.kind != "client":
         return

@@ -16,7 +16,7 @@ from corral.safe_text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import TextIO
 
 OUTPUT_HINT = "make room there, or redirect the output to another place"
@@ -64,9 +64,7 @@ NO_MEMORY = (
 
 
 def from_fault(problem: Exception) -> SandboxError:
-    """Make a message for an unexpected exception: a bug, or corral's files were replaced while it
-    ran. The exception ends the supervisor, and so the target.
-    """
+    """Make a message for a bug, or for an error because corral's files were replaced meanwhile."""
     if isinstance(problem, ImportError) or _is_replaced():
         why = f"corral's own files were removed or replaced while it ran: {problem}"
         hint = "start it again; if that fails too, install corral again"
@@ -77,7 +75,6 @@ def from_fault(problem: Exception) -> SandboxError:
 
 
 def _is_replaced() -> bool:
-    """Return whether corral was removed, or replaced by another version, since it was started."""
     import corral
 
     try:
@@ -88,7 +85,7 @@ def _is_replaced() -> bool:
 
 
 class Painted:
-    """Text that `write_line` prints in a colour on a terminal."""
+    """Text in a colour, if stdout is a terminal."""
 
     __slots__ = ("colour", "text")
 
@@ -108,7 +105,6 @@ def clear_screen() -> None:
 
 
 def flush() -> None:
-    """Write buffered text now, because a reader waits for it."""
     _write_stdout("", flush=True)
 
 
@@ -145,11 +141,7 @@ def _write_stdout(text: str, *, flush: bool = False) -> None:
 
 
 def use_utf8() -> None:
-    """Write UTF-8 into pipes and files on Windows, where Python's default is the system's code
-    page.
-
-    A console accepts every character anyway. A user's PYTHONIOENCODING takes precedence.
-    """
+    """Write UTF-8 into pipes and files on Windows too, unless the user chose PYTHONIOENCODING."""
     if sys.platform != "win32" or "PYTHONIOENCODING" in os.environ:
         return
     import io
@@ -185,9 +177,7 @@ def prompt(text: str) -> None:
 
 
 def _write_stderr(text: str) -> None:
-    """Write as much of a message as stderr accepts at once, and ignore errors. A run continues
-    without its warnings.
-    """
+    """Write what stderr accepts at once. Ignore errors: a run continues without its warnings."""
     stream = sys.stderr
     if stream is None:
         return
@@ -236,7 +226,6 @@ def warn(text: str) -> None:
 
 
 def write_error(problem: SandboxError) -> None:
-    """Print an error, each of its details on a separate line, and its hint."""
     first, *details = problem.lines
     _write_stderr(f"{_paint('corral:', 'red', sys.stderr)} {printable(first)}\n")
     for line in details:
@@ -249,17 +238,10 @@ def write_json(value: object) -> None:
     """Print JSON, and escape characters that could change the display of a terminal."""
     import json
 
-    lines = json.dumps(value, indent=2, ensure_ascii=False).split("\n")
-    _write_stdout("".join(f"{_escape_json(line)}\n" for line in lines))
-
-
-def _escape_json(line: str) -> str:
-    """Escape unprintable characters. A line of JSON has them only inside strings, where escapes are
-    allowed.
-    """
-    import json
-
-    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+    # Unprintable characters other than line ends are inside strings, where JSON allows escapes.
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    shown = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    _write_stdout("".join(shown))
 
 
 def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
@@ -269,8 +251,7 @@ def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
         write_lines(lines)
 
 
-def write_table(rows: list[tuple[str, ...]], empty: str = "") -> None:
-    """Write rows in columns; without rows, write the line `empty`."""
+def write_table(rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
     if empty and not rows:
         write_line(empty)
     rows = [tuple(map(printable, row)) for row in rows]

@@ -32,7 +32,7 @@ def _format_profile(profile: Profile) -> list[str]:
 
 
 def _read_policy(profile: Profile) -> list[str]:
-    """Return the policy in the profile's file, without the tables that describe the profile."""
+    """Return the policy, without the tables that describe the profile."""
     with open(profiles.path(profile.name), encoding="utf-8") as file:
         tables = file.read().strip().split("\n\n")
     return "\n\n".join(table for table in tables if not table.startswith(HEADINGS)).split("\n")

@@ -3,13 +3,10 @@
 import os
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 
-from corral.cli import client_output, output
+from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError
-from corral.clients import catalogue
-from corral.clients.edit_file import read_client_file
-from corral.errors import SandboxError
+from corral.clients.find_server import read_own_files
 from corral.paths.native import is_inside
 from corral.platforms import current, run_records
 from corral.platforms.contract import Usage
@@ -53,22 +50,16 @@ def print_runs(*, as_json: bool) -> None:
 
 
 def _find_servers() -> dict[tuple[str, ...], str]:
-    """Return {command of a wrapped server: its name, as `run` accepts it}."""
     found: dict[tuple[str, ...], str] = {}
-    for client in catalogue.CLIENTS:
-        for path in client_output.list_existing(client):
-            with suppress(SandboxError):  # `corral status` reports what is wrong with the file
-                for server in read_client_file(path).servers:
-                    command = tuple(map(run_records.format_word, server.inner_argv))
-                    if server.is_wrapped:
-                        found.setdefault(command, f"{client.name}:{server.name}")
+    for client, _, server in read_own_files():
+        command = tuple(map(run_records.format_word, server.inner_argv))
+        if server.is_wrapped:
+            found.setdefault(command, f"{client}:{server.name}")
     return found
 
 
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
-    """Return the name of the package that a run installs or executes, or else of the wrapped server
-    with the run's command, or else "".
-    """
+    """Return the name of a run's package, or else of the wrapped server with the run's command."""
     if entry.is_installer():
         return entry.command[-1]
     for package in store.entries():

@@ -7,7 +7,7 @@ import sys
 import time
 
 from corral.cli import output, what_to_run
-from corral.denials.records import Denials, all_kept, kept_directory
+from corral.denials.records import Denial, Denials, all_kept, kept_directory
 from corral.directories import home_directory
 from corral.errors import ChangedPathsError, SandboxError, UnenforceableError
 from corral.plan.decide import default_warnings
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from corral.cli.option_parser import Flag, Options
     from corral.denials.audit import Audit
     from corral.denials.kept import LiveRun
-    from corral.denials.records import Denial
     from corral.denials.server_id import ServerId
     from corral.plan.model import Plan
     from corral.platforms.contract import Ending, Watcher
@@ -33,14 +32,8 @@ if TYPE_CHECKING:
     WriteReport = Callable[[Report], None]
 
 SUMMARY = "run a command, or a server's directory, in a sandbox"
-USAGE = (
-    "usage: corral run [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
-    "       corral run [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
-    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
-)
-
-EARLY_MS = 5000
-"""A target that fails within this time probably lacked something at its start."""
+USAGE = what_to_run.USAGE.format("run")
+EARLY_MS = 5000  # a target that fails within this time probably lacked something
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -70,10 +63,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
-    """Return the plan of a run whose paths are watched, or the same plan if the time is over.
-
-    If paths cannot be watched, warn and return the same plan, because a client waits for the run.
-    """
+    """Return a plan that watches paths, or `plan` if time is over or paths cannot be watched."""
     from corral.cli.learn_time import is_over
 
     if is_over(until):
@@ -101,8 +91,7 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
         output.note("it was watched; `corral why` and `corral grant` list what it did not find")
-        # Learned paths come first, because only a limited number of denials is kept, and a target
-        # can cause any number.
+        # Learned paths come first: a target can cause any number of denials, and few are kept.
         return replace(ending, denials=(*to_denials(learned), *ending.denials))
     return ending
 
@@ -123,9 +112,7 @@ def _warn(plan: Plan, options: Options) -> None:
 def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
-    """Prepare the run. On a terminal, ask about granted paths that resolve to other files than
-    before.
-    """
+    """Prepare the run. On a terminal, ask about granted paths that now resolve to other files."""
     where = what_to_run.start_directory(rest)
 
     def make() -> Plan:
@@ -197,9 +184,7 @@ def _open_audit(path: str | None) -> Audit | None:
 
 
 def keep_terminal() -> Callable[[], None]:
-    """Return a function that restores the terminal's current settings. Without a terminal, it does
-    nothing.
-    """
+    """Return a function that restores the terminal's current settings, if there is a terminal."""
     if sys.platform != "win32":
         for fd in range(3):
             if os.isatty(fd):
@@ -229,7 +214,9 @@ def _finish(
     if write_report is not None:
         write_report(result)
     _explain_end(result, told={*plan.warnings, *ending.replaced})
-    return _signed(result.outcome.exit_code)
+    code = result.outcome.exit_code
+    # `os._exit` takes a signed number. The code of a crash on Windows has the highest bit set.
+    return code - (1 << 32) if code >> 31 else code
 
 
 def _preload() -> None:
@@ -241,9 +228,7 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Stores the denials for `corral why`. A run without denials is stored only if earlier runs of
-    the same server are stored.
-    """
+    """Stores denials for `corral why`. Stores an empty run only if earlier ones are stored."""
 
     def __init__(self, plan: Plan) -> None:
         self._program = plan.program
@@ -270,13 +255,6 @@ class _KeptDenials:
         return identify_command(self._program.server or self._program.typed)
 
 
-def _signed(code: int) -> int:
-    """Return the exit code as a signed 32-bit number, which `os._exit` accepts. On Windows the code
-    of a crash has the highest bit set.
-    """
-    return code - (1 << 32) if code >> 31 else code
-
-
 def _explain_end(result: Report, told: set[str]) -> None:
     for line in result.warnings:
         if line not in told:
@@ -291,18 +269,14 @@ def _explain_end(result: Report, told: set[str]) -> None:
         output.note(
             describe_discarded(result.discarded, home=home, whole=whole, is_sensitive=is_sensitive)
         )
-    if _ended_early(result):
+    failed = result.outcome.kind == "exited" and result.outcome.exit_code != 0
+    if failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux":
         output.note("it ended with an error; `corral learn` shows which files it looked for")
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
         asked = {held.control: held.asked for held in result.controls}
         output.note(
             f"the target hit its {result.outcome.kind} limit ({asked[result.outcome.kind]})"
         )
-
-
-def _ended_early(result: Report) -> bool:
-    failed = result.outcome.kind == "exited" and result.outcome.exit_code != 0
-    return failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux"
 
 
 def _fill_streams() -> None:
@@ -315,9 +289,7 @@ def _fill_streams() -> None:
 
 
 def _release_stdio() -> None:
-    """Close corral's copies of stdin and stdout, so that a client sees when the target closes
-    them.
-    """
+    """Close corral's stdin and stdout, so that a client sees when the target closes its own."""
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -332,9 +304,7 @@ def _place_hint(error: Exception, path: str, otherwise: str) -> str:
 
 
 def _open_report(path: str | None) -> WriteReport | None:
-    """Open the report file before the target runs, and never through a link. Return a function that
-    writes the report.
-    """
+    """Open the report file, never through a link. Return a function that writes the report."""
     if path is None:
         return None
     from corral.abi.output_file import open_output

@@ -5,19 +5,17 @@ Most flags set a key of the policy. Their names and kinds of values come from th
 
 from __future__ import annotations
 
-from corral.cli.option_parser import Flag
+from corral.cli.option_parser import Flag, Options
 from corral.platforms.deadlines import GRACE_SECONDS
 from corral.policy.schema import BY_PATH, LISTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
     from corral.policy.manifest import Manifest
 
 PLACEHOLDERS = {
     "size": "SIZE", "cpu": "CORES", "duration": "TIME", "count": "N", "paths": "PATH",
-    "destinations": "HOST[:PORT]", "ports": "PORT", "names": "NAME",
-    "patterns": "NAME",
+    "destinations": "HOST[:PORT]", "ports": "PORT", "names": "NAME", "patterns": "NAME",
 }  # fmt: skip
 
 
@@ -48,21 +46,13 @@ FLAGS = (
     _flag("environment.pass", "pass a variable, or set one", "NAME[=VALUE]"),
     _flag("environment.secrets", "pass a variable that is never printed"),
     _flag("mcp.tools.allow", "a tool that the client may see and call; others are hidden"),
-    _flag(
-        "mcp.pins",
-        "hide tools that differ from their pins, or warn",
-        "refuse|warn",
-    ),
+    _flag("mcp.pins", "hide tools that differ from their pins, or warn", "refuse|warn"),
     Flag(name="--config", value="KEY=VALUE", many=True, help="a setting of a bundle or server"),
     Flag(name="--with", value="REQUIREMENT", many=True, help="add a package to a pypi: package"),
     Flag(name="--python", value="VERSION|PATH", help="the installed Python for a pypi: package"),
     Flag(name="--node", value="VERSION|PATH", help="the installed Node.js for an npm: package"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
-    Flag(
-        name="--learn-until",
-        value="TIME",
-        help="record missing files until this time",
-    ),
+    Flag(name="--learn-until", value="TIME", help="record missing files until this time"),
     Flag(
         name="--strict",
         help="refuse if even a default limit cannot be enforced; end if a mask is lost",

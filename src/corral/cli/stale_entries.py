@@ -12,31 +12,20 @@ from corral.cli.grant import FlagWords
 from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.errors import ChangedPathsError, SandboxError, UnchosenReadsError
-from corral.record import record
 from corral.servers.reference import parse_reference
 
 
-@record
-class Refusal:
-    """The reason why a server does not start, and the command that mends it."""
-
-    why: str
-    mend: str
-
-
-def find_refusal(client: str, server: ConfiguredServer) -> Refusal | None:
-    """Return why a server would not start; None if no reason is found. Install nothing for this."""
+def find_refusal(client: str, server: ConfiguredServer) -> tuple[str, str]:
+    """Return why a server would not start, and the command that mends it. Install nothing."""
     try:
         _check(server, server.run_flags)
     except SandboxError as error:
-        return Refusal(why=error.message, mend=_find_mend(client, server, error))
-    return None
+        return error.message, _find_mend(client, server, error)
+    return "", ""
 
 
 def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command that mends the server. If `client` is a file, never return `corral grant`,
-    which accepts only clients.
-    """
+    """Return the command that mends the server. `corral grant` accepts only clients, not files."""
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return join(["corral", "wrap", *reads, client, server.name])
@@ -58,7 +47,7 @@ def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
 
 
 def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:
-    """Return the flags without which the server would start; none if they cannot be found."""
+    """Return the flags without which the server would start, if they can be found."""
     try:
         flags = grant.split_flags(server.run_flags)
         bad = [one for one in flags if _is_refused(server, [one])]

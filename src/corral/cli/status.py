@@ -32,8 +32,6 @@ NOT_UNDERSTOOD = "not understood"
 
 @record
 class ServerStatus:
-    """The state of one server in a client's file."""
-
     name: str
     state: str
     scope: str = ""
@@ -79,11 +77,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
-    """Return 1 if a server in the named files, or else in this project's files, does not start
-    through corral, or if a file cannot be read.
-
-    Servers that `wrap` does not change, such as remote ones, are printed and do not count.
-    """
+    """Return 1 if a server in these files, or in this project's, does not start through corral."""
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     files = [_read_file(client, path) for client, path in named or _find_project_files()]
     bad = [
@@ -119,24 +113,19 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
         file = read_client_file(path)
     except SandboxError as error:
         return FileStatus(client=client, path=path, error=error.message)
+    from corral.cli.stale_entries import find_refusal
+
     records, text = backups.load(file.content.path), file.content.text
     servers: list[ServerStatus] = []
     for one in file.servers:
         original = records.get(one.key_path)
         shown = _read_server(one, text, original, catalogue.find_project(path))
-        # Only servers that corral itself wrapped are checked, because a project's file may name any
-        # program.
+        # A project's file may name any program, so only servers that corral wrapped are checked.
         if find_refusals and original is not None and is_untouched(text, one, original):
-            shown = _with_refusal(client, shown, one)
+            refused, mend = find_refusal(client, one)
+            shown = replace(shown, refused=refused, mend=mend)
         servers.append(shown)
     return FileStatus(client=client, path=path, servers=tuple(servers))
-
-
-def _with_refusal(client: str, shown: ServerStatus, server: ConfiguredServer) -> ServerStatus:
-    from corral.cli.stale_entries import find_refusal
-
-    found = find_refusal(client, server)
-    return replace(shown, refused=found.why, mend=found.mend) if found else shown
 
 
 def _read_server(
@@ -163,9 +152,10 @@ def _read_server(
         )
     package = parse_runner(server.argv[0], server.argv[1:])
     why = server.why or (package.why if isinstance(package, Refusal) else "")
+    state = "left alone" if why else "not wrapped"
     return replace(
         status,
-        state=_name_state(why, understood=server.understood),
+        state=state if server.understood else NOT_UNDERSTOOD,
         walled=None if server.is_remote else False,
         why=why,
         command=masked(server.argv) if server.command else (),
@@ -187,12 +177,6 @@ def _measure_state(server: ConfiguredServer) -> int | None:
     return sum(states.measure(one.path) for one in found) if found else None
 
 
-def _name_state(why: str, *, understood: bool) -> str:
-    if not understood:
-        return NOT_UNDERSTOOD
-    return "left alone" if why else "not wrapped"
-
-
 def _find_doubt(server: ConfiguredServer, project: str) -> str:
     """Return why `wrap` would refuse this server."""
     try:
@@ -204,10 +188,7 @@ def _find_doubt(server: ConfiguredServer, project: str) -> str:
 
 
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
-    """Return whether this corral wrote the command, or is the program in it.
-
-    The name alone is not enough, because any program can be named corral.
-    """
+    """Return whether this corral wrote the command, or is its program. The name is not enough."""
     if original is not None and is_untouched(text, server, original):
         return True
     try:
@@ -220,14 +201,13 @@ WALLED = {True: "walled", False: "NOT walled", None: "remote"}
 
 
 def _print_inventory(files: list[FileStatus]) -> None:
-    """Print one line for each server of each client, and how many of the local ones are walled."""
     servers = [(file, one) for file in files for one in file.servers]
     if not servers:
         return
     output.write_line("")
     output.write_line(output.Painted("all servers", "bold"))
     off = {True: "switched off", False: ""}
-    rows: list[tuple[str, ...]] = [
+    rows = [
         (f"  {one.name}", file.client, WALLED[one.walled], off[one.off]) for file, one in servers
     ]
     output.write_table(rows)

@@ -11,15 +11,13 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 
 def save_terminal(fd: int) -> Callable[[], None]:
-    """Save the settings of the terminal on `fd`; return a function that restores them."""
     import termios
 
     state, terminal = termios.tcgetattr(fd), os.dup(fd)
 
     def restore() -> None:
         try:
-            # If corral is in the background, another job uses the terminal, and this call would
-            # stop corral.
+            # If corral is in the background, this call would stop it.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):

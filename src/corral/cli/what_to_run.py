@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from corral.cli.option_parser import UsageError
+from corral.cli.option_parser import Options, UsageError, parse
 from corral.errors import EXIT_USAGE, ManifestError, SandboxError
 from corral.policy.model import Source
 from corral.programs.advice import may_install
@@ -13,13 +13,16 @@ from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from corral.cli.option_parser import Options
+    from corral.clients.find_server import FoundServer
     from corral.policy.approvals import Request
-    from corral.policy.manifest import Manifest
     from corral.servers.open_reference import ReadyServer
     from corral.servers.packages.sources import InstallOptions
-    from corral.servers.reference import Reference
 
+USAGE = (
+    "usage: corral {0} [OPTIONS] [--] COMMAND [ARGUMENT...]\n"
+    "       corral {0} [OPTIONS] DIRECTORY | BUNDLE.mcpb | npm:PACKAGE | pypi:PACKAGE | "
+    "CLIENT:SERVER | ORG/NAME [ARGUMENT...]"
+)
 BUNDLES = (".mcpb", ".dxt")
 RUNTIMES = ("python", "node")
 """Each has a flag of the same name, which chooses the runtime of a package."""
@@ -54,7 +57,6 @@ def replace_runner(options: Options, rest: list[str]) -> list[str]:
     if not isinstance(found, Package):
         return rest  # refused later, unless the policy allows subprocesses
     output.note(f"{rest[0]} is not started: corral installs {found.reference} and runs it directly")
-    from corral.cli.option_parser import parse
     from corral.cli.run_flags import ALL
 
     for name, values in parse(ALL, found.flags)[0].values.items():
@@ -73,42 +75,38 @@ def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
 
 
 def start_directory(rest: list[str]) -> str:
-    """Return the directory in which the command starts: the one in the client's file, or else the
-    current one.
-    """
-    if rest and ":" in rest[0]:
-        from corral.servers.reference import parse_reference
+    """Return the directory in a client's entry, or else the current one."""
+    server = _find_configured(rest)
+    return (server.cwd if server else "") or current_directory()
 
-        reference = parse_reference(rest[0])
-        if reference is not None and reference.kind == "client":
-            from corral.clients.find_server import find_server
 
-            return find_server(reference.name).cwd or current_directory()
-    return current_directory()
+def _find_configured(rest: list[str]) -> FoundServer | None:
+    """Return the server in a client's configuration that the first word names, if any."""
+    if not rest or ":" not in rest[0]:
+        return None
+    from corral.servers.reference import parse_reference
+
+    reference = parse_reference(rest[0])
+    if reference is None or reference.kind != "client":
+        return None
+    from corral.clients.find_server import find_server
+
+    return find_server(reference.name)
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words that identify the server of a reference, without its version; () for a plain
-    command.
-    """
+    """Return the words that identify a reference's server, without version; () for a command."""
     if not rest or ":" not in rest[0]:
         return ()
     from corral.servers import reference
 
-    found = reference.parse_reference(rest[0])
-    if found is not None and found.kind == "client":
-        from corral.clients.find_server import find_server
-
-        return reference.name_server((*find_server(found.name).argv, *rest[1:]))
-    return reference.name_server(rest)
+    server = _find_configured(rest)
+    return reference.name_server((*server.argv, *rest[1:]) if server else rest)
 
 
 def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
     """Return the sources of the policy, lowest precedence first, and the command to run."""
-    found: list[Source] = []
-    command = rest
-    if rest and ":" in rest[0]:
-        options, command, found = _configured_server(options, rest)
+    options, command, found = _configured_server(options, rest)
     arguments = command[1:]
     request, command, server = _open(options, command)
     if server is not None:
@@ -122,12 +120,8 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
 
 
 def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
-    """Return the sources and the command for an inspection. Only typed flags count, and neither the
-    server's own request nor the grants in a client's file.
-    """
-    command = rest
-    if rest and ":" in rest[0]:
-        _, command, _ = _configured_server(options, rest)
+    """Return the typed flags only: not the server's request, not its grants in a client's file."""
+    _, command, _ = _configured_server(options, rest)
     arguments = command[1:]
     request, command, _ = _open(options, command, complete=False)
     found, command = _typed_sources(options, command, arguments)
@@ -141,7 +135,6 @@ def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source],
 def _open(
     options: Options, command: list[str], *, complete: bool = True
 ) -> tuple[Request | None, list[str], ReadyServer | None]:
-    """Return a server's request, its command, and the server itself if a reference names it."""
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
         server = open_server(options, command, complete=complete)
@@ -157,14 +150,16 @@ def _open(
 def _typed_sources(
     options: Options, command: list[str], arguments: list[str]
 ) -> tuple[list[Source], list[str]]:
-    """Return the user's profile, policy and flags as sources, and the command."""
     found: list[Source] = []
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles
 
         found.append(profiles.source(profiles.load(name), arguments, os.environ))
     if (text := options.get("--policy")) is not None:
-        manifest = _load_policy(text)
+        from corral.policy.manifest import load, parse_json
+
+        # JSON text is accepted, so that programs need not write a file.
+        manifest = parse_json(text, "--policy") if text.startswith("{") else load(text)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
     if options.values:
@@ -204,23 +199,14 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word names a server in a client's configuration, return its flags with the
-    typed ones, its command, and a source with its variables. Otherwise return `options` and `rest`.
-
-    The source is approved, because the client's file is the user's own.
-    """
-    from corral.servers.reference import parse_reference
-
-    reference = parse_reference(rest[0])
-    if reference is None or reference.kind != "client":
+    """For CLIENT:SERVER, add its flags and variables from the client's file; return its command."""
+    server = _find_configured(rest)
+    if server is None:
         return options, rest, []
-    from corral.cli.option_parser import parse as parse_flags
     from corral.cli.run_flags import ALL
-    from corral.clients.find_server import find_server
     from corral.policy.manifest import Manifest
 
-    server = find_server(reference.name)
-    merged, _ = parse_flags(ALL, server.flags)
+    merged, _ = parse(ALL, server.flags)
     merged.values.pop("--report", None)
     for name, values in options.values.items():
         merged.values[name] = [*merged.values.get(name, ()), *values]
@@ -229,37 +215,25 @@ def _configured_server(
         set_values=tuple(server.env.items()) or None,
         pass_names=tuple(server.forwarded) or None,
     )
+    # The client's file is the user's own, so it is approved.
     source = Source(manifest=manifest, trust="user", approved=True)
     return merged, [*server.argv, *rest[1:]], [source]
 
 
-def _load_policy(text: str) -> Manifest:
-    """Read a policy from a file, or from JSON text, so that programs need not write a file."""
-    from corral.policy.manifest import load, parse_json
-
-    return parse_json(text, "--policy") if text.startswith("{") else load(text)
-
-
 def _is_directory(word: str) -> bool:
-    """Return whether a word is written as a path and is a directory.
-
-    A bare name does not count: clients start servers in the open project, which may have a folder
-    with the name of a command or of a reference such as `npm:name`.
-    """
+    """Return whether a word is written as a path and is a directory."""
+    # A bare name is a command, even if the project in which a client starts it has such a folder.
     written = word in {os.curdir, os.pardir} or os.path.dirname(word)
     return bool(written) and os.path.isdir(word)
 
 
 def _may_be_reference(word: str) -> bool:
-    """Return whether a word may be a reference. Check only its characters, so that a plain command
-    imports no further module.
-    """
+    """Check only a word's characters, so that a plain command imports no further module."""
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
 
 
 def open_server(options: Options, rest: list[str], *, complete: bool = True) -> ReadyServer | None:
-    """Open the reference in the first word; None if it is a plain command."""
     from corral.servers.reference import parse_reference
 
     reference = parse_reference(rest[0])
@@ -286,19 +260,11 @@ def open_server(options: Options, rest: list[str], *, complete: bool = True) -> 
     )
     opened = open_reference(reference, rest[1:], choices)
     if complete and not options.has("--profile") and not options.has("--policy"):
-        _mention_profile(reference)
+        from corral.policy import profiles
+
+        if found := profiles.fitting(f"{reference.kind}:{reference.name}"):
+            output.note(f"there is a curated policy for this server: --profile {found.name}")
     return opened
-
-
-def _mention_profile(reference: Reference) -> None:
-    """Tell the user about the profile for a package that is run without one."""
-    from corral.policy import profiles
-
-    found = profiles.fitting(f"{reference.kind}:{reference.name}")
-    if found is not None:
-        from corral.cli import output
-
-        output.note(f"there is a curated policy for this server: --profile {found.name}")
 
 
 def granted_paths(options: Options) -> tuple[str, ...]:
@@ -327,9 +293,7 @@ def install_options(options: Options) -> InstallOptions:
 
 
 def _ask_for_approval(request: Request, users: list[Source]) -> Source:
-    """Return the source of a server's request. If it asks for more than was approved, ask the user
-    on the terminal, or raise PolicyError if there is none.
-    """
+    """Return the source of a request. If it is not approved, ask, or raise PolicyError."""
     source = request.source
     if source.approved:
         return source

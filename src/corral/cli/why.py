@@ -24,9 +24,7 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 @record
 class ServerDenials:
-    """The denials of one server. `names` are CLIENT:SERVER of clients that start it through
-    corral. `granted` says for each denial whether their flags allow it by now.
-    """
+    """The denials of a server, and whether the flags of the clients in `names` now allow each."""
 
     command: tuple[str, ...]
     names: tuple[str, ...] = ()
@@ -38,7 +36,11 @@ class ServerDenials:
 
 def main(options: Options, rest: list[str]) -> int:
     configured = client_output.list_wrapped()
-    found = _find(rest, configured) if rest else _find_all(configured)
+    if rest:
+        found = _find(rest, configured)
+    else:
+        servers = {run.server.digest: run.server for run in kept.load_all()}
+        found = [_describe(server, configured) for server in servers.values()]
     if options.has("--json"):
         output.write_json(to_json(tuple(found)))
         return 0
@@ -52,13 +54,7 @@ def main(options: Options, rest: list[str]) -> int:
 Configured = Sequence[tuple[str, str, ConfiguredServer]]
 
 
-def _find_all(configured: Configured) -> list[ServerDenials]:
-    servers = {run.server.digest: run.server for run in kept.load_all()}
-    return [_describe(server, configured) for server in servers.values()]
-
-
 def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
-    """Find servers by their names in clients' files, or by the command that was run."""
     if len(rest) == 1:
         named = [one for one in configured if rest[0] in {one[2].name, f"{one[0]}:{one[2].name}"}]
         if named:
@@ -78,8 +74,9 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
 
 
 def _find_typed(typed: ServerId) -> list[ServerId]:
-    """Return the stored servers whose commands start with the typed words. A server that differs
-    from the typed one only in its secrets is left out, unless the typed one has no runs.
+    """Return the stored servers whose commands start with the typed words.
+
+    If the typed server itself has runs, leave out those that differ from it only in secrets.
     """
     words = typed.command
     stored = {run.server.digest: run.server for run in kept.load_all()}
@@ -90,9 +87,7 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
 
 
 def _find_unwrapped(word: str) -> list[ServerId]:
-    """Return the servers as which earlier runs of a server that is no longer wrapped are stored.
-    If there are none, raise an error that names the command to wrap the server.
-    """
+    """Return the stored servers of a name that is no longer wrapped. Refuse if it has no runs."""
     found: list[ServerId] = []
     for client, server in client_output.list_unwrapped(word):
         package = parse_runner(server.argv[0], server.argv[1:])
@@ -109,16 +104,11 @@ def _find_unwrapped(word: str) -> list[ServerId]:
 
 
 def identify(server: ConfiguredServer) -> ServerId:
-    """Return the identity under which a wrapped server's runs are stored."""
     return identify_command(name_server(server.inner_argv))
 
 
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
-    """Describe the stored runs of a server.
-
-    A denial counts as granted if all configured servers that start it allow it, or all of those
-    that the user named.
-    """
+    """Describe a server's runs. A denial is granted if all clients, or the named ones, allow it."""
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
     denials = kept.merge(runs)
@@ -162,9 +152,7 @@ def _print(found: ServerDenials, word: str) -> None:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the command that also shows files that the server did not find. These files do not
-    exist inside the sandbox, so looking for them is not recorded as a denial.
-    """
+    """Name `corral learn`: files that are missing inside a sandbox are not recorded as denials."""
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)
     output.write_line(f"  to see files that it did not find: corral learn {server}")

@@ -36,11 +36,7 @@ OWN = (
     Flag(name="--grant-arguments", help="grant servers the paths in their arguments"),
     Flag(name="--pin", help="write the exact versions of the installed packages"),
     Flag(name="--pin-tools", help="start each server once, and pin its tools for `--pins refuse`"),
-    Flag(
-        name="--learn",
-        value="DURATION",
-        help="record missing files for this long",
-    ),
+    Flag(name="--learn", value="DURATION", help="record missing files for this long"),
     Flag(name="--no-install", help="leave slow steps, such as packages, to the first start"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
     Flag(name="--corral", value="PATH", help="the corral that the client shall start"),
@@ -50,8 +46,7 @@ FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 """Flags whose value is a version or a path."""
-# Values that begin like this are not paths: `${` begins a variable, which the client also replaces
-# in corral's arguments, and `{` begins a policy as JSON text.
+# Values that begin like this are not paths, but variables of the client and policies as JSON.
 NOT_PATHS = ("${", "{")
 # The client replaces each of these with the home directory, which can never be granted.
 HOME_VARIABLES = frozenset(
@@ -108,7 +103,6 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: bool) -> FileEdit:
-    """Add the user's flags to the flags of servers that are already wrapped."""
     before = {(one.name, one.scope) for one in done.outcomes if one.state == "already"}
     if not before or not request.flags:
         return done
@@ -150,9 +144,7 @@ def check(
 
 
 def _check_state(proposal: Proposal) -> Proposal:
-    """Check that the proposed flags work on this host. If they work only without `--state`, leave
-    it out and tell the user.
-    """
+    """Check the flags. If they work only without `--state`, leave it out and tell the user."""
     try:
         check_run(proposal.flags, proposal.arguments)
     except SandboxError as error:
@@ -187,9 +179,7 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str = "") -> Prop
 
 
 def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Start a server as the client would, in its sandbox, and pin the definitions of its tools. A
-    dry run starts nothing.
-    """
+    """Start a server in its sandbox and pin its tools. A dry run starts nothing."""
     if proposal.outcome is not None:
         return proposal
     flags, server = proposal.flags, proposal.server
@@ -232,9 +222,7 @@ def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
 
 
 def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Check that `corral run` accepts these flags and arguments here. Python replaces the server's
-    program, which may not be installed yet.
-    """
+    """Check flags and arguments. Python replaces the program, which may not be installed."""
     prepare_run(flags, [sys.executable, "-c", "pass", *arguments])
 
 
@@ -258,9 +246,7 @@ def prepare_run(
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
-    """Install a package, with the packages that the flags add. Return it with its exact version,
-    and its command.
-    """
+    """Install a package. Return it with its exact version, and its command."""
     reference = parse_reference(package.reference)
     if reference is None:
         raise SandboxError(f"{package.reference} is not a package")
@@ -271,9 +257,7 @@ def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list
 
 
 def select_flags(options: Options) -> list[str]:
-    """Return the flags of `run` with absolute paths, because the client may start in any
-    directory.
-    """
+    """Return `run` flags with absolute paths, because clients may start in any directory."""
     chosen = Options()
     found = []
     for flag in run_flags.FLAGS:
@@ -289,10 +273,6 @@ def select_flags(options: Options) -> list[str]:
 
 def make_absolute_value(flag: str, value: str) -> str:
     is_path = flag in PATH_FLAGS or (flag in RUNTIME_FLAGS and os.sep in value)
-    return _make_absolute(value) if is_path else value
-
-
-def _make_absolute(value: str) -> str:
-    if value.startswith(NOT_PATHS):
+    if not is_path or value.startswith(NOT_PATHS):
         return value
     return os.path.abspath(os.path.expanduser(value))

@@ -1,7 +1,6 @@
 """Keep records of the text that corral replaced in clients' files, and backups of whole files.
 
-Each file has one record and a few backups, named after a digest of its real path. They contain
-secrets of the configuration, so only the user can access their directory.
+They contain secrets of the configuration, so only the user can access their directory.
 """
 
 import json
@@ -32,9 +31,7 @@ MAX_BACKUPS = 10
 
 @record
 class ReplacedText:
-    """The text of one part of a server, before and after the change. The part `both` is the command
-    with its arguments.
-    """
+    """One part of a server's text, before and after. `both` is the command and its arguments."""
 
     part: Part
     before: str
@@ -117,7 +114,6 @@ def _write(name: str, data: bytes) -> None:
 
 
 def _make_private(directory: str) -> None:
-    """Make a directory for this user alone; refuse one that other users can access."""
     try:
         make_private_directory(directory)
         found = os.lstat(directory)

@@ -43,8 +43,6 @@ IS_REMOTE = "it is remote: it does not run on this machine"
 
 @record
 class ConfiguredServer:
-    """One server in a client's file."""
-
     name: str
     key_path: tuple[str, ...]  # the keys from the top of the file to the server
     table: Value  # the table that has `command` and `args`
@@ -110,7 +108,6 @@ def read_servers(form: Format, text: str) -> list[ConfiguredServer]:
 
 
 def has_server_table(form: Format, text: str) -> bool:
-    """Return whether a file has a key under which servers are configured, even an empty one."""
     root = form.read(text, may_contain_server)
     return any(_has_keys(root, shape) for shape in SHAPES)
 
@@ -123,16 +120,11 @@ def _has_keys(value: Value, shape: tuple[str, ...]) -> bool:
 
 def may_contain_server(keys: tuple[str, ...]) -> bool:
     """Return whether the value at these keys could be a server or contain one."""
-    return any(
-        all(want in {ANY_KEY, name} for want, name in zip(shape, keys, strict=False))
-        for shape in SHAPES
-    )
+    return any(_fits(shape[: len(keys)], keys[: len(shape)]) for shape in SHAPES)
 
 
 def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
-    """Return the start and end of the text of one part of a server; (0, 0) if it has no such part.
-    The part `both` goes from the command to the end of the arguments.
-    """
+    """Return the start and end of one part of a server's text; (0, 0) if it has no such part."""
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):
         return 0, 0
@@ -157,11 +149,7 @@ def _find_servers(
 
 
 def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Read a table of servers by name, or a list of servers that each have a name.
-
-    Skip entries of the table `mcp` that do not look like servers: it may also contain settings, or
-    the table `servers`.
-    """
+    """Read a table or a list of servers. The table `mcp` also contains settings: skip these."""
     for name, entry in (value.members or {}).items():
         if keys == ("mcp",) and not MARKS & (entry.members or {}).keys():
             continue
@@ -175,9 +163,7 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Yield entries that look like servers, at places that SHAPES does not list. Search only below
-    keys that contain "mcp" or "modelcontext".
-    """
+    """Yield entries below an "mcp" key that look like servers, at places not in SHAPES."""
     if isinstance(data, list):
         data = {str(at): item for at, item in enumerate(data)}
     if not isinstance(data, dict) or len(keys) > MAX_DEPTH:
@@ -185,7 +171,8 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
     for name, entry in data.items():
         path = (*keys, str(name))
         below = any("mcp" in key.lower() or "modelcontext" in key.lower() for key in path[:-1])
-        if below and isinstance(entry, dict) and _is_command(entry.get("command")):
+        command = entry.get("command") if below and isinstance(entry, dict) else None
+        if isinstance(command, str) or _is_list_of_texts(command):
             if not any(_fits(shape, path[:-1]) for shape in SHAPES):
                 place = ".".join(path[:-1])
                 why = f"corral does not support servers at this place of a file ({place})"
@@ -196,10 +183,8 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
         yield from _find_unknown(entry, path)
 
 
-def _is_command(value: object) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, list) and all(isinstance(word, str) for word in value)
-    )
+def _is_list_of_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
 
 
 def _fits(shape: tuple[str, ...], keys: tuple[str, ...]) -> bool:
@@ -257,10 +242,7 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
         return "it has no command: an extension or the client itself starts it", True
     if not isinstance(command.data, str) or not command.data:
         return "its command is not a text", False
-    listed = args.data if args is not None else None
-    if listed is not None and not (
-        isinstance(listed, list) and all(isinstance(word, str) for word in listed)
-    ):
+    if args is not None and args.data is not None and not _is_list_of_texts(args.data):
         return "its arguments are not a list of texts", False
     if any(part is not None and part.shared for part in (entry, command, args)):
         return "it shares its lines with other places of the file (an alias)", False

@@ -17,16 +17,14 @@ HINT = "install it (in its clone: `pipx install .` or `uv tool install .`), or g
 
 
 def find_corral(chosen: str | None = None) -> str:
-    """Return the user's choice, or this process's own script, or the script beside its Python.
-
-    The path is not resolved: `~/.local/bin/corral` still works when an upgrade moves its target.
-    """
+    """Return the user's choice, this process's script, or the script beside its Python."""
     if chosen is not None:
         path = os.path.abspath(os.path.expanduser(chosen))
         if not _is_program(path):
             raise SandboxError(f"{path} cannot be executed", hint="name corral's own program")
         return path
     beside = [os.path.join(os.path.dirname(sys.executable), name) for name in sorted(NAMES)]
+    # Links are not resolved: `~/.local/bin/corral` still works when an upgrade moves its target.
     for path in (os.path.abspath(sys.argv[0]), *beside):
         if is_corral(path) and _is_program(path):
             _refuse_temporary(path)

@@ -3,7 +3,7 @@
 import difflib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
@@ -17,19 +17,13 @@ VARIABLE = re.compile(r"\$\{(?:env:)?(?P<name>[A-Za-z_]\w*)(?::-(?P<default>[^}]
 
 @record
 class FoundServer:
-    """A configured server that is ready to run.
+    """A configured server that is ready to run."""
 
-    `argv` starts with a program or a package, not with corral or a runner. The client would set the
-    variables `env`, and pass on the variables `forwarded` from its own environment. `flags` are
-    flags of `corral run`. They do not name variables in `env`, because this process's environment
-    does not have them.
-    """
-
-    argv: tuple[str, ...]
-    env: Mapping[str, str]
+    argv: tuple[str, ...]  # starts with a program or a package, not with corral or a runner
+    env: Mapping[str, str]  # the client sets these variables
     cwd: str = ""
-    forwarded: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    forwarded: tuple[str, ...] = ()  # variables that the client passes on from its environment
+    flags: tuple[str, ...] = ()  # of `corral run`; they name no variable of `env`
     path: str = ""
 
 
@@ -44,11 +38,8 @@ def find_server(name: str) -> FoundServer:
     paths = [path for path in catalogue.own_files(known) if os.path.exists(path)]
     found = [(path, server) for path in paths for server in read_client_file(path).servers]
     here = os.path.realpath(os.curdir)
-    fitting = [
-        (path, server)
-        for path, server in found
-        if server.name == wanted and server.scope in {"", here}
-    ]
+    named = [one for one in found if one[1].name == wanted]
+    fitting = [one for one in named if one[1].scope in {"", here}]
     if not fitting:
         names = ", ".join(dict.fromkeys(server.name for _, server in found)) or "none"
         raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=f"it has: {names}")
@@ -59,17 +50,25 @@ def find_server(name: str) -> FoundServer:
 
 def list_references(name: str) -> list[str]:
     """Return CLIENT:SERVER of each server of this name in clients' own files. Skip broken files."""
-    here = os.path.realpath(os.curdir)
-    found: dict[str, None] = {}
+    scopes = {"", os.path.realpath(os.curdir)}
+    named = [(client, one) for client, _, one in read_own_files() if one.name == name]
+    found = [client for client, one in named if one.scope in scopes]
+    return [f"{client}:{name}" for client in dict.fromkeys(found)]
+
+
+def read_own_files(
+    report: Callable[[str], None] = lambda _: None,
+) -> Iterator[tuple[str, str, ConfiguredServer]]:
+    """Yield (client, path, server) of clients' own files. Report the paths of broken files."""
     for client in catalogue.CLIENTS:
-        for path in filter(os.path.exists, catalogue.own_files(client)):
-            try:
-                servers = read_client_file(path).servers
-            except SandboxError:
-                continue
-            if any(one.name == name and one.scope in {"", here} for one in servers):
-                found[f"{client.name}:{name}"] = None
-    return list(found)
+        for path in catalogue.own_files(client):
+            if os.path.exists(path) and os.path.getsize(path):
+                try:
+                    servers = read_client_file(path).servers
+                except SandboxError:
+                    report(path)
+                    continue
+                yield from ((client.name, path, server) for server in servers)
 
 
 def prepare_server(path: str, server: ConfiguredServer) -> FoundServer:

@@ -17,11 +17,7 @@ State = Literal["wrapped", "already", "left", "refused", "changed", "restored", 
 
 @record
 class ServerOutcome:
-    """The result for one server of a file, with the reason.
-
-    `command` is the server's command after corral's own path: `run FLAGS -- PROGRAM ARGUMENTS`.
-    `suggested` are paths in the server's configuration to which the server has no access.
-    """
+    """The result for one server. `command` is `run FLAGS -- PROGRAM ARGUMENTS`."""
 
     name: str
     state: State
@@ -29,7 +25,7 @@ class ServerOutcome:
     why: str = ""
     hint: str = ""
     command: tuple[str, ...] = ()
-    suggested: tuple[str, ...] = ()
+    suggested: tuple[str, ...] = ()  # paths in its configuration to which it has no access
 
 
 @record
@@ -43,10 +39,7 @@ class RewrittenText:
 
 @record
 class Rewrite:
-    """The changes to one server's text, and the command that the server must have afterwards.
-
-    If `argv` is None, the command may be anything except corral.
-    """
+    """Changes to one server's text, and its command afterwards (None: any except corral)."""
 
     splices: tuple[Splice, ...]
     argv: tuple[str, ...] | None
@@ -59,13 +52,11 @@ def describe_outcome(
     hint: str | None = None,
     **words: tuple[str, ...],
 ) -> ServerOutcome:
-    """Return the outcome of a server. `words` are the outcome's `command` and `suggested`."""
     name, scope = server.name, server.scope
     return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 
 
 def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
-    """Describe a server that `rewrite_servers` did not change."""
     why = "its lines cannot be changed safely"
     hint = "write them more simply, or change them by hand"
     return describe_outcome(server, "refused", why, hint)
@@ -74,11 +65,7 @@ def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
 def rewrite_servers(
     text: str, form: Format, rewrites: Mapping[KeyPath, Rewrite]
 ) -> tuple[str, frozenset[KeyPath]]:
-    """Return the new text and the changed servers.
-
-    All changes are made if the resulting text is correct, otherwise only those that keep it
-    correct.
-    """
+    """Make all changes if the new text is correct, otherwise only those that keep it correct."""
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):
         return new, frozenset(rewrites)
@@ -111,7 +98,6 @@ def _is_right(form: Format, old: str, new: str, rewrites: Mapping[KeyPath, Rewri
 
 
 def _remove_command(data: object, key_path: KeyPath) -> tuple[str, ...]:
-    """Remove program and arguments from the server's table, and return them."""
     table, key = _find_command(data, key_path)
     program, arguments = table.pop(key), table.pop("args", None)
     words = program if isinstance(program, list) else [program]

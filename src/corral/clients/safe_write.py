@@ -15,6 +15,7 @@ from corral.errors import SandboxError
 from corral.record import record
 from corral.safe_text import shell_word
 
+WINDOWS = sys.platform == "win32"
 MAX_SIZE = 32 << 20
 # O_BINARY exists only on Windows, the other two only on POSIX.
 OPEN_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -56,27 +57,19 @@ def read(path: str) -> FileContent:
 
 
 def refuse_unwritable(content: FileContent) -> None:
-    """Refuse a read-only file, even if root could write it. Refuse a file with hard links, because
-    they would keep the old content.
-    """
+    """Refuse a read-only file, even for root, and hard links, which would keep the old content."""
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):
         hint = "if another program makes this file, change it there"
         if not found.st_mode & stat.S_IWUSR:
-            hint += f"; otherwise: {_unlock(path)}"
+            unlock = f'attrib -r "{path}"' if WINDOWS else f"chmod u+w {shell_word(path)}"
+            hint += f"; otherwise: {unlock}"
         raise SandboxError(f"{path} is read-only", hint=hint)
     if found.st_nlink > 1:
         raise SandboxError(
             f"{path} has {found.st_nlink} hard links, and a new file would replace only one",
             hint="make it a separate file, or a symbolic link",
         )
-
-
-def _unlock(path: str) -> str:
-    """Return the command that lets the owner write a file."""
-    if sys.platform == "win32":
-        return f'attrib -r "{path}"'
-    return f"chmod u+w {shell_word(path)}"
 
 
 def replace(content: FileContent, data: bytes) -> None:

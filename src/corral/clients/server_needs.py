@@ -17,11 +17,7 @@ from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
 from corral.programs.arguments import detect_kind, read_arguments
 from corral.programs.needed_files import is_system
-from corral.programs.package_runners import (
-    Package,
-    format_runner,
-    parse_runner,
-)
+from corral.programs.package_runners import Package, format_runner, parse_runner
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
 from corral.safe_text import shell_word, shown
 
@@ -66,12 +62,7 @@ NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 
 
 class UnfitError(SandboxError):
-    """A server must not be wrapped: it would not work in the sandbox, or its variables would change
-    corral itself.
-
-    `leave_alone` means that this is not a failure: the server already has another sandbox, or
-    corral does not support it yet.
-    """
+    """A server must not be wrapped. `leave_alone`: it has a sandbox, or is not supported yet."""
 
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -185,8 +176,7 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
     search = search.replace("${userHome}", home)
     mine = {os.path.realpath(path) for path in own.split(os.pathsep) if os.path.isabs(path)}
     for path in search.split(os.pathsep):
-        # Relative directories are never searched. Directories with other variables count as
-        # foreign, because only the client knows the values.
+        # Relative directories are never searched. Only the client knows the values of variables.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
         if counts and not chosen:
@@ -211,9 +201,7 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets, unless `flags` already has one. Refuse a
-    server with a file of variables if `flags` name none, because corral does not read the file.
-    """
+    """Yield a flag for each variable that the client sets and `flags` does not name."""
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
     }
@@ -235,22 +223,16 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
 
 
 def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return the paths in `cwd` and in the arguments after the first `dropped` ones. The paths
-    exist, or begin with one of PATH_VARIABLES.
-    """
+    """Return paths in `cwd` and the arguments that exist or begin with one of PATH_VARIABLES."""
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]
-    if not dropped and _is_runtime(command):
+    program = command.replace("\\", "/").rpartition("/")[2].lower()
+    if not dropped and program.startswith(RUNTIMES):
         # The script is skipped, because corral itself finds it and makes it readable.
         script = next((at for at, word in enumerate(words) if not word.startswith("-")), -1)
         words = words[script + 1 :]
     found = [path for word in (*words, server.cwd) for path in _find_paths_in_word(word)]
     return tuple(dict.fromkeys(found))
-
-
-def _is_runtime(command: str) -> bool:
-    name = command.replace("\\", "/").rpartition("/")[2].lower()
-    return name.startswith(RUNTIMES)
 
 
 def _find_paths_in_word(word: str) -> Iterator[str]:

@@ -47,22 +47,17 @@ def unwrap(
 def _decide(
     text: str, form: Format, server: ConfiguredServer, original: Original | None, *, force: bool
 ) -> tuple[Rewrite | None, ServerOutcome]:
-    if original is None:
-        return _derive(text, form, server, recorded=False)
-    untouched = is_untouched(text, server, original)
-    if untouched or force:
-        restored = Rewrite(splices=_restore(server, original), argv=None)
-        return restored, describe_outcome(server, "restored" if untouched else "forced")
-    return _derive(text, form, server, recorded=True)
+    untouched = original is not None and is_untouched(text, server, original)
+    if original is None or not (untouched or force):
+        return _derive(text, form, server, recorded=original is not None)
+    spans = [(find_span(server, one.part), one.before) for one in original.replaced]
+    splices = tuple(Splice(start=start, end=end, text=before) for (start, end), before in spans)
+    outcome = describe_outcome(server, "restored" if untouched else "forced")
+    return Rewrite(splices=splices, argv=None), outcome
 
 
 def is_untouched(text: str, server: ConfiguredServer, original: Original) -> bool:
     return all(text[slice(*find_span(server, one.part))] == one.after for one in original.replaced)
-
-
-def _restore(server: ConfiguredServer, original: Original) -> tuple[Splice, ...]:
-    spans = [(find_span(server, one.part), one.before) for one in original.replaced]
-    return tuple(Splice(start=start, end=end, text=before) for (start, end), before in spans)
 
 
 def _derive(

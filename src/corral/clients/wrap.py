@@ -40,10 +40,8 @@ GRANTS = ("--read", "--write")
 
 @record
 class WrapRequest:
-    """The user's request: the servers (an empty list means all), the corral to use, the flags."""
-
     corral: str
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # of servers; () means all
     flags: tuple[str, ...] = ()
     grant_arguments: bool = False
     use_profiles: bool = True
@@ -52,10 +50,7 @@ class WrapRequest:
 
 @record
 class Proposal:
-    """The command that would start one server: `corral run FLAGS -- PROGRAM ARGUMENTS`.
-
-    A proposal with an `outcome` is already decided: the server is not changed.
-    """
+    """`corral run FLAGS -- PROGRAM ARGUMENTS`. With an `outcome` the server is not changed."""
 
     server: ConfiguredServer
     flags: tuple[str, ...] = ()
@@ -85,7 +80,6 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 
 
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
-    """Return the decision not to change the server, because of `error`."""
     left = isinstance(error, UnfitError) and error.leave_alone
     outcome = describe_outcome(
         proposal.server, "left" if left else "refused", error.message, error.hint
@@ -128,11 +122,9 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
         package = _find_package(server, request)
         proposal = replace(proposal, package=package)
         profile = _find_profile(server, package, request)
-        paths = (
-            ()
-            if profile and profile.arguments
-            else server_needs.find_paths(server, proposal.dropped)
-        )
+        paths: tuple[str, ...] = ()
+        if not (profile and profile.arguments):
+            paths = server_needs.find_paths(server, proposal.dropped)
         granted = paths if request.grant_arguments else ()
         flags = (
             *(("--profile", profile.name) if profile else ()),
@@ -150,12 +142,8 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
 def _find_ungranted(paths: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
     """Return the paths that no flag grants, except the home, which can never be granted."""
     granted = find_granted(flags)
-    return tuple(
-        path
-        for path in paths
-        if not is_home(path, home_directory())
-        and not any(is_inside(path, directory) for directory in granted)
-    )
+    others = [path for path in paths if not is_home(path, home_directory())]
+    return tuple(one for one in others if not any(is_inside(one, path) for path in granted))
 
 
 def find_granted(flags: Sequence[str]) -> list[str]:
@@ -163,7 +151,6 @@ def find_granted(flags: Sequence[str]) -> list[str]:
 
 
 def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the paths in a wrapped server's arguments to which it has no access."""
     options = dict(pairwise(server.run_flags))
     if (name := options.get("--profile")) in profiles.names() and profiles.load(name).arguments:
         return ()
@@ -172,15 +159,13 @@ def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
 
 def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
     if server.is_wrapped:
-        # The permissions are shown because someone else may have wrapped this server in a shared
-        # file.
+        # The permissions are shown, because another person may have wrapped it in a shared file.
         command = server.argv[1:]
         if is_same_program(server.argv[0], request.corral):
             why = "it already starts through corral"
-            dropped = request.flags and server.name not in request.names
-            hint = (
-                "your flags were not added to it: name it to change its grants" if dropped else ""
-            )
+            hint = ""
+            if request.flags and server.name not in request.names:
+                hint = "your flags were not added to it: name it to change its grants"
             paths = _find_ungranted_arguments(server) if request.grant_arguments else ()
             return describe_outcome(server, "already", why, hint, command=command, suggested=paths)
         why = f"it is started by {server.argv[0]}, which is not this corral"
@@ -222,11 +207,7 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
 def _find_profile(
     server: ConfiguredServer, package: Package | None, request: WrapRequest
 ) -> profiles.Profile | None:
-    """Return the profile for the package, unless the user names another profile or wants none.
-
-    Some profiles grant the paths in the server's arguments. Without `--grant-arguments`, refuse
-    the server instead of using such a profile.
-    """
+    """Return the package's profile. One that grants the arguments needs `--grant-arguments`."""
     if package is None or not request.use_profiles or "--profile" in request.flags:
         return None
     found = profiles.fitting(package.bare)

@@ -16,19 +16,14 @@ LINUX: tuple[str, ...] = ("linux",)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One call of a tool. `control` names the control that should stop the call; it is empty if the
-    call has to succeed.
-
-    `proof` is a text that the answer contains only if the act succeeded. `witness` returns whether
-    the host saw the act succeed; its argument is whether the server claims success.
-    """
+    """One call of a tool."""
 
     name: str
     tool: str
     arguments: Mapping[str, object]
-    control: str = ""
-    proof: str = ""
-    witness: Callable[[bool], bool] | None = None
+    control: str = ""  # should stop the act; "" if the act has to succeed
+    proof: str = ""  # a text that is in the answer only after a success
+    witness: Callable[[bool], bool] | None = None  # did the host see the success that was claimed?
     systems: tuple[str, ...] = ALL
 
 

@@ -7,12 +7,10 @@ import re
 import tempfile
 from collections.abc import Mapping
 
-MIN_NAME_LENGTH = 3
-"""Shorter names, and a home of `/`, would match in too many places."""
+MIN_NAME_LENGTH = 3  # shorter names, and a home of `/`, match in too many places
 
 
 def remove_names(value: object) -> object:
-    """Return the value without the user's paths, user name and machine name in its texts."""
     names = _list_names()
     # Whole words only: a user `root` must not change `pivot_root`.
     words = "|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)

@@ -1,7 +1,6 @@
 """Wait as another process of the user, with a secret in memory that the demo server tries to read.
 
-The process reads the secret from stdin, writes the address of its copy to stdout, and ends when its
-input ends.
+It reads the secret from stdin, writes the address of its copy, and ends when its input ends.
 """
 
 import contextlib

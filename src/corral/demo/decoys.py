@@ -17,8 +17,7 @@ from pathlib import Path
 
 from corral.abi.private_directory import make_private_directory
 
-PACKAGES = str(Path(__file__).parents[2])
-"""The working directory of the demo's processes. corral can be imported from it."""
+PACKAGES = str(Path(__file__).parents[2])  # corral can be imported from here
 TOKEN = "DEMO_API_TOKEN"  # noqa: S105 - the name of a variable
 MAX_PARENT = 60  # characters, because the path of a unix socket has at most 108 bytes
 EXIT_SECONDS = 5.0
@@ -26,8 +25,6 @@ POLL_SECONDS = 0.02
 
 
 class Decoys:
-    """Creates every decoy; `stack` removes them."""
-
     def __init__(self, stack: contextlib.ExitStack) -> None:
         names = ("key", "credentials", "token", "host", "memory", "name")
         self.secrets = {name: f"{name}-{secrets.token_hex(8)}" for name in names}
@@ -53,9 +50,8 @@ class Decoys:
         self._start_bystander(stack)
 
     def _open_to_target(self, root: str) -> None:
-        """Give root's target access if it runs under another user id. Other users get no access,
-        because the acts also run outside the sandbox, as root, and would follow links that those
-        users plant.
+        """Give root's target access if it runs under another user id. Other users get none: they
+        could plant links, which the acts outside the sandbox follow as root.
         """
         if sys.platform == "linux" and os.geteuid() == 0:
             from corral.platforms.linux.mechanisms import user_ids
@@ -78,8 +74,6 @@ class Decoys:
         secret = self.secrets["host"].encode()
 
         class Handler(socketserver.BaseRequestHandler):
-            """Sends the secret to every process that connects or sends a datagram."""
-
             def handle(self) -> None:
                 with contextlib.suppress(OSError):  # the other end is closed
                     if isinstance(self.request, tuple):
@@ -112,7 +106,6 @@ class Decoys:
         self.memory_address = int(self.bystander.stdout.readline())
 
     def environment(self) -> dict[str, str]:
-        """Return the user's environment with another home, another TMPDIR and a token to steal."""
         made = {"HOME": self.home, "TMPDIR": self.temporary, TOKEN: self.secrets["token"]}
         return {**os.environ, **made}
 

@@ -38,8 +38,6 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """The mechanism and status of one control in the plan."""
-
     control: str
     mechanism: str
     status: str
@@ -78,18 +76,13 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 
 def has_passed(results: Sequence[ActResult]) -> bool:
-    """Return whether at least one act was stopped, and all acts that could be tried have a good
-    verdict. An act could not be tried if it fails outside too, for example in a container whose
-    engine forbids it.
-    """
+    """Return whether an act was stopped and none has a bad verdict. Untried acts do not count."""
     verdicts = {result.verdict for result in results}
     return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
 
 
 def sort_results(results: Sequence[ActResult], untried: Sequence[Untried]) -> dict[str, list[str]]:
-    """Return the acts with a good verdict, those with a bad one, and those not tried, with the
-    reasons.
-    """
+    """Return the acts with good verdicts, with bad ones, and those not tried, with the reasons."""
     skipped = [f"{item.what} ({item.why})" for item in untried]
     skipped += [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {
@@ -114,10 +107,9 @@ def summarize(results: Sequence[ActResult]) -> str:
 
 
 def check_attempt(act: Act, answer: Attempt, *, inside: bool) -> Attempt:
-    """Compare the server's answer with the effect on the host.
+    """Compare the answer with the effect on the host.
 
-    A hostile act inside the sandbox counts as success if the answer or the effect shows success.
-    All other acts need both.
+    A hostile act inside the sandbox succeeds if either shows success. Other acts need both.
     """
     signs = [answer.done]
     if act.proof:
@@ -152,17 +144,13 @@ class Session:
         return check_attempt(act, Attempt(not answer.error, answer.text), inside=bool(self.walls))
 
     def end(self) -> int:
-        """Close the server's input, and wait until it exits by itself."""
         self._stdin.close()
         return self._process.wait(EXIT_SECONDS)
 
 
 @contextmanager
 def start_inside(decoys: Decoys, *, subprocesses: bool = False) -> Iterator[Session]:
-    """Start a server with the default policy and one writable directory.
-
-    Any control may be degraded, so that the demo shows what this host enforces.
-    """
+    """Start a server that may write one directory. Every control may be degraded."""
     policy: PolicyDict = {
         "filesystem": {"write": [decoys.granted]},
         "subprocess": {"allow": subprocesses},

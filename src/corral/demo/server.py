@@ -17,8 +17,7 @@ Message = dict[str, object]
 
 INFO = {"name": "corral-demo", "version": "1"}
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-BATCHING = "2025-03-26"
-"""The only revision with JSON-RPC batches. The next revision removed them."""
+BATCHING = "2025-03-26"  # the only revision with JSON-RPC batches
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -43,7 +42,6 @@ class Server:
         self.version = ""
 
     def answer_line(self, line: bytes) -> object:
-        """Return the answer to a line; None if it needs none, such as a notification."""
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -93,7 +91,6 @@ class Server:
 
 
 def _list_arguments(name: str) -> dict[str, str]:
-    """Return the arguments of a tool, all required, with their JSON types."""
     kinds = server_tools.TOOLS[name].__annotations__.items()
     return {argument: JSON_TYPES[kind] for argument, kind in kinds if argument != "return"}
 

@@ -1,16 +1,9 @@
-"""Write the Containerfile of an exported server, which checks packages against the lock file's
-hashes.
+"""Write the Containerfile of an exported server, which checks packages against locked hashes.
 
-Lock files are taken only from packages that corral installed from npm or PyPI. A bundle may contain
-files with the names of lock files, and a package that ran code may have written its own. corral is
-installed first, by root. The server is installed by another user, so that no package can change
-corral.
-
-The base image is a build argument, so that a user can pin it by digest or replace it. A pod's
-ConfigMap replaces the policy in the image.
+Lock files are taken only from packages that corral installed from npm or PyPI: a bundle, or a
+package that ran code, may have written its own. root installs corral, and another user the server,
+so that no package can change corral. A pod's ConfigMap replaces the policy in the image.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -28,9 +21,7 @@ POLICY_DIRECTORY = "/etc/corral"
 POLICY_FILE = f"{POLICY_DIRECTORY}/policy.json"
 WHEEL = "mcp_corral-*.whl"
 INSTALLER = "1001:1001"
-"""The user and group that install the server. The server runs as another user, which therefore
-cannot change its own files.
-"""
+"""The user that installs the server. The server runs as another, and cannot change its files."""
 # The platform is fixed, because lock files have hashes of packages for one platform. The tag of a
 # base can be moved to another image, its digest cannot.
 HEAD = """\
@@ -46,8 +37,7 @@ RUN apt-get update \\
  && apt-get install -y --no-install-recommends python3 python3-venv \\
  && rm -rf /var/lib/apt/lists/*
 """
-# corral is installed from a copied wheel, because no package index has it. It needs no other
-# package.
+# corral is installed from a copied wheel, because no package index has it.
 CORRAL = f"""\
 COPY {WHEEL} /opt/
 RUN python3 -m venv /opt/corral \\
@@ -81,8 +71,6 @@ COPIED = {"npm": ("package.json", "package-lock.json"), "pypi": ("requirements.l
 
 @record
 class Build:
-    """The text of the Containerfile, and the files that it copies."""
-
     text: str
     files: Mapping[str, bytes] = {}
 
@@ -92,7 +80,6 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 
 
 def build_command(argv: tuple[str, ...]) -> Build:
-    """Return the build for a command that the user adds to the image."""
     words = " ".join(argv).replace("\n", " ")
     return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 
@@ -103,7 +90,6 @@ def _head(base: str) -> str:
 
 
 def build_package(tree: str) -> Build:
-    """Return the build for a package, with the lock files of its installation on this machine."""
     kind = _find_package(tree).kind
     files = {}
     for name in COPIED[kind]:
@@ -138,8 +124,3 @@ def find_tree(argv: Sequence[str]) -> str:
     above = store_path("trees") + os.sep
     words = [word.removeprefix(above) for word in argv if word.startswith(above)]
     return os.path.join(above, words[0].partition(os.sep)[0]) if words else ""
-
-
-def move_to_image(argv: Sequence[str], tree: str) -> tuple[str, ...]:
-    """Return the command with its paths inside the image."""
-    return tuple(word.replace(tree, SERVER) if tree else word for word in argv)

@@ -23,10 +23,7 @@ INSIDE = "corral inside: "
 
 @record
 class Engine:
-    """An engine, and what it enforces for one policy: {control: (mechanism, note)}.
-
-    For the other controls, `lacks` has the reasons and `hints` the remedies.
-    """
+    """An engine. `enforces` is {control: (mechanism, note)}; `lacks` has the reasons for others."""
 
     name: str
     enforces: Mapping[str, tuple[str, str]]
@@ -35,9 +32,7 @@ class Engine:
 
 
 def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Held, ...]:
-    """Return what enforces each control. If some have no mechanism, raise an error that names all
-    of them together.
-    """
+    """Return what enforces each control. An error names all controls without a mechanism."""
     if policy.mcp is not None:
         raise PolicyError(
             f"mcp: {engine.name} does not read messages",

@@ -4,8 +4,6 @@
 server that listens on a port is the pod's own process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from corral.errors import PolicyError
@@ -17,12 +15,9 @@ from corral.policy.model import Policy
 
 STATE = "state"
 SERVER_LABEL = "corral-server"
-"""The label by which objects find the pods. Standard labels are not used for this, because pods of
-a Helm chart may have the same ones.
-"""
+"""The label by which objects find the pods. Pods of a Helm chart may have the standard ones."""
 USER = 1000
-START_SECONDS = 300
-"""The time for pulling the image and starting, in addition to the server's own deadline."""
+START_SECONDS = 300  # for pulling the image and starting, besides the server's own deadline
 # This process is PID 1, which gets only signals that it blocks or handles. Because it ignores
 # SIGCHLD, the kernel itself reaps the orphans of sessions.
 WAIT = """\
@@ -31,15 +26,12 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 signal.sigwait([signal.SIGTERM])
 """
-OWN_MEMORY = 64 << 20
-"""The memory for corral itself and the waiting process, in addition to the target's."""
-OWN_CPU = 10
-"""The millicores that a pod requests, unless its limit is lower."""
+OWN_MEMORY = 64 << 20  # for corral itself and the waiting process, besides the target's
+OWN_CPU = 10  # millicores that a pod requests, unless its limit is lower
 Object = dict[str, object]
 
 
 def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
-    """Return the objects in the order of their creation."""
     policy = workload.pod.policy
     objects = [_config_map(workload)]
     if policy.state:
@@ -64,10 +56,8 @@ def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
 def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     """Return the same pod as a template, a warm pool and a claim of agent-sandbox.
 
-    The template always has a network policy, because without one the pod reaches the public
-    internet. Secrets are in the template, because a claim with variables gets no warm sandbox. The
-    volume claim for the state is a template too, because the sandboxes of a pool cannot share one
-    claim.
+    Secrets are in the template, because a claim with variables gets no warm sandbox. The volume
+    claim is a template too, because the sandboxes of a pool cannot share one claim.
     """
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:
@@ -82,7 +72,7 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
             "metadata": _pod_metadata(workload),
             "spec": {**_pod_spec(workload), "volumes": volumes},
         },
-        "networkPolicyManagement": "Managed",
+        "networkPolicyManagement": "Managed",  # without a policy the pod reaches the internet
         "networkPolicy": make_network_rules(policy, names_by_cilium=False),
         "envVarsInjectionPolicy": "Disallowed",
         **({"service": True} if workload.listens else {}),
@@ -118,9 +108,7 @@ def _selector(workload: Workload) -> Object:
 
 
 def _pod_metadata(workload: Workload) -> Object:
-    """Return labels and a hash of the policy, so that a changed policy replaces the pods of a
-    Deployment.
-    """
+    """Return labels and the policy's hash. If the hash changes, a Deployment replaces its pods."""
     return {
         "labels": _labels(workload),
         "annotations": {"corral-policy": short_hash(format_policy(workload.pod))},
@@ -169,8 +157,7 @@ def _service(workload: Workload) -> Object:
 
 
 def _pod_spec(workload: Workload) -> Object:
-    # With the default of 5, a name is first looked up in the cluster's own domains. Cilium refuses
-    # these queries.
+    # By default (5) a name is first looked up in the cluster's domains, which Cilium refuses.
     dns: Object = {"options": [{"name": "ndots", "value": "1"}]}
     return {
         **({"dnsConfig": dns} if has_names(workload.pod.policy) else {}),

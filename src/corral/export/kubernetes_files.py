@@ -1,7 +1,5 @@
 """Write the files of a Kubernetes export, and name the commands that use them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex
@@ -64,7 +62,6 @@ def _refuse_other_server(directory: str, header: str) -> None:
 def next_steps(
     workload: Workload, objects: Sequence[Object], directory: str, *, build: bool
 ) -> list[str]:
-    """Return the commands that the user has to type next to use these objects."""
     where, image = shlex.quote(directory), workload.image
     secrets = workload.pod.policy.secret_names
     lines = []
@@ -74,8 +71,7 @@ def next_steps(
     if secrets:
         words = " ".join(f'--from-literal={one}="${one}"' for one in secrets)
         lines.append(f"kubectl create secret generic {workload.secrets} {words}")
-    # Each server has its own field manager, so that the API server reports a conflict if another
-    # server is applied under the same name.
+    # Because of the field manager, another server under the same name is reported as a conflict.
     apply = f"kubectl apply --server-side --field-manager={workload.manager}"
     lines.append(f"{apply} -f {where}/{OBJECTS_FILE}")
     lines += _reach(workload, {str(one["kind"]) for one in objects})
@@ -83,7 +79,6 @@ def next_steps(
 
 
 def _reach(workload: Workload, kinds: set[str]) -> list[str]:
-    """Return the commands that wait for the pod and connect to it."""
     name, ports = workload.name, workload.pod.policy.listen
     pod = f"pod/{name}"
     ready = f"--for=condition=Ready {pod}"

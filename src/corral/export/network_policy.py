@@ -4,8 +4,6 @@ A NetworkPolicy cannot contain host names. It allows their ports at all public a
 in the pod checks the names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from corral.network.rules import AllowEntry, parse_rules
@@ -19,9 +17,8 @@ PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "19
 PRIVATE_V6 = ("fc00::/7", "fe80::/10")
 DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 DNS_APPS = ("kube-dns", "node-local-dns")
-# A cache on the node is not a pod, so only its address can be allowed: NodeLocal DNSCache, and
-# Cloud DNS of GKE. The second address is also that of the metadata service, which uses another
-# port.
+# A DNS cache on the node is not a pod, so its address is allowed: NodeLocal DNSCache, and Cloud DNS
+# of GKE. The metadata service has the second address, too, but another port.
 NODE_DNS = ("169.254.20.10/32", "169.254.169.254/32")
 CLUSTER_DNS = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -35,9 +32,7 @@ def has_names(policy: Policy) -> bool:
 
 
 def make_network_rules(policy: Policy, *, names_by_cilium: bool) -> Rule:
-    """Return rules that allow only the policy's listening ports and destinations. With
-    `names_by_cilium` they allow no destination, because Cilium's own policy allows them.
-    """
+    """Allow the policy's ports and destinations only; `names_by_cilium` leaves the latter out."""
     ports = [{"protocol": "TCP", "port": port} for port in policy.listen]
     return {
         "ingress": [{"ports": ports}] if ports else [],
@@ -73,9 +68,7 @@ def _ports(entries: Sequence[AllowEntry]) -> list[Rule]:
 
 
 def make_cilium_rules(policy: Policy, selector: Mapping[str, object]) -> Rule:
-    """Return rules that allow the policy's host names and networks. Cilium learns the addresses of
-    a name from DNS answers, so the rules also allow queries for these names.
-    """
+    """Allow host names and networks, and DNS queries, because Cilium reads the answers."""
     rules = parse_rules(policy.allow)
     # `**.` means any depth, as `*.` does in corral. Before Cilium 1.19 it means one label only.
     wild = ((f"**.{name}", found) for name, found in rules.under.items())

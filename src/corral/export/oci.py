@@ -4,8 +4,6 @@ The bundle mounts the same files of this host as corral, so it runs on this host
 supports no host names, no timeout and no Landlock.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat
@@ -27,10 +25,9 @@ from corral.record import record, replace
 from corral.supervisor.prepare import Subject, find_start_directory, target_environment
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
-if TYPE_CHECKING:
-    from corral.platforms.linux.host_files import Layout
-    from corral.platforms.linux.mechanisms.root_filesystem import View
 
+Layout = host_files.Layout
+View = root_filesystem.View
 SPECIFICATION = "1.0.2"
 NAMESPACES = ("user", "mount", "pid", "network", "ipc", "uts", "cgroup")
 MASKED = (
@@ -48,26 +45,21 @@ NO_NAMES = "a bundle has no list of hosts: its network is empty"
 
 @record
 class Bundle:
-    """A bundle to write: its configuration, and the view with the mount points of its root."""
-
     config: Mapping[str, object]
     view: View
     controls: tuple[Held, ...]
-    omitted: tuple[str, ...]
-    """Names of secrets. They are in no file, so the user adds them to `process.env`."""
+    omitted: tuple[str, ...]  # secrets, which the user adds to `process.env`
 
 
 def build_bundle(
     subject: Subject, sources: Sequence[Source], *, cwd: str, variables: Mapping[str, str]
 ) -> Bundle:
-    """Return the bundle. If a runtime cannot enforce some controls, raise an error that names all
-    of them.
-    """
+    """Return the bundle. An error names all controls that a runtime cannot enforce."""
     policy, rootless = subject.policy, bool(os.geteuid())
     layout = _survey(subject)
     controls = decide_for_engine(policy, _engine(policy, rootless=rootless), layout.machine)
     steps = tier_namespaces.compose(policy, subject.program, layout, ())
-    view = next(step for step in steps if isinstance(step, root_filesystem.View))
+    view = next(step for step in steps if isinstance(step, View))
     state = tier_namespaces.STATE if policy.state else ""
     made = Composition(
         steps=steps,
@@ -162,7 +154,6 @@ def _rlimits(policy: Policy) -> list[dict[str, object]]:
 
 
 def _mounts(view: View) -> list[dict[str, object]]:
-    """Return the mounts, outer ones first."""
     inodes = max(1024, view.size // root_filesystem.BYTES_PER_INODE)
     sized = ["nosuid", "nodev", "mode=0700", f"size={view.size}", f"nr_inodes={inodes}"]
     mounts: dict[str, dict[str, object]] = {
@@ -170,7 +161,8 @@ def _mounts(view: View) -> list[dict[str, object]]:
         "/dev": _mount("/dev", "tmpfs", "tmpfs", ["nosuid", "mode=755", "size=65536k"]),
     }
     for path in view.private:
-        options = [*sized, *(["tmpcopyup"] if _has_links_below(view, path) else [])]
+        has_links = any(link.startswith(f"{path}/") for link, _ in view.links)
+        options = [*sized, "tmpcopyup"] if has_links else sized
         mounts[path] = _mount(path, "tmpfs", "tmpfs", options)
     for bind in view.binds:
         if bind.access != "device":  # a runtime creates the same devices itself
@@ -180,10 +172,6 @@ def _mounts(view: View) -> list[dict[str, object]]:
 
 def _mount(path: str, kind: str, source: str, options: list[str]) -> dict[str, object]:
     return {"destination": path, "type": kind, "source": source, "options": options}
-
-
-def _has_links_below(view: View, path: str) -> bool:
-    return any(link.startswith(f"{path}/") for link, _ in view.links)
 
 
 def _linux(policy: Policy, layout: Layout, view: View, *, rootless: bool) -> dict[str, object]:

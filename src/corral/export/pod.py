@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# The findings of `corral doctor` in a hardened pod whose kernel has all Landlock features that
-# corral uses.
+# The findings of `corral doctor` in a hardened pod whose kernel has all of Landlock's features.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
@@ -43,8 +42,6 @@ DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
 
 @record
 class PodPath:
-    """A granted path of the pod, and the volume that is mounted there."""
-
     path: str
     access: Access
     volume: str
@@ -52,9 +49,7 @@ class PodPath:
 
 @record
 class PodPolicy:
-    """A policy for a pod. `policy` has no paths, because a pod's paths do not exist on this
-    machine; they are in `paths`.
-    """
+    """A policy for a pod. `policy` has no paths: those of a pod do not exist here."""
 
     policy: Policy
     paths: tuple[PodPath, ...]
@@ -64,20 +59,20 @@ class PodPolicy:
 def make_pod_policy(
     sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
 ) -> PodPolicy:
-    """Merge the sources for a pod. If a pod cannot enforce some controls, raise an error that names
-    all of them.
-    """
+    """Merge the sources. An error names all controls that a pod cannot enforce."""
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}
     without = [replace(one, manifest=replace(one.manifest, **no_paths)) for one in sources]
     policy = merge(without, home=home, cwd=cwd)
     _refuse_unexported(policy)
-    controls = _name_paths(decide(policy, _pod_host(), _chains(policy)), paths)
+    proven = [Finding(capability=name, status="proven", evidence="") for name in PROVEN]
+    io = Finding(capability="io", status="absent", evidence="a pod has no limit of the I/O rate")
+    host = Host(system="linux", machine="", findings=(*proven, io))
+    controls = _name_paths(decide(policy, host, _chains(policy)), paths)
     return PodPolicy(policy=policy, paths=paths, controls=controls)
 
 
 def _refuse_unexported(policy: Policy) -> None:
-    """Refuse a policy with rules for messages or with own unix sockets, which are not exported."""
     if policy.mcp is not None:
         raise PolicyError(
             "mcp: the message guard is not exported",
@@ -143,18 +138,13 @@ def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Hel
     )
 
 
-def _pod_host() -> Host:
-    proven = [Finding(capability=name, status="proven", evidence="") for name in PROVEN]
-    io = Finding(capability="io", status="absent", evidence="a pod has no limit of the I/O rate")
-    return Host(system="linux", machine="", findings=(*proven, io))
-
-
 def _chains(policy: Policy) -> Chains:
     """Return each control's options: first the pod's limit, then corral's without namespaces."""
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
-    notes = _notes(policy)
+    ends = "of the pod, which is not started again" if policy.listen else "of each session"
+    notes = {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}
     engine = {
         "memory": Option(mechanism="resources.limits.memory", note=MEMORY_NOTE),
         "cpu": Option(mechanism="resources.limits.cpu", note="of all sessions together"),
@@ -168,11 +158,6 @@ def _chains(policy: Policy) -> Chains:
         )
         for control in CONTROLS
     }
-
-
-def _notes(policy: Policy) -> dict[str, str]:
-    ends = "of the pod, which is not started again" if policy.listen else "of each session"
-    return {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}
 
 
 def _move_inside(option: Option, note: str) -> Option:

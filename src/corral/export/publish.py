@@ -1,7 +1,5 @@
 """Write an export to a temporary directory and rename it, so that no incomplete export exists."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Collection
@@ -14,9 +12,7 @@ from corral.errors import SandboxError
 def publish(
     directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
 ) -> None:
-    """Create `directory` and let `fill` write into it. Refuse a directory that exists. With
-    `force`, replace it if it contains only files that match the patterns `names`.
-    """
+    """Create `directory` with `fill`. `force` replaces one in which all files match `names`."""
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:
         raise SandboxError(f"{directory} exists", hint="--force replaces it")
@@ -37,7 +33,6 @@ def publish(
 
 
 def _remove_export(directory: str, names: Collection[str]) -> None:
-    """Remove an earlier export; refuse a directory with other files."""
     if not os.path.lexists(directory):
         return
     if not all(any(fnmatch(one, name) for name in names) for one in os.listdir(directory)):

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 ENOSYS = 38
-# The bits of an ioctl's type come first, so that rules on types and on whole commands share cubes.
-# This order reduces the number of cubes to a quarter.
+# The bits of an ioctl's type come first, which reduces the number of cubes to a quarter.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 Cube = Mapping[int, tuple[int, int]]
@@ -35,7 +34,6 @@ Cube = Mapping[int, tuple[int, int]]
 def build_profile(
     machine: str, *, subprocess: bool, unix_sockets: bool = False
 ) -> dict[str, object]:
-    """Return the profile for a target in its own namespaces."""
     rules = seccomp_rules.target_rules(
         subprocess=subprocess, unix_sockets=unix_sockets, namespaces=True, cookie=None
     )

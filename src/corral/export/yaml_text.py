@@ -3,8 +3,6 @@
 A text is written without quotes only if no YAML parser could read it as another value.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

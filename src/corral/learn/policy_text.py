@@ -40,13 +40,8 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
                 if KEYS[one.flag][1] == key:
                     lines.append(f"  {_quote(one.path)},  # {printable(one.why)}")
             lines.append("]")
-    memory = [one for one in accepted if one.flag == "--max-memory"]
-    if memory:
-        lines += [
-            "",
-            "[limits]",
-            f"memory = {_quote(memory[0].path)}  # {printable(memory[0].why)}",
-        ]
+    for one in [one for one in accepted if one.flag == "--max-memory"][:1]:
+        lines += ["", "[limits]", f"memory = {_quote(one.path)}  # {printable(one.why)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -56,9 +51,7 @@ def _quote(text: str) -> str:
 
 
 def _from_profiles(table: str, manifests: Sequence[Manifest]) -> list[str]:
-    """Return the lines that profiles add to a table: they keep the server's home, and set variables
-    with which the server writes there.
-    """
+    """Return the lines of profiles: they keep the server's home, and set its variables."""
     lines = []
     for one in manifests:
         if table == "filesystem" and one.state:

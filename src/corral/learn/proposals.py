@@ -31,8 +31,7 @@ CEILINGS = frozenset(
 )
 PROJECT_MARKS = (".git", "package.json", "pyproject.toml", "Cargo.toml", "go.mod", ".hg")
 MIN_GROUPED = 3
-MAX_PROPOSED = 50
-"""The maximum number of proposals, because no user would read questions about 1000 paths."""
+MAX_PROPOSED = 50  # no user would read questions about 1000 paths
 MAX_LISTED = 50
 REPOSITORY = frozenset((".git", ".hg", ".jj"))
 OWN_FILE = "one of the server's own files"
@@ -50,10 +49,7 @@ KINDS: dict[str, Kind] = {
 
 @record
 class Seen:
-    """The paths that the target sees. `reads` and `writes` are granted.
-
-    With `same_files` the target sees the host's own directories, so links resolve as on the host.
-    """
+    """The paths that the target sees. With `same_files` links resolve as on the host."""
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -73,10 +69,7 @@ class AskedFor:
 
 @record
 class Proposal:
-    """A suggested grant. The user types `flag` with `path`; `why` is its comment in a policy.
-
-    `more` describes how the path differs from the path that the target asked for.
-    """
+    """A grant `flag path`. `more` says how the path differs from the one that was asked for."""
 
     flag: str
     path: str
@@ -93,9 +86,7 @@ class Proposal:
 
 @record
 class Learned:
-    """The proposals of a run. `never` lists paths and variables that are not proposed, each with
-    the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
-    """
+    """The proposals of a run. `never` lists what is not proposed, with the reasons."""
 
     asked_for: tuple[AskedFor, ...] = ()
     proposed: tuple[Proposal, ...] = ()
@@ -154,7 +145,7 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether a path in a private directory was not created by the target itself.
+    """Return whether the target did not create a path in a private directory itself.
 
     For a write, the path's directory decides. Outside the home, a directory that the host has
     counts as not created, even if the target created it in the sandbox.
@@ -168,7 +159,6 @@ def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bo
 
 
 def _path_on_host(path: str, seen: Seen) -> str:
-    """Return the host's path of a path inside the sandbox."""
     if path.startswith(f"{seen.home}/"):
         return os.path.join(seen.host_home, os.path.relpath(path, seen.home))
     return os.path.realpath(path) if seen.same_files else path
@@ -184,9 +174,7 @@ def _is_denied(path: str, access: str, reads: Tree, writes: Tree) -> bool:
 
 
 def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
-    """Group denied accesses into the smallest grants. List paths that are never proposed, with the
-    reason.
-    """
+    """Group denied accesses into the smallest grants. List paths that are never proposed."""
     never: dict[str, str] = {}
     wanted: dict[str, dict[str, list[str]]] = {"read": {}, "write": {}}
     own = Tree(seen.own)
@@ -226,7 +214,7 @@ def _count_others(number: int, why: str) -> Iterable[tuple[str, str]]:
 
 
 def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
-    verb = "changed" if flag == "--write" else "read"
+    verb = "change" if flag == "--write" else "read"
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
     real = os.path.realpath(path)
     leads = f"a link to {shell_word(real)}" if real != path else ""
@@ -234,18 +222,14 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
     return Proposal(
         flag=flag,
         path=path,
-        why=f"it asked to have {paths[0]}{others} {verb}{', ' if leads else ''}{leads}",
+        why=f"it asked to {verb} {paths[0]}{others}{', ' if leads else ''}{leads}",
         more=", ".join(filter(None, (wider, leads))),
     )
 
 
 @lru_cache(maxsize=1 << 16)
 def _reason_against(path: str, access: str, home: str) -> str:
-    """Return why a path is never proposed; "" if it may be.
-
-    The real path is checked too, because a grant of a link also grants the file that the link
-    refers to.
-    """
+    """Return why a path, or the file that it links to, is never proposed; "" if it may be."""
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)
     return next(filter(None, reasons), "")
@@ -296,9 +280,7 @@ def _is_secret(path: str) -> bool:
 
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
-    """Return two sets of places in a home: the hidden ones, and those that are only protected. Both
-    include the real paths of links.
-    """
+    """Return the hidden places in a home, and the protected ones, with the real paths of links."""
 
     def find(names: Iterable[str]) -> Tree:
         tops = [os.path.join(home, name) for name in names]
@@ -309,9 +291,7 @@ def _find_secrets(home: str) -> tuple[Tree, Tree]:
 
 
 def _find_top(one: AskedFor, seen: Seen) -> str:
-    """Return the existing path to grant: the project, the path itself, or a new file's
-    directory.
-    """
+    """Return the existing path to grant: the project, the path, or a new file's directory."""
     if not os.path.lexists(one.path):
         return os.path.dirname(one.path)
     return (_find_project(one.path, seen) if one.access == "read" else "") or one.path

@@ -28,9 +28,7 @@ ORDINARY = frozenset(
 def find_variables(
     accesses: Mapping[tuple[str, bool], int], plan: Plan, environment: Mapping[str, str]
 ) -> Learned:
-    """Return a proposal for each variable that the server's code names but does not get. A secret
-    is not proposed, but listed with the flag that passes it.
-    """
+    """Propose variables that the server's code names but does not get. Secrets are only listed."""
     given = dict(plan.environment)
     names = [name for name in environment if name not in given and _is_of_interest(name)]
     found = dict(_find(names, _own_files((path for path, _ in accesses), plan.program.reads)))

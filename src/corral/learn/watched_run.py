@@ -86,9 +86,7 @@ def find_seen(plan: Plan) -> Seen:
 
 
 def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Learned:
-    """Return the proposals of a run that has ended. Raise an error if no path could be read from
-    the target's memory.
-    """
+    """Return the proposals of a run that has ended. Refuse if no path could be read."""
     found = getattr(watch.child, "path_watch", None)
     if found is None:
         return Learned()
@@ -101,20 +99,17 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
     asked = {key: times for key, times in found.seen.items() if key[0] != root_filesystem.TRIED}
     learned = propose(find_denied(asked, seen), seen)
     variables = find_variables(asked, plan, os.environ)
-    sockets = [_socket_proposal(found.bound)] if found.bound else []
+    sockets: list[Proposal] = []
+    if found.bound:
+        why = f"it asked to make the unix socket {found.bound}"
+        sockets.append(Proposal(flag="--own-unix-sockets", path=found.bound, why=why))
     memory = _judge_memory(found.memory)
     own, never = _judge_own_files(plan, learned.never)
     network = _judge_denials(denials)
+    more = (*variables.proposed, *memory.proposed, *network.proposed)
     learned = replace(
         learned,
-        proposed=(
-            *learned.proposed,
-            *sockets,
-            *own,
-            *variables.proposed,
-            *memory.proposed,
-            *network.proposed,
-        ),
+        proposed=(*learned.proposed, *sockets, *own, *more),
         never=(*never, *variables.never, *memory.never, *network.never),
         calls=found.calls,
         waited_seconds=round(found.seconds, 3),
@@ -123,9 +118,7 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
-    """Mask the run's secrets. A path that contains the value of a secret is not proposed, because
-    its flag would show the value.
-    """
+    """Mask secrets. A path that contains one is not proposed, because its flag would show it."""
     secret = [one for one in learned.proposed if hide(one.path)[1]]
     never = (*learned.never, *((one.path, "its name has the value of a secret") for one in secret))
     return replace(
@@ -139,8 +132,8 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 
 def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
-    """For own files that the server tried to change, propose a profile with which it writes
-    elsewhere. Keep files without such a profile in the list, with another remedy.
+    """Propose a profile with which the server writes elsewhere than into its own files. Without
+    such a profile, list the file with another remedy.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -152,20 +145,13 @@ def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
         allow, why = own_files.find_remedy(plan.program, top, path, "touch")
         flag, _, name = allow.partition(" ")
         if flag == "--profile":
-            proposed[name] = Proposal(flag=flag, path=name, why=f"it asked to have {path} changed")
+            proposed[name] = Proposal(flag=flag, path=name, why=f"it asked to change {path}")
         else:
             kept.append((path, f"{reason}, {why}{'; ' if allow else ''}{allow}"))
     return list(proposed.values()), tuple(kept)
 
 
-def _socket_proposal(path: str) -> Proposal:
-    return Proposal(
-        flag="--own-unix-sockets", path=path, why=f"it asked to make the unix socket {path}"
-    )
-
-
 def _judge_memory(wanted: int) -> Learned:
-    """Propose a limit for the memory that the target asked for, unless this machine has less."""
     if not wanted:
         return Learned()
     mebibytes = f"{wanted >> 20} MiB of memory"
@@ -202,9 +188,7 @@ def _is_metadata_service(row: Denial) -> bool:
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
-    """Return the proposals and the paths that are never proposed as denials, for `corral why` and
-    `corral grant`. Leave out proposals that were made from denials.
-    """
+    """Return what was learned as denials for `corral why`, without proposals made from denials."""
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:
         if one.flag not in {"--allow-net", "--allow-subprocess"}:

@@ -1,7 +1,7 @@
 """Start a server in a sandbox, list its tools and other definitions, and end it."""
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import BinaryIO
 
 from corral.api.sandbox import PIPE, Sandbox
@@ -30,9 +30,7 @@ HINT = (
 
 @record
 class Inspection:
-    """The result of an inspection. `offer` has the server's lists, by their fields in MCP, and its
-    description.
-    """
+    """The result of an inspection. `offer` has the server's lists by their MCP names."""
 
     server: tuple[str, ...]
     offer: Mapping[str, object]
@@ -41,7 +39,6 @@ class Inspection:
     marks: tuple[Mark, ...]
 
     def pins(self) -> list[Pin]:
-        """Return the definitions that later runs compare."""
         found: list[Pin] = []
         for listed in LISTS.values():
             if listed.kind in PIN_KINDS:
@@ -53,10 +50,7 @@ class Inspection:
 
 
 def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) -> Inspection:
-    """Run the plan until its server has listed its definitions. Raise SandboxError if it does not.
-
-    `known` are tools of other servers, by server. They are compared in addition to the pinned ones.
-    """
+    """Run the plan until its server has listed its definitions. `known` has other tools."""
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None
     offer: Message = {}
@@ -77,12 +71,16 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
         lines = [hide(line)[0] for line in (problem.message, *stderr.text())]
         said = "; ".join([lines[0], *(one.describe() for one in denials), *lines[1:]])
         raise SandboxError(f"it does not list its tools: {said}", hint=HINT) from problem
+    pinned: dict[str, Iterable[str]] = {
+        " ".join(one.server): [name for kind, name, _ in one.pins if kind == "tool"]
+        for one in list_pinned(besides=plan.pinned_as)
+    }
     return Inspection(
         server=words,
         offer=offer,
         strays=client.strays,
         denials=denials,
-        marks=tuple(find_marks(offer, {**_other_tools(plan.pinned_as), **known})),
+        marks=tuple(find_marks(offer, {**pinned, **known})),
     )
 
 
@@ -112,11 +110,3 @@ def _ask(client: Client) -> Message:
     for method, listed in LISTS.items():
         offer[listed.field] = client.list_all(method)
     return offer
-
-
-def _other_tools(server: Sequence[str]) -> dict[str, Iterable[str]]:
-    """Return the pinned tools of all other servers, by server."""
-    return {
-        " ".join(one.server): [name for kind, name, _ in one.pins if kind == "tool"]
-        for one in list_pinned(besides=server)
-    }

@@ -1,8 +1,7 @@
 """Open a reference: install or unpack it, and return the command that starts it."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable, Mapping, Sequence
 
 from corral import disk_hints
 from corral.directories import directories
@@ -16,10 +15,6 @@ from corral.servers.packages.sources import InstallOptions
 from corral.servers.reference import Reference
 from corral.servers.server_directory import check_command
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
 NOTHING_KEPT = "it was not started, and nothing was kept"
 PACKAGE_HINT = f"{NOTHING_KEPT}; ask its authors"
 OTHER_CACHE = f"set XDG_CACHE_HOME to another directory that you own; {NOTHING_KEPT}"
@@ -32,28 +27,17 @@ HINTS = {
 
 @record
 class Choices:
-    """The user's choices for opening a reference.
-
-    `provided` are variables that the user passes, `granted` are paths that the user allows. Without
-    `complete` the server is only inspected, so settings may lack a value. `notify` is called with
-    lines for the user.
-    """
-
     install: InstallOptions = InstallOptions()
     config: tuple[str, ...] = ()
-    provided: tuple[str, ...] = ()
-    granted: tuple[str, ...] = ()
-    complete: bool = True
+    provided: tuple[str, ...] = ()  # variables that the user passes
+    granted: tuple[str, ...] = ()  # paths that the user allows
+    complete: bool = True  # otherwise it is only inspected, so settings may lack a value
     notify: Callable[[str], None] = lambda _: None
 
 
 @record
 class ReadyServer:
-    """A server that can be started: its command, and its request.
-
-    `granted` are the permissions that follow from the user's values for the server. `secrets` are
-    those of the values that are sensitive, by variable.
-    """
+    """A server that can start. `granted` and `secrets` follow from the user's values for it."""
 
     command: tuple[str, ...]
     request: Request | None = None
@@ -72,8 +56,7 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
     except OSError as problem:
         # Any step may find a full disk or a missing file.
         text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
-        # All files are written below the cache, but the error of a copy may name the file that it
-        # reads.
+        # All files are written below the cache, but a copy's error may name the file that it reads.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:
@@ -85,8 +68,7 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
     if reference.kind in SOURCES:
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
-        # The command is checked, because a wheel's .pth line or a program's `#!` line could name
-        # any file of the user.
+        # A wheel's .pth line or a program's `#!` line could name any file of the user.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

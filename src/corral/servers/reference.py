@@ -16,6 +16,7 @@ import os
 
 from corral.errors import SandboxError
 from corral.record import record
+from corral.safe_text import shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     PackageKind = Literal["npm", "pypi"]
     Kind = Literal[PackageKind, "bundle", "registry", "client"]
 
-SEPARATORS = {"npm": "@", "pypi": "=="}
-"""The text between the name and the version of a package, for each kind of package."""
+SEPARATORS = {"npm": "@", "pypi": "=="}  # between name and version
 BUNDLES = (".mcpb", ".dxt")
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 NAME = LETTERS | frozenset("._-")
@@ -37,9 +37,7 @@ MAX_NAME_LENGTH = 214  # npm's own limit for a name
 
 @record
 class Reference:
-    """A parsed reference. `text` is what was typed; `name` is the package, path or server;
-    `version` is "" for the newest.
-    """
+    """A parsed reference. `text` is what was typed; `version` is "" for the newest."""
 
     kind: Kind
     text: str
@@ -49,7 +47,6 @@ class Reference:
     extras: tuple[str, ...] = ()
 
     def requirement(self) -> str:
-        """Return name, extras and version of a package."""
         extras = f"[{','.join(self.extras)}]" if self.extras else ""
         version = f"{SEPARATORS[self.kind]}{self.version}" if self.version else ""
         return f"{self.name}{extras}{version}"
@@ -62,7 +59,8 @@ def parse_reference(word: str) -> Reference | None:
         return SCHEMES[scheme](word, rest)
     if word.lower().endswith(BUNDLES):
         return Reference(kind="bundle", text=word, name=word)
-    if colon and rest and "/" not in scheme and is_client_name(scheme):
+    is_client = scheme.islower() and LETTERS.issuperset(scheme.replace("-", ""))
+    if colon and rest and is_client:
         return Reference(kind="client", text=word, name=word)
     if is_server_name(word.partition("@")[0]):
         if os.path.lexists(word):
@@ -80,19 +78,13 @@ def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
 
 
 def name_server(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command without the version of its package, so that an upgraded server counts as the
-    same server.
-    """
+    """Return a command without its package's version, which does not identify a server."""
     reference = parse_reference(words[0]) if words and ":" in words[0] else None
     if reference is None or reference.kind not in SEPARATORS:
         return tuple(words)
     extras = f"[{','.join(reference.extras)}]" if reference.extras else ""
     program = f"#{reference.program}" if reference.program else ""
     return (f"{reference.kind}:{reference.name}{extras}{program}", *words[1:])
-
-
-def is_client_name(scheme: str) -> bool:
-    return bool(scheme) and scheme.islower() and LETTERS.issuperset(scheme.replace("-", ""))
 
 
 def is_server_name(text: str) -> bool:
@@ -153,10 +145,7 @@ def normalize_name(name: str) -> str:
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Return whether a text has only these letters and starts with a letter or digit.
-
-    `_x` must be refused, because it is normalized to `-x`, which would be an option.
-    """
+    """Check letters, length and start. `_x` is refused: it is normalized to an option, `-x`."""
     return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 
 
@@ -170,6 +159,4 @@ def _check_program(text: str, program: str) -> None:
 
 
 def _refused(text: str, form: str) -> SandboxError:
-    from corral.safe_text import shown
-
     return SandboxError(f"{shown(text, 200)} is not a reference that corral knows", hint=form)

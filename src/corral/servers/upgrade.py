@@ -29,11 +29,7 @@ Notify = Callable[[str], None]
 
 @record
 class Candidate:
-    """A version that may replace `current`.
-
-    `changes` describes the other differences. `request` is the request of the new version; packages
-    have none. `accept` makes the replacement.
-    """
+    """A version that may replace `current`. `request` is its request; packages have none."""
 
     current: Entry
     version: str
@@ -43,7 +39,6 @@ class Candidate:
 
 
 def list_unpinned() -> list[Entry]:
-    """Return the installed servers that were named without a version."""
     found = [(entry, _reference(entry)) for entry in store.entries()]
     return [entry for entry, reference in found if reference and not reference.version]
 
@@ -55,9 +50,7 @@ def _reference(entry: Entry) -> Reference | None:
 
 
 def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
-    """Return `version` as a candidate, or the newest version if it is "". Return None if nothing
-    would change.
-    """
+    """Return `version`, or the newest if it is "", as a candidate; None if nothing would change."""
     reference = _reference(entry)
     if reference is None:
         raise SandboxError(f"{entry.key} has no versions")
@@ -93,20 +86,14 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
 
 
 def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
-    """Describe the differences besides the version: the command and the other packages."""
     before, after = list_versions(old), list_versions(new)
     other = sorted({*before, *after} - {old.name})
+    both = [name for name in other if name in before and name in after]
     lines = [f"it starts: {' '.join(new.command)}"] if new.command != old.command else []
     lines += [f"adds {name} {after[name]}" for name in other if name not in before]
     lines += [f"drops {name} {before[name]}" for name in other if name not in after]
-    return (
-        *lines,
-        *(
-            f"{name} {before[name]} -> {after[name]}"
-            for name in other
-            if before.get(name, "") != after.get(name, "") and name in before and name in after
-        ),
-    )
+    changed = [name for name in both if before[name] != after[name]]
+    return (*lines, *(f"{name} {before[name]} -> {after[name]}" for name in changed))
 
 
 def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidate | None:

@@ -1,10 +1,8 @@
 """Unpack an untrusted zip archive, and write nothing outside of the given directory.
 
-These are refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams;
-names that occur twice or that file systems interpret differently; encryption and unusual
-compression; entries that overlap, and data before the entries or after their list, because readers
-interpret these differently; and archives beyond the limits. If an entry has more data than it
-declares, the rest is not read.
+Links, devices, unusual or ambiguous names, encryption, overlapping entries, data around the
+entries and archives beyond the limits are refused, because readers interpret some of them
+differently. If an entry has more data than it declares, the rest is not read.
 """
 
 import os
@@ -34,8 +32,6 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 @record
 class Limits:
-    """The largest size of an archive (`max_packed_bytes`), and limits for its content."""
-
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
     max_entries: int = 50_000
@@ -83,7 +79,7 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     if disk or first or here != count:
         raise ArchiveError("the archive has several parts")
     if count == 0xFFFF or offset == 0xFFFFFFFF or length == 0xFFFFFFFF:
-        raise ArchiveError("the archive is in the zip64 format, which is for larger ones")
+        raise ArchiveError("the archive is in the zip64 format, which bundles may not use")
     if count > limits.max_entries:
         raise ArchiveError(f"the archive has more than {limits.max_entries} entries")
     if not _is_signature(rest) and (rest or comment):
@@ -159,9 +155,7 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str]) -> None:
-    """Refuse a name that some file system treats like an earlier one: it would replace that
-    file.
-    """
+    """Refuse a name that replaces an earlier file in a file system that folds names."""
     key = _fold(entry.orig_filename.removesuffix("/"))
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
     if names.get(key) in {"file", "listed"} or (key in names and kind == "file"):

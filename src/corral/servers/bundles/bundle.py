@@ -60,7 +60,6 @@ def open_bundle(path: str, arguments: Sequence[str], choices: Choices) -> ReadyS
 def open_stored(
     entry: Entry, digest: str, origin: str, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
-    """Open a bundle that is in the store. `origin` is the user's name for it."""
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
     bundle = parse_manifest(content, sys.platform)
@@ -92,8 +91,7 @@ def _make_ready(
     command = [*_build_command(found, values, known), *arguments]
     check_command(command, tree, granted)
     origin = printable(found.origin)
-    # The approval is for all requests of the bundle, even those that the user's values replace
-    # today.
+    # The approval is for all requests of the bundle, even those that the user's values replace.
     complete, approval = request_from(
         build_request(bundle, user_values.defaults(bundle), known, origin=origin),
         found.content,

@@ -63,7 +63,12 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     if kind not in TYPES:
         raise _refused(f"has the server type {shown(kind)}; corral supports {', '.join(TYPES)}")
     start = _read_table(server.get("mcp_config", {}), "server.mcp_config")
-    start = _apply_overrides(start, platform)
+    where = "server.mcp_config.platform_overrides"
+    overrides = _read_table(start.get("platform_overrides", {}), where)
+    # Overrides replace lists such as the arguments completely.
+    start |= _read_table(overrides.get(platform, {}), f"{where}.{platform}")
+    own = _read_table(top.get("_meta", {}), "_meta").get(META)
+    compatible = _read_table(top.get("compatibility", {}), "compatibility")
     return Bundle(
         name=_read_title(top.get("name"), "name"),
         version=_read_title(top.get("version"), "version"),
@@ -73,16 +78,9 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
         arguments=_read_texts(start.get("args", []), "server.mcp_config.args"),
         environment=_read_variables(start.get("env", {})),
         settings=_read_settings(top.get("user_config", {})),
-        request=_read_request(top.get("_meta", {})),
-        platforms=_read_platforms(top.get("compatibility", {})),
+        request=None if own is None else _read_table(own, f"_meta.{META}"),
+        platforms=_read_texts(compatible.get("platforms", []), "compatibility.platforms"),
     )
-
-
-def _apply_overrides(start: dict[str, object], platform: str) -> dict[str, object]:
-    """Apply the overrides of a platform. They replace lists such as the arguments completely."""
-    where = "server.mcp_config.platform_overrides"
-    overrides = _read_table(start.get("platform_overrides", {}), where)
-    return {**start, **_read_table(overrides.get(platform, {}), f"{where}.{platform}")}
 
 
 def _read_settings(value: object) -> dict[str, Setting]:
@@ -122,7 +120,6 @@ def _read_scalar(value: object, where: str) -> str:
 
 
 def format_value(value: object) -> str:
-    """Return a value as the text that the target gets."""
     return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
@@ -131,16 +128,6 @@ def _read_number(value: object) -> float | None:
         return float(value) if isinstance(value, (int, float)) else None
     except OverflowError:
         raise _refused("has a number that is too large") from None
-
-
-def _read_request(meta: object) -> Mapping[str, object] | None:
-    own = _read_table(meta, "_meta").get(META)
-    return None if own is None else _read_table(own, f"_meta.{META}")
-
-
-def _read_platforms(value: object) -> tuple[str, ...]:
-    listed = _read_table(value, "compatibility").get("platforms", [])
-    return _read_texts(listed, "compatibility.platforms")
 
 
 def _read_table(value: object, where: str) -> dict[str, object]:
@@ -164,7 +151,6 @@ def _read_title(value: object, where: str) -> str:
 
 
 def _read_entry_point(value: object) -> str:
-    """Return a path that is inside the bundle."""
     found = _read_text(value, "server.entry_point")
     parts = found.replace("\\", "/").split("/")
     if found.startswith(("/", "\\")) or ".." in parts or ":" in found:

@@ -25,15 +25,12 @@ def variables(
     bundle: Bundle, values: Values, known: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
     """Return the target's variables, and the names of those that contain a secret."""
-    environment = {
-        name: user_values.substitute(text, known, values)
-        for name, text in bundle.environment.items()
-    }
+    found = bundle.environment.items()
+    environment = {name: user_values.substitute(text, known, values) for name, text in found}
     return environment, secret_names(bundle, values)
 
 
 def secret_names(bundle: Bundle, values: Values) -> list[str]:
-    """Return the names of variables that contain a sensitive value of the user."""
     found: list[str] = []
     for name, text in bundle.environment.items():
         used = [
@@ -104,9 +101,7 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return the template of the flag that sets a value. The key is quoted, because the bundle's
-    author chose it.
-    """
+    """Return a template of `--config`. The key is quoted, because the bundle's author chose it."""
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"
 

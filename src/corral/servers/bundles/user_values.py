@@ -1,8 +1,7 @@
 """Collect the user's values for a bundle's `user_config`, and fill them into its command.
 
-A directory or file that the user named for the bundle is granted for reading. Writing also needs
-`--write`, because the manifest does not distinguish reading from writing. A path that only the
-bundle names, as a default, is a request. Sensitive values become secrets.
+A path that the user named is granted for reading; writing also needs `--write`. A path that only
+the bundle names, as a default, is a request. Sensitive values become secrets.
 """
 
 import os
@@ -24,19 +23,14 @@ HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 
 @record
 class Values:
-    """The values of each setting. The user gave those in `given`; the others are defaults.
-
-    Those in `stored` are from `bundles.toml`. They apply to every bundle of this name, and any
-    author can use that name.
-    """
+    """The values of each setting. The user gave those in `given`; the others are defaults."""
 
     texts: Mapping[str, tuple[str, ...]]
     given: frozenset[str]
-    stored: tuple[str, ...] = ()
+    stored: tuple[str, ...] = ()  # from bundles.toml, for any bundle of this name
 
 
 def parse_config(words: Iterable[str]) -> list[tuple[str, str]]:
-    """Return (key, value) of each `--config KEY=VALUE`."""
     found: list[tuple[str, str]] = []
     for word in words:
         key, equals, value = word.partition("=")
@@ -68,7 +62,6 @@ def collect(bundle: Bundle, flags: Iterable[str], stored: Mapping[str, object]) 
 
 
 def defaults(bundle: Bundle) -> Values:
-    """Return the values that are used if the user gives none."""
     return collect(bundle, (), {})
 
 
@@ -97,8 +90,7 @@ def _check_number(setting: Setting, value: str) -> None:
     except ValueError:
         raise SandboxError(f"{shown(setting.key)} must be a number") from None
     low, high = setting.low, setting.high
-    # The condition is negated because every comparison with `nan` is false, and `nan` must be
-    # refused.
+    # The condition is negated, because `nan` must be refused and all comparisons with it are false.
     if not ((low is None or number >= low) and (high is None or number <= high)):
         raise SandboxError(f"the value of {shown(setting.key)} is outside of the bundle's limits")
 
@@ -117,7 +109,6 @@ def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> lis
 
 
 def known_paths(directory: str, home: str) -> dict[str, str]:
-    """Return the paths that a manifest may use as `${NAME}`."""
     return {
         "__dirname": directory,
         "HOME": home,
@@ -142,9 +133,7 @@ def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
 
 
 def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> list[str]:
-    """Fill in arguments. An argument that is only a setting with several values becomes several
-    arguments.
-    """
+    """Fill in arguments. A setting with several values may become several arguments."""
     found: list[str] = []
     for word in words:
         match = VARIABLE.fullmatch(word)
@@ -157,7 +146,6 @@ def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> li
 
 
 def find_keys(text: str) -> list[str]:
-    """Return the keys of the settings that a text uses."""
     names = (found[1] for found in VARIABLE.finditer(text))
     return [name.removeprefix("user_config.") for name in names if name.startswith("user_config.")]
 

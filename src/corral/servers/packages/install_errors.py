@@ -6,6 +6,7 @@ The texts are those of npm 9 to 11, uv and pip. An unknown text gets a general h
 import re
 from collections.abc import Sequence
 
+from corral.programs.installed_runtimes import find_fitting_node, find_fitting_python
 from corral.record import record
 from corral.servers.reference import Reference, normalize_name
 
@@ -20,9 +21,7 @@ class Cause:
 
 
 MAX_LINE_LENGTH = 1000
-"""Longer lines are cut. Packages and registries choose parts of the output, and the time of a
-search may grow with the square of a line's length.
-"""
+"""Longer lines are cut, because the time of a search may grow with the square of their length."""
 PACKAGE = r"(?<![\w@/.\-])(?P<package>[\w@/.\-]{1,214})"
 NO_WHEEL = "{package} has no wheel for this Python: it would have to be built"
 BUILD = "--allow-install-scripts builds it, inside the sandbox of the installation"
@@ -151,7 +150,8 @@ def explain_failure(lines: Sequence[str], asked: Reference | None = None) -> tup
 
 def _find_better_hint(cause: Cause, package: str, requirement: str, asked: Reference | None) -> str:
     if cause is PYTHON:
-        return _name_python(requirement)
+        found = find_fitting_python(requirement)
+        return f"Python {found} is installed here: --python {found}" if found else ""
     if cause is NODE:
         return name_node(requirement)
     if asked is None or cause not in {VERSION, PIP_VERSION}:
@@ -160,16 +160,5 @@ def _find_better_hint(cause: Cause, package: str, requirement: str, asked: Refer
 
 
 def name_node(requirement: str) -> str:
-    """Return a hint with the flag for an installed node that fits; "" if there is none."""
-    from corral.programs.installed_runtimes import find_fitting_node
-
     found = find_fitting_node(requirement)
     return f"node {found} is installed here: --node {found}" if found else ""
-
-
-def _name_python(requirement: str) -> str:
-    """Return a hint with the flag for an installed Python that fits; "" if there is none."""
-    from corral.programs.installed_runtimes import find_fitting_python
-
-    found = find_fitting_python(requirement)
-    return f"Python {found} is installed here: --python {found}" if found else ""

@@ -1,9 +1,8 @@
 """Read the user's npm settings: the registries that npm would use, and their credentials."""
 
-from __future__ import annotations
-
 import os
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 
 from corral.directories import home_directory
 from corral.errors import SandboxError
@@ -16,10 +15,6 @@ from corral.servers.packages.sources import (
     without_credentials,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
 DEFAULT_URL = "https://registry.npmjs.org/"
 CREDENTIALS = ("_authToken", "_auth", "_password", "username", "email")
 SETTINGS_FILE = ".npmrc"
@@ -31,15 +26,10 @@ def fingerprint_registry(environment: Mapping[str, str]) -> str:
     return fingerprint([settings.get("registry", DEFAULT_URL), *scopes], DEFAULT_URL)
 
 
-def _registry_urls(settings: Mapping[str, str]) -> list[str]:
-    scopes = [url for key, url in settings.items() if _is_scope(key)]
-    return [settings.get("registry", DEFAULT_URL), *scopes]
-
-
 def read_registry(environment: Mapping[str, str]) -> Registry:
-    """Return the registries that the user's own npm would use, with their credentials."""
     settings = read_settings(environment)
-    urls = _registry_urls(settings)
+    scopes = [url for key, url in settings.items() if _is_scope(key)]
+    urls = [settings.get("registry", DEFAULT_URL), *scopes]
     for url in urls:
         plain = without_credentials(url)
         if not url.startswith(("https://", "http://")):
@@ -63,11 +53,7 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry from which all packages of these names and addresses came.
-
-    Return "" if the scope of a package has its own registry, or if an address, which a dependency
-    can name, is on another host.
-    """
+    """Return the registry from which all of these packages came; "" if there are several."""
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)
     scopes = tuple(key.removesuffix(":registry") + "/" for key in settings if _is_scope(key))
@@ -82,7 +68,6 @@ def _is_scope(key: str) -> bool:
 
 
 def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
-    """Return the keys of credentials for these registries, but not for others."""
     addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key
@@ -94,9 +79,7 @@ def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[s
 
 
 def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the keys and values of the .npmrc for the sandbox. Credentials appear only as
-    ${CORRAL_NPM_0}, so that the file contains no secret.
-    """
+    """Return the .npmrc for the sandbox. Credentials appear only as variables (${CORRAL_NPM_0})."""
     settings = read_settings(environment)
     kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
     named = zip(_credential_keys(settings, registry.urls), registry.secrets, strict=True)
@@ -108,10 +91,7 @@ def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[t
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return npm's settings: the machine's, overridden by the user's, then by the environment's.
-
-    Settings in the working directory are ignored, because another person may have written them.
-    """
+    """Return npm's settings, but not those of the working directory: others may write them."""
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
     if sys.platform == "win32":  # any user may create C:\\etc there
@@ -129,9 +109,7 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _resolve_path(path: str, home: str) -> str:
-    """Return the absolute path, as npm does: `~/` is the home, and other relative paths start in
-    the working directory.
-    """
+    """Return the absolute path as npm does, which accepts `~/`."""
     if path.startswith(("~/", "~\\") if sys.platform == "win32" else "~/"):
         return os.path.join(home, path[2:])
     return os.path.abspath(path)

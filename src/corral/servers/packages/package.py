@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     Notify = Callable[[str], None]
 
     class Installer(Protocol):
-        """A module that installs packages of one kind."""
-
         def install(
             self, reference: Reference, staging: str, how: InstallOptions, notify: Notify
         ) -> dict[str, object]: ...
@@ -49,8 +47,6 @@ SOURCES = {
         links=pypi_settings.LINKS,
     ),
 }
-
-
 WAITS = "another start is installing {}; waiting for it"
 
 
@@ -72,7 +68,6 @@ def has_run_scripts(key: str) -> bool:
 
 
 def current_key(reference: Reference, how: InstallOptions) -> str:
-    """Return the key of a package from the registry in the user's current settings."""
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     return package_key(reference, how, origin=origin)
 
@@ -97,19 +92,16 @@ def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
 
 
 def why_unproven(kind: str) -> str:
-    """Return why packages of a kind are not known to work here; "" if they are.
+    """Return why packages of a kind may not work here; "" if they are known to work.
 
-    On Windows they count as working only after a first installation has succeeded, because corral
-    was never tested with an installer inside an AppContainer.
+    No installer was ever tested inside an AppContainer, so Windows needs one success first.
     """
     if sys.platform != "win32" or any(entry.kind == kind for entry in store.entries()):
         return ""
     return f"no {kind}: package was ever installed on this machine, which Windows may not allow"
 
 
-def fetch_package(
-    reference: Reference, how: InstallOptions, notify: Callable[[str], None]
-) -> Entry:
+def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
     """Return the installed package. If it is in the store, this needs no process and no network."""
     source = SOURCES[reference.kind]
     for other in sorted(set(how.runtimes) - {source.runtime}):
@@ -132,11 +124,9 @@ def fetch_package(
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made with other settings, if all of its packages came from
-    the only index in the current settings.
+    """Return an installation of other settings, if its packages came from today's only index.
 
-    If the current settings name several indexes, no installation is reused, because an index that
-    was not asked before may have a package of the same name.
+    With several indexes none is reused, because another index may have a package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:
@@ -151,17 +141,15 @@ def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | 
     return None
 
 
-def _announce(reference: Reference, notify: Callable[[str], None]) -> None:
-    """Write to the client's log that a package is being installed, because this takes time. A
-    terminal has a line of progress instead.
-    """
+def _announce(reference: Reference, notify: Notify) -> None:
+    """Tell the client that an installation takes time. A terminal shows progress instead."""
     from corral.servers.registry.download import is_progress_shown
 
     if not is_progress_shown():
         notify(f"installing {reference.text} ...")
 
 
-def pin_package(reference: Reference, how: InstallOptions, notify: Callable[[str], None]) -> Entry:
+def pin_package(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
     """Install a package, and store it under its exact version as well."""
     found = fetch_package(reference, how, notify)
     if not reference.version:
@@ -169,12 +157,10 @@ def pin_package(reference: Reference, how: InstallOptions, notify: Callable[[str
     return found
 
 
-def fetch_newest(reference: Reference, how: InstallOptions, notify: Callable[[str], None]) -> Entry:
-    """Return the newest version of a package. Install it unless an entry of the store has the same
-    versions of all dependencies.
+def fetch_newest(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
+    """Install the newest version, unless an entry has the same versions of all packages.
 
-    A new installation is stored under its exact version only. An entry of the same version with
-    other dependencies is not changed.
+    A new installation is stored under its exact version only. Other entries are not changed.
     """
     plain = current_key(reference, how)
     key = f"{plain} newest"
@@ -197,7 +183,6 @@ def fetch_newest(reference: Reference, how: InstallOptions, notify: Callable[[st
 
 
 def list_versions(entry: Entry) -> dict[str, str]:
-    """Return the version of each package of an installation."""
     return _find_installer(entry.kind).list_versions(entry.path())
 
 
@@ -208,9 +193,7 @@ def _find_installer(kind: str) -> Installer:
     return found
 
 
-def _install_apart(
-    reference: Reference, key: str, how: InstallOptions, notify: Callable[[str], None]
-) -> Entry:
+def _install_apart(reference: Reference, key: str, how: InstallOptions, notify: Notify) -> Entry:
     """Install in a process that outlives the client, if this system supports it."""
     if sys.platform != "win32":
         from corral.servers.packages.installer_process import install_apart
@@ -221,9 +204,7 @@ def _install_apart(
     return _install(reference, key, how, notify)
 
 
-def _install(
-    reference: Reference, key: str, how: InstallOptions, notify: Callable[[str], None]
-) -> Entry:
+def _install(reference: Reference, key: str, how: InstallOptions, notify: Notify) -> Entry:
     with store.StagingDirectory(key) as staging:
         made = _find_installer(reference.kind).install(reference, staging, how, notify)
         values = {"key": key, "kind": reference.kind, "name": reference.name, **made}

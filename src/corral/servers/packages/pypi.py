@@ -44,14 +44,12 @@ REQUIREMENTS = "requirements.in"
 REPORT = "report.json"
 START_SCRIPT = "start.py"
 HINT = "install uv (https://docs.astral.sh/uv/) or pip (Debian, Ubuntu: apt install python3-pip)"
-SAFE_PATH = (3, 11)
-"""The first Python with the option -P."""
+SAFE_PATH = (3, 11)  # the first Python with the option -P
 WINDOWS_HINT = "install Python from python.org, which brings pip, and corral with it"
 INDEX_MARK = "    # from "
 LOCKED = r"(?P<project>[a-zA-Z0-9][\w.\-]*)(?:\[[\w.,\-]*\])?==(?P<version>[\w.!+\-]+)"
 HASH = r"--hash=(?:sha256:[0-9a-f]{64}|(?!sha256)\w+:[0-9a-f]+)"
-Locked = tuple[str, tuple[str, ...]]
-"""The version of a package, and the options with its hashes."""
+Locked = tuple[str, tuple[str, ...]]  # (version, options with its hashes)
 WHEELS = ("--only-binary", ":all:")
 UV = {
     "UV_NO_CONFIG": "1",
@@ -102,9 +100,7 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that would be installed now, as `list_versions` returns them. Nothing is
-    installed.
-    """
+    """Return the versions that would be installed now. Nothing is installed."""
     environment, _ = _prepare(reference, staging, how, notify)
     _resolve(environment, scripts=how.scripts, words=[])
     return list_versions(staging)
@@ -129,11 +125,9 @@ def _prepare(
 
 
 def find_newest(environment: Environment, reference: Reference, *, scripts: bool) -> str:
-    """Return the newest version of the package itself, whatever its dependencies are. Raise
-    SandboxError if that version has no wheel.
+    """Return the newest version, and refuse it if it has no wheel.
 
-    If an installer chose the version, it would silently take an old one whose dependencies all have
-    wheels.
+    An installer that chose by itself would take an old version whose dependencies have wheels.
     """
     write_text(environment.staging, REQUIREMENTS, f"{reference.requirement()}\n")
     _resolve(environment, scripts=scripts, words=["--no-deps"])
@@ -151,10 +145,7 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
 
 
 def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
-    """Return a version that is newer than the newest wheel and has only a source archive, or ''.
-
-    No installer mentions such a version, because it was asked for wheels only.
-    """
+    """Return a newer version that has only a source archive, which installers do not mention."""
     if not find_uv():
         try:
             output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
@@ -178,7 +169,6 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
 
 
 def install_requirements(environment: Environment, *, scripts: bool) -> None:
-    """Install the requirements in `requirements.in`, and write the lock file."""
     if uv := find_uv():
         # First write a lock file with hashes, then install exactly its packages.
         _resolve(environment, scripts=scripts, words=[])
@@ -253,16 +243,12 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the words that start pip in the interpreter `base`, and the paths that they read.
-
-    Debian's Python has no pip, but corral's own virtual environment may have one. On Windows pip
-    has to be in the prefix, which is copied: the prefix's own pip, or the one for new environments.
-    """
-    if WINDOWS:
+    """Return the words that start pip in the interpreter `base`, and the paths that they read."""
+    if WINDOWS:  # only the prefix is copied into the sandbox
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):
         return ["-m", "pip"], []
-    own = find_spec("pip")
+    own = find_spec("pip")  # Debian's Python has no pip, but corral's virtual environment may
     if own is None or own.origin is None:
         text = f"uv was not found, and {base} has no pip"
         raise CommandError(text, exit_code=EXIT_NOT_FOUND, hint=HINT)
@@ -281,7 +267,6 @@ def _find_pip_in(prefix: str) -> list[str]:
 
 
 def _report_to_lock(report: str) -> list[str]:
-    """Return pip's report as lines of a lock file in uv's format."""
     items = read_json(report).get("install")
     found: list[str] = []
     for item in items if isinstance(items, list) else ():
@@ -307,11 +292,7 @@ def read_lock(tree: str) -> dict[str, Locked]:
 
 
 def _parse_lock(text: str) -> dict[str, Locked]:
-    """Return version and hashes of each package by its name.
-
-    Refuse any other line, because an option such as `--index-url` in the file would override the
-    options on the command line.
-    """
+    """Return (version, hashes) by name. Refuse other lines: they could be options (--index-url)."""
     found: dict[str, Locked] = {}
     for line in text.replace("\\\n", " ").splitlines():
         words = line.partition("#")[0].split()
@@ -336,9 +317,7 @@ def format_lock(packages: Mapping[str, Locked]) -> str:
 
 
 def find_index(staging: str) -> str:
-    """Return the index from which all packages came, or "" if there are several or if uv did not
-    name the index of each package.
-    """
+    """Return the index of all packages; "" if there are several, or if uv did not name it."""
     text = read_bounded_text(os.path.join(staging, LOCK))
     found = [line.split()[-1] for line in text.splitlines() if line.startswith(INDEX_MARK)]
     one = len(found) == len(check_lock(staging)[0]) and len(set(found)) == 1
@@ -346,7 +325,6 @@ def find_index(staging: str) -> str:
 
 
 def list_versions(tree: str) -> dict[str, str]:
-    """Return the version of each package in a tree."""
     return check_lock(tree)[0]
 
 

@@ -1,11 +1,8 @@
-"""Read the user's settings of uv and pip: the indexes that they would use, and their
-credentials.
-"""
-
-from __future__ import annotations
+"""Read the indexes and credentials in the user's settings of uv and pip."""
 
 import os
 import sys
+from collections.abc import Mapping
 
 from corral.directories import home_directory
 from corral.errors import SandboxError
@@ -14,24 +11,19 @@ from corral.record import record, replace
 from corral.safe_text import shown
 from corral.servers.packages.sources import Registry, fingerprint, without_credentials
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 DEFAULT_URL = "https://pypi.org/simple"
 WINDOWS = sys.platform == "win32"
 INTERPRETER = "Scripts/python.exe" if WINDOWS else "bin/python"
 LINKS = () if WINDOWS else (INTERPRETER,)
 """Links in an installed package that corral itself makes, to the interpreter outside of it."""
 UV_CERTIFICATES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")
+TRUE_WORDS = frozenset(("1", "true", "yes", "on", "y", "t"))
 FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
 
 
 @record
 class Indexes:
-    """The user's settings for PyPI: the main index, more indexes, and pages with links to packages.
-    With `system_certificates` uv uses the system's certificates.
-    """
+    """The main index, more indexes, and pages with links (`find-links`) in the user's settings."""
 
     main: str = ""
     more: tuple[str, ...] = ()
@@ -40,10 +32,7 @@ class Indexes:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
-    """Return the indexes in uv's settings if it has any, else in pip's, else PyPI.
-
-    The addresses may contain credentials, so they are passed in variables that are never printed.
-    """
+    """Return the indexes of uv's settings if it has any, else of pip's, else PyPI."""
     found, from_uv = _read_indexes(environment)
     main = found.main
     urls: list[str] = []
@@ -75,7 +64,6 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 
 
 def _read_indexes(environment: Mapping[str, str]) -> tuple[Indexes, bool]:
-    """Return the indexes, and whether they are from uv's own settings."""
     found = _read_uv_settings(environment)
     trusted = found.system_certificates
     from_uv = replace(found, system_certificates=False) != Indexes()
@@ -144,7 +132,6 @@ def _read_pip_settings(environment: Mapping[str, str]) -> Indexes:
 
 
 def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return pip's settings files: (the machine's, the user's own)."""
     home = home_directory(environment)
     machine, config = _config_directories(environment, home)
     if sys.platform == "win32":
@@ -155,7 +142,6 @@ def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:
-    """Return the directories of settings: (the machine's, the user's)."""
     if sys.platform == "win32":
         # /etc is not used, because on Windows any user may create such a directory.
         machine = environment.get("PROGRAMDATA") or "C:\\ProgramData"
@@ -195,12 +181,8 @@ def _read_uv_settings(environment: Mapping[str, str]) -> Indexes:
         more=tuple(map(_without_name, more)) or found.more,
         links=tuple(filter(None, links)) or found.links,
         system_certificates=found.system_certificates
-        or any(_is_true(environment.get(name, "")) for name in UV_CERTIFICATES),
+        or any(environment.get(name, "").lower() in TRUE_WORDS for name in UV_CERTIFICATES),
     )
-
-
-def _is_true(value: str) -> bool:
-    return value.lower() in {"1", "true", "yes", "on", "y", "t"}
 
 
 def _without_name(index: str) -> str:

@@ -1,8 +1,7 @@
 """Look up the package of a server in an MCP registry: `org.example/name@version`.
 
-The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. Its answer is
-stored and used by later runs, even if no version was given. The publisher wrote server.json, so the
-variables in it are a request. The user fills in values with `--config`.
+The answer is stored and used by later runs, even if no version was given. The publisher wrote
+server.json, so the variables in it are a request.
 """
 
 import json
@@ -32,13 +31,22 @@ FILE = "server.json"
 
 
 def open_server(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
-    return open_answer(_fetch_answer(reference, choices), reference, arguments, choices)
+    version = f"@{reference.version}" if reference.version else ""
+    elsewhere = "" if base_url() == OFFICIAL else f" {base_url()}"
+    key = f"mcp:{reference.name}{version}{elsewhere}"
+    with store.lock_key(key):
+        entry = store.find(key)
+        if entry is None:
+            entry = store_answer(key, reference, ask_registry(reference))
+            choices.notify(f"{reference.name} {entry.version} according to {base_url()}")
+    with open(os.path.join(entry.path(), FILE), "rb") as file:
+        content = file.read()
+    return open_answer(content, reference, arguments, choices)
 
 
 def open_answer(
     content: bytes, reference: Reference, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
-    """Open the package that a registry's answer names."""
     package = server_json.choose_package(parse_answer(content, reference), reference.name)
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
@@ -72,24 +80,6 @@ def open_answer(
 
 def base_url() -> str:
     return (os.environ.get("CORRAL_REGISTRY") or OFFICIAL).rstrip("/")
-
-
-def _fetch_answer(reference: Reference, choices: Choices) -> bytes:
-    """Return the registry's answer, from the store if it is there."""
-    key = answer_key(reference)
-    with store.lock_key(key):
-        entry = store.find(key)
-        if entry is None:
-            entry = store_answer(key, reference, ask_registry(reference))
-            choices.notify(f"{reference.name} {entry.version} according to {base_url()}")
-    with open(os.path.join(entry.path(), FILE), "rb") as file:
-        return file.read()
-
-
-def answer_key(reference: Reference) -> str:
-    version = f"@{reference.version}" if reference.version else ""
-    elsewhere = "" if base_url() == OFFICIAL else f" {base_url()}"
-    return f"mcp:{reference.name}{version}{elsewhere}"
 
 
 def store_answer(key: str, reference: Reference, content: bytes) -> Entry:

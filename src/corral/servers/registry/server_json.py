@@ -35,10 +35,7 @@ class Package:
 
 @record
 class Variables:
-    """The permissions that the publisher requests, and those that the user's own values grant.
-
-    `secrets` are secret values from the user.
-    """
+    """The publisher's request, the grants of the user's own values, and their secret values."""
 
     asked: Manifest
     granted: Manifest
@@ -112,8 +109,7 @@ def build_arguments(
                 hint=f"--config {shell_word(key.lstrip('-'))}=VALUE:"
                 f" {shown(item.get('description', ''), 200)}",
             )
-        # A path is the user's only if the user's value is the whole of it, because a publisher can
-        # write `{folder}/../.ssh`.
+        # Only a whole value is the user's path, because a publisher can write `{folder}/../.ssh`.
         granted = own and item.get("format") == "filepath" and value in given.values()
         if value is not None and granted:
             value = os.path.abspath(os.path.expanduser(value))
@@ -126,7 +122,6 @@ def build_arguments(
 
 
 def _is_switch(item: Mapping[str, object]) -> bool:
-    """Return whether an argument is a `--flag` without a value."""
     return not {"value", "default", "valueHint", "format", "choices"} & item.keys()
 
 
@@ -193,7 +188,8 @@ def collect_variables(
                     hint=f"set it and give --secret {name}, or --config {name}=VALUE",
                 )
             wanted.append((name, item.get("isSecret") is True))
-    _check_secrets(secrets)
+    for name in filter(is_loader_variable, secrets):  # corral's own environment gets the secrets
+        raise SandboxError(f"server.json calls {name} a secret, which it may not set")
     return Variables(
         asked=Manifest(
             origin="",
@@ -211,21 +207,11 @@ def collect_variables(
 
 
 def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
-    """Return the user's values that are in secret variables, or that look like secrets."""
     return tuple(
         value
         for key, value in given.items()
         if is_secret(key, value) or any(value in text for text in variables.secrets.values())
     )
-
-
-def _check_secrets(secrets: Collection[str]) -> None:
-    """Refuse secrets in variables that change what programs load, because the secrets are in
-    corral's own environment.
-    """
-    for name in secrets:
-        if is_loader_variable(name):
-            raise SandboxError(f"server.json calls {name} a secret, which it may not set")
 
 
 def _tables(value: object) -> tuple[Mapping[str, object], ...]:

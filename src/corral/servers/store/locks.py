@@ -1,16 +1,11 @@
 """Provide file locks that end with their process, so that no package is installed twice at once."""
 
-from __future__ import annotations
-
 import os
+from collections.abc import Callable
 
 from corral.abi.private_directory import lock, make_private_directory
 from corral.disk_hints import disk_hint
 from corral.errors import SandboxError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def _open(path: str) -> int:
@@ -19,11 +14,7 @@ def _open(path: str) -> int:
 
 
 class Lock:
-    """A context manager that waits for a lock. `waits` is called if another process has the lock.
-
-    The lock file is not removed. Otherwise two processes could have the lock, one on the old file
-    and one on a new file.
-    """
+    """Waits for a lock, and calls `waits` before that."""
 
     def __init__(self, path: str, waits: Callable[[], None] = lambda: None) -> None:
         self._path = path
@@ -52,6 +43,7 @@ class Lock:
             ) from error
 
     def __exit__(self, *_: object) -> None:
+        # The file stays. Otherwise two processes could lock an old and a new file.
         os.close(self._descriptor)
 
 

@@ -10,11 +10,10 @@ can write here, so the check finds broken disks and accidents, not attacks. Hash
 files at each start would take longer than the start itself.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
 
 from corral.abi.private_directory import lock, make_private_directory
 from corral.abi.whole_file import discard_leftovers, replace_file
@@ -35,10 +34,6 @@ from corral.servers.store.tree import (
     tree_digest,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
 FORMAT = 1
 DOWNLOADS = ".downloads"
 ENTRY = ".json"
@@ -46,30 +41,20 @@ KEPT_DOWNLOADS_SECONDS = 24 * 3600
 
 
 class UnfinishedError(SandboxError):
-    """Raised if an installation may continue later with the files that it has downloaded.
-
-    After other errors nothing is kept, because a wrong archive may have left wrong metadata in a
-    cache.
-    """
+    """The installation may continue with its downloads. After other errors they may be wrong."""
 
 
 @record
 class Entry:
-    """One entry of the store. In `command` the word `{tree}` is replaced by the tree's path.
-
-    `integrity` is the checksum that the package manager verified. `index` is the only index of all
-    packages of the tree; "" if there are several or the index is not known.
-    """
-
     key: str
     kind: str
     name: str
     version: str
     digest: str
-    command: tuple[str, ...]
+    command: tuple[str, ...]  # `{tree}` is the path of the tree
     origin: str = ""
-    index: str = ""
-    integrity: str = ""
+    index: str = ""  # of all packages; "" if there are several or it is not known
+    integrity: str = ""  # the checksum that the package manager verified
     created: str = ""
     size: int = 0
     files: int = 0
@@ -106,9 +91,7 @@ def make_directories() -> None:
 
 
 def find(key: str) -> Entry | None:
-    """Return the entry of a key, or None if there is none. Raise SandboxError if its tree has
-    changed.
-    """
+    """Return the entry of a key, if there is one. Raise SandboxError if its tree has changed."""
     for path in (store_path(), store_path("entries"), store_path("trees")):
         # With `sudo` and the user's own HOME, the store would belong to another user.
         try:
@@ -150,10 +133,7 @@ def read_entry(path: str) -> Entry | None:
 
 
 def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] = ()) -> Entry:
-    """Move a staging directory into the store as a tree, under the entry's key.
-
-    `allowed` are links out of the tree that corral itself made.
-    """
+    """Move a staging directory into the store. corral itself made the links in `allowed`."""
     make_directories()
     make_read_only(staging)
     check_tree(staging, allowed=allowed)
@@ -245,7 +225,6 @@ def mark_verified(digest: str) -> None:
 
 
 def verify(entry: Entry) -> None:
-    """Hash the tree again. Raise SandboxError if it has changed."""
     if tree_digest(entry.path()) != entry.digest:
         word = shell_word(entry.key.partition(" ")[0])
         raise SandboxError(
@@ -263,9 +242,7 @@ def entries() -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry. Remove its tree too, unless another entry or a run uses it. A tree that a
-    run uses becomes garbage when that run ends.
-    """
+    """Remove an entry, and its tree unless another entry or a run uses it."""
     with lock_all():
         try:
             os.unlink(entry_path(entry.key))
@@ -277,14 +254,11 @@ def remove(entry: Entry) -> None:
 
 
 def lock_all() -> Lock:
-    """Lock the store while trees and entries change together, so that a new tree is not removed as
-    garbage before it has an entry.
-    """
+    """Lock the store while it changes, so that a tree without an entry is not yet garbage."""
     return Lock(store_path("locks", "store"))
 
 
 def collect_garbage() -> list[str]:
-    """Remove leftovers, and return their paths."""
     with lock_all():
         for part in ("entries", "verified"):
             discard_leftovers(store_path(part))
@@ -295,9 +269,7 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree. It is renamed first, so that it disappears at once. A run that uses the tree
-    keeps its files until garbage is collected.
-    """
+    """Remove a tree at once by renaming it. A run that uses the tree keeps its files."""
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
     try:
         os.chmod(tree_path(digest), 0o700)
@@ -310,9 +282,7 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. No locks are used on Windows, where open files cannot
-    be removed.
-    """
+    """Return whether a run has locked a tree. Windows needs no lock: it keeps open files."""
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False
     descriptor = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -330,9 +300,7 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Return the lock of a key, which only one process has while it installs. Make the store if
-    necessary.
-    """
+    """Make the store, and return the lock of a key, which one process has while it installs."""
     make_directories()
     return Lock(lock_path(key), waits)
 
@@ -343,10 +311,10 @@ def staging_root() -> str:
 
 
 class StagingDirectory:
-    """A context manager for the staging directory of a key. The caller has locked the key.
+    """The staging directory of a locked key. It is removed at the end.
 
-    The directory is removed at the end. The downloads of an unfinished installation are kept, but
-    for the same key only, because one package's installer must not influence another package.
+    Downloads of an unfinished installation are kept for the same key only, because one package's
+    installer must not influence another package.
     """
 
     def __init__(self, key: str) -> None:
@@ -380,7 +348,6 @@ def make_staging(key: str) -> str:
 
 
 def make_downloads(staging: str) -> str:
-    """Make the directory in which the installer of a staging directory keeps its downloads."""
     path = staging + DOWNLOADS
     make_private_directory(path)
     os.utime(path)
@@ -389,15 +356,12 @@ def make_downloads(staging: str) -> str:
 
 def _discard_old_downloads() -> None:
     for path in find_idle_staging():
-        if path.endswith(DOWNLOADS) and time.time() - _changed(path) > KEPT_DOWNLOADS_SECONDS:
+        try:
+            age = time.time() - os.lstat(path).st_mtime
+        except FileNotFoundError:
+            continue  # another process has just removed it
+        if path.endswith(DOWNLOADS) and age > KEPT_DOWNLOADS_SECONDS:
             remove_tree(path)
-
-
-def _changed(path: str) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except FileNotFoundError:  # another process has just removed it
-        return time.time()
 
 
 def find_leftovers() -> Iterator[str]:

@@ -1,23 +1,16 @@
 """Hash, check and remove a tree of files, and make it read-only.
 
-An installer may leave anything behind, so devices, sockets and links to paths outside of the tree
-are refused. Set-id bits are removed when the tree is made read-only. On Windows a junction is a
-link.
+An installer may leave anything behind, so devices, sockets and links out of the tree are refused.
 """
-
-from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 
 from corral.errors import SandboxError
 from corral.paths.links import is_directory, is_link
 from corral.paths.native import extended_path, is_inside
 from corral.safe_text import shown
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 MAX_ENTRIES = 200_000
 MAX_BYTES = 4 << 30
@@ -74,9 +67,7 @@ def sha256_of_file(path: str) -> bytes:
 
 
 def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
-    """Refuse devices, sockets, links out of the tree, and trees that are too large. `allowed` are
-    links that corral itself made.
-    """
+    """Refuse devices, sockets, too large trees, and links out of the tree except `allowed` ones."""
     size = 0
     real = os.path.realpath(top)
     for count, (path, found) in enumerate(walk(top)):
@@ -110,7 +101,6 @@ def make_read_only(top: str) -> None:
 
 
 def measure_tree(top: str) -> tuple[int, int]:
-    """Return the total size in bytes and the number of the regular files in a tree."""
     found = [item for _, item in walk(top) if stat.S_ISREG(item.st_mode)]
     return sum(item.st_size for item in found), len(found)
 
@@ -135,11 +125,7 @@ def remove_tree(top: str) -> None:
 
 
 def _make_removable(top: str, here: str, name: str) -> str:
-    """Make an entry removable; return the path below `top` of a directory, "" for anything else.
-
-    A deeply nested directory is moved up: no call accepts a path of more than 4096 bytes, but a
-    package's script may have made longer ones.
-    """
+    """Make an entry removable; return the path below `top` of a directory, "" for anything else."""
     path = f"{here}/{name}" if here else name
     found = os.lstat(path_of(top, path))
     if not is_directory(found):
@@ -149,6 +135,7 @@ def _make_removable(top: str, here: str, name: str) -> str:
     os.chmod(path_of(top, path), 0o700)
     if len(path) < MAX_PATH_LENGTH:
         return path
+    # The directory is moved up, because no call accepts a path of more than 4096 bytes.
     fresh = os.urandom(8).hex()
     os.rename(path_of(top, path), path_of(top, fresh))
     return fresh
