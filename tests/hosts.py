@@ -67,7 +67,8 @@ HEAD = """\
 `python3 tests/hosts.py try KIND NAME` tries a host again and writes its record.
 
 On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
-`corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. *yes* means that a probe proved the
+`corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. Emulated machines are ten to twenty times
+slower than the host, so most of them were tried with the first attacks only; each section says which. *yes* means that a probe proved the
 capability there. For an absent capability the page quotes corral's message and its hint. Nothing on this page comes from a version number.
 
 Each record ends with its date and the version of corral. `src` is the hash of the tried code, as `git rev-parse --short HEAD:src` prints

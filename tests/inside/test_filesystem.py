@@ -495,8 +495,10 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
     give(user, scratch / "two", "before", 0o600)
     code = "os.chdir('/')\nanswer = [tried(put, sys.argv[1]), tried(got, sys.argv[2]), tried(os.unlink, sys.argv[1])]"
     words = (str(scratch / "one"), str(scratch / "two"))
-    held = inside(user, code, *words, flags=("--write", words[0]))
-    assert held == ["done", *by_tier(user, ("ENOENT", "EBUSY"), ("EACCES", "EACCES"))]
+    *held, removed = inside(user, code, *words, flags=("--write", words[0]))
+    assert held == ["done", by_tier(user, "ENOENT", "EACCES")]
+    # Outside of /tmp the directory of the file is read-only.
+    assert removed in by_tier(user, {"EBUSY", "EROFS"}, {"EACCES"})
     assert (scratch / "one").read_text() == "x"
 
 
@@ -573,7 +575,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    expected = "done" if user.uid == 0 else "EACCES"
+    # In user-mode Linux even root cannot read this file, because the machine cannot.
+    expected = "done" if user.uid == 0 and os.access("/etc/shadow", os.R_OK) else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected
 

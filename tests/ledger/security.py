@@ -93,7 +93,7 @@ FAULT_CLAIMS = {
     "faults-sleep": (
         "a timeout counts real time, also while the machine sleeps, and ignores changes of the clock.",
         f"{DEADLINES}::test_a_timeout_counts_time_in_which_the_machine_sleeps",
-        "tests/vm/test_suspend.py::test_suspend",
+        "tests/vm/test_suspend.py::test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop",
     ),
     "faults-grace": (
         "The five seconds before SIGKILL count only while the machine is awake.",
