@@ -59,7 +59,7 @@ def signals_at_their_defaults():
     """Restore SIGINT and SIGQUIT, which a shell ignores in background jobs and corral would inherit."""
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
-        ignored = []  # only the main thread may set handlers
+        ignored = []  # only the main thread may set signal handlers
     for number in ignored:
         signal.signal(number, signal.SIG_DFL)
     try:

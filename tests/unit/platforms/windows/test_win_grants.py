@@ -160,7 +160,8 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     step = plan(outer, inner)
     assert entries(step, "docs", directory=True) == (READ, READ)
     assert entries(step, "DOCS\\sub\\file")[0] == READ
-    assert entries(step, "documents")[0] == WRITE | access_list.DELETE  # the control
+    # The control: a directory with a similar name is writable.
+    assert entries(step, "documents")[0] == WRITE | access_list.DELETE
     other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
     # These are the outer grant's entries. The write grant adds its own entries at docs.
     assert entries(other, "docs", directory=True) == (READ, READ)
@@ -218,7 +219,8 @@ def test_files_that_start_at_logon_are_read_only():
     root = "C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows"
     step = plan((grant(root, "write"), tree(file("Start Menu"))))
     assert entries(step, "Start Menu")[0] == READ
-    assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE  # the control
+    # The control: a similar name is writable.
+    assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE
 
 
 def test_missing_self_starting_files_are_watched():
@@ -351,7 +353,7 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
 )
 def test_strict_grants_refuse_instead_of_giving_less(access, seen, told):
     granted = (grant("D:\\work", access), seen)
-    plan(granted)  # the control
+    plan(granted)  # the control: without strict grants the plan is accepted
     if told:
         with pytest.raises(PolicyError, match=re.escape(told)):
             plan(granted, strict_grants=True)

@@ -276,4 +276,5 @@ def test_entries_are_removed_below_a_directory_without_a_list(tmp_path, monkeypa
     left = [path for path, raw in descriptors.items() if raw == listed]
     assert left == []
     with pytest.raises(access_list.Unusable):
-        access_list.read(descriptors[str(tmp_path / "open")])  # the control
+        # The control: this directory has no access list.
+        access_list.read(descriptors[str(tmp_path / "open")])
