@@ -119,7 +119,9 @@ def test_a_stopped_supervisor_starts_nothing(user):
 
 
 def test_a_killed_supervisor_starts_nothing(user):
-    """The kernel fails the waiting call when the listener is closed. The tree ends with corral."""
+    """Kill the supervisor. The kernel fails the waiting call when the listener is closed, and the
+    tree ends with corral.
+    """
     run = Run(user)
     target = find_target(run.pid)
     os.kill(run.pid, signal.SIGSTOP)
@@ -137,7 +139,9 @@ def test_a_killed_supervisor_starts_nothing(user):
 
 @BOTH_TIERS
 def test_a_supervisor_without_descriptors_starts_nothing(user):
-    """The supervisor can open neither the target's memory to read a name, nor its own modules."""
+    """Take away the supervisor's descriptors. It can then open neither the target's memory to read
+    a name, nor its own modules.
+    """
     run = Run(user)
     # Without descriptors the supervisor could not import its last modules, and would end the run.
     while not waits_for_ever(run.pid):

@@ -166,7 +166,9 @@ def test_a_run_ends_well_after_an_upgrade(ordinary, flags):
 
 @BOTH_TIERS
 def test_an_upgrade_right_after_the_start_is_reported(ordinary):
-    """If a run cannot continue, it reports that corral was replaced, not that corral has a bug."""
+    """Upgrade corral right after the start. If the run cannot continue, it reports that corral was
+    replaced, not that corral has a bug.
+    """
     run = Upgraded(ordinary)
     os.kill(run.process.pid, signal.SIGSTOP)
     run.upgrade()

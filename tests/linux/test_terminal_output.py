@@ -86,7 +86,9 @@ def test_files_that_a_run_created_are_printed_as_text(user, place):
 
 @pytest.mark.parametrize("closed", ["", ".", ".github"])
 def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
-    """Root can list a directory without permissions, so only an ordinary user needs the warning."""
+    """Close a directory in which a run created files. Root can list it anyway, so only an ordinary
+    user needs the warning.
+    """
     place, report = ordinary.home / NAME, ordinary.home / "report.json"
     place.mkdir()
     os.chown(place, ordinary.uid, ordinary.uid)
@@ -104,7 +106,7 @@ def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
 
 
 def test_program_names_are_printed_as_text(user, place):
-    """The program's own name is hostile. It occurs in the error and in the output of `explain`."""
+    """Give the program a hostile name, which is in the error and in the output of `explain`."""
     script = write(user, f"{place}/{NAME}", "#!/bin/sh\n")
     check_printed(user.corral("run", "--", script))
     os.chmod(script, 0o755)
@@ -179,7 +181,9 @@ def offer(registry, path: str) -> None:
 
 @ONE_USER
 def test_installed_names_are_printed_as_text(user, env, registry):
-    """Installers refuse such names, but corral does not trust the content of the cache."""
+    """Plant hostile names in the cache. Installers refuse such names, but corral does not trust the
+    content of the cache.
+    """
     offer(registry, "/hello.mcpb")
     assert user.corral("run", "org.example/hello", env=env).returncode == 0
     for path in pathlib.Path(env["XDG_CACHE_HOME"]).glob("corral/store/entries/*"):
@@ -193,7 +197,9 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """On a terminal corral rewrites the progress line, which has the end of a hostile address."""
+    """Show progress on a terminal, where corral rewrites the line with the end of a hostile
+    address.
+    """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}
     code, _, text = on_terminal(user, env, b"", "run", "org.example/hello")
@@ -203,7 +209,9 @@ def test_download_progress_is_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_progress_with_any_name_is_printed_as_text(user):
-    """corral refuses such addresses and packages earlier, but the progress line does not rely on that."""
+    """Call the progress line with hostile names. corral refuses such addresses and packages
+    earlier, but the line does not rely on that.
+    """
     code = "import sys\nfrom corral.servers.registry.download import show_progress\n"
     code += "show_progress(f'fetching {sys.argv[1]}')\nshow_progress('')\n"
     terminal, own = os.openpty()
@@ -255,7 +263,9 @@ def test_a_server_with_words_that_are_not_utf8_keeps_its_home(user):
 
 
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
-    """`script` gives corral a terminal. Every escape sequence in the output must be one of `Painted`."""
+    """Run corral on the terminal of `script`. Every escape sequence in the output must be one of
+    `Painted`.
+    """
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
     with user.popen(["script", "-qec", line, "/dev/null"], stdin=PIPE, stdout=PIPE) as running:
         text = running.communicate()[0].decode()
