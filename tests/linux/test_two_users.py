@@ -190,8 +190,8 @@ except PermissionError:
 
 
 def test_roots_demo_is_closed_to_other_users(root, attacker):
-    """Check the modes of the demo's files. The demo also tries its acts without walls, as root, and
-    a planted link would redirect them.
+    """Try to plant a link in the directory of root's demo. The demo also tries its acts without
+    walls, and the link would redirect them.
     """
     from corral.demo.decoys import Decoys
 

@@ -482,7 +482,7 @@ def test_unguarded_imports_are_found():
 
 @pytest.mark.parametrize("path", ANY_HOST, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tests_for_any_host_can_be_collected_on_windows(path):
-    """Check that each test file can be imported on Windows, because pytest runs no test at all if
-    one file cannot be imported.
+    """Check that each test file can be imported on Windows. If one file cannot be imported, pytest
+    runs no test at all.
     """
     assert not unguarded_imports(ast.parse(path.read_text(encoding="utf-8"))) & POSIX_ONLY

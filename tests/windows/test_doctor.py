@@ -47,8 +47,9 @@ def keeps(step: Job) -> bool:
     ],
 )
 def test_a_limit_that_does_not_read_back_is_absent(findings, capability, step):
-    """Wine keeps no limit. Real Windows may keep a limit that has no effect, such as UI limits in a nested job, so the
-    finding for a kept limit may be absent, too.
+    """Check the findings of limits. Wine keeps no limit, so they are absent there. Real Windows may
+    keep a limit that has no effect, such as UI limits in a nested job, so the finding for a kept
+    limit may be absent, too.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found

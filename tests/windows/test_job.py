@@ -264,7 +264,9 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 
 def test_no_handle_is_left_when_a_step_fails_to_verify(read_back):
-    """When `verify` fails, the process already exists and is suspended, so its handles have to be closed, too."""
+    """Let `verify` fail. The process already exists then and is suspended, so its handles have to
+    be closed, too.
+    """
     steps = (
         Job(read_back=read_back),
         mitigations.plan(0, subprocess=False),

@@ -106,7 +106,9 @@ LEADING_AWAY = {
 
 @pytest.mark.parametrize("way", LEADING_AWAY)
 def test_network_paths_in_untrusted_files_are_not_opened(way, tmp_path, monkeypatch):
-    """Opening a network path would send the user's credentials to the server that the path names."""
+    """Check that network paths are not opened, because Windows would send the user's credentials to
+    the server that a path names.
+    """
     for name, text in LEADING_AWAY[way].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -465,7 +465,9 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """A template without a network policy could reach the internet, and a claim with variables gets no warm sandbox."""
+    """Check the template. Without a network policy its sandboxes could reach the internet, and a
+    claim with variables gets no warm sandbox.
+    """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
     template = found["SandboxTemplate"]["spec"]

@@ -138,7 +138,9 @@ def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
 
 
 def test_relative_and_remote_entries_of_path_are_ignored():
-    """A relative entry depends on the current directory, and a share belongs to another machine."""
+    """Use relative and remote entries in PATH. A relative entry depends on the current directory,
+    and a share belongs to another machine.
+    """
     disk = Table(
         files(
             **{"relative\\tool.exe": b"MZ", "tool.exe": b"MZ", "\\\\server\\share\\tool.exe": b"MZ"}

@@ -165,7 +165,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
 def test_a_very_long_line_is_searched_in_a_moment(lines):
-    """A pattern whose time grows with the square of the line's length would need minutes."""
+    """Search very long lines. A pattern whose time grows with the square of the line's length would
+    need minutes.
+    """
     assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
     said = "nosuch was not found in the package registry"
     # The control: an error after the long lines is found.

@@ -653,8 +653,8 @@ def test_usage_of_the_tree_is_added_up(table):
 def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
     tmp_path, argv, found, warned
 ):
-    """A Python server could end with a PermissionError there, because pydantic-settings reads a `.env` in the working
-    directory (tried with 2.14.1).
+    """Check that the server starts in another directory. pydantic-settings reads a `.env` in the
+    working directory, and the server could end with a PermissionError (tried with 2.14.1).
     """
     for name in ("server.py", "data", "package"):
         (tmp_path / name).touch()

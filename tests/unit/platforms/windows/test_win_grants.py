@@ -65,8 +65,8 @@ def test_a_plain_tree_is_granted():
 @pytest.mark.parametrize("root_changed", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_kept_grant_still_closes_what_gets_less(monkeypatch, kept, root_changed):
-    """Check that a run sets the entries of secrets, hard links and files that other programs run again, because they may
-    be newer than the entries of a kept grant.
+    """Check that a run sets the entries of some files again: secrets, hard links and files that
+    other programs run. They may be newer than the entries of a kept grant.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
@@ -521,8 +521,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_must_be_closed_to_every_container():
-    """The other closed names need no check: they are packages with a copy in the store, and files of other users, which
-    cannot be opened.
+    """Check that other closed names need no check. They are packages with a copy in the store, and
+    files of other users, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions
