@@ -160,6 +160,7 @@ def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
     no variables.
     """
     make_server(user, place, variables, FLOOD)
+    user.grace_seconds = 0.2
     done = user.corral("run", "--timeout", "3s", str(place))
     assert done.stdout == b"started\n"
     assert done.returncode == 124, done.stderr

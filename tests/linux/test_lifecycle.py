@@ -29,14 +29,6 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-SHORT_GRACE = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-import corral.platforms.deadlines
-corral.platforms.deadlines.GRACE_SECONDS = 0.2
-from corral.cli import main
-sys.exit(main())
-"""
 
 
 @pytest.fixture
@@ -45,11 +37,9 @@ def traces(user):
     return Traces(user.home)
 
 
-def start(user, *command, flags=(), code=None, **options):
+def start(user, *command, flags=(), **options):
     """Start `corral run`, with pipes as streams unless others are given."""
     argv = user.corral_argv("run", *flags, "--", *command)
-    if code is not None:
-        argv[2] = code
     return user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
 
@@ -101,7 +91,8 @@ def test_a_signal_reaches_the_target_which_chooses_the_exit_code(user, traces, n
 
 
 def test_a_target_that_ignores_sigterm_is_killed_after_the_grace(user, traces):
-    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument, code=SHORT_GRACE)
+    user.grace_seconds = 0.2
+    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument)
     wait_for_ready(process)
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
@@ -119,8 +110,8 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
     """Use a grace period that is longer than the test, so that only the second signal can have
     ended the run.
     """
-    code = SHORT_GRACE.replace("0.2", "3600")
-    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument, code=code)
+    user.grace_seconds = 3600
+    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument)
     wait_for_ready(process)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
@@ -135,7 +126,8 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
 def test_a_timeout_exits_with_124_and_is_in_the_report(user, scratch, traces, target):
     report = scratch / "report.json"
     flags = ("--timeout", "300ms", "--report", str(report))
-    process = start(user, user.python, "-c", target, traces.argument, flags=flags, code=SHORT_GRACE)
+    user.grace_seconds = 0.2
+    process = start(user, user.python, "-c", target, traces.argument, flags=flags)
     code, _, err = finish(process)
     told = json.loads(report.read_text())
     report.unlink()

@@ -187,24 +187,6 @@ def test_a_fork_bomb_ends_at_its_deadline(user, run):
     assert traces.left() == {}
 
 
-class ShortOfGrace:
-    """A user whose corral waits less than five seconds before SIGKILL."""
-
-    def __init__(self, user):
-        self.python = user.python
-        self._user = user
-
-    def run(self, *command, flags):
-        argv = self._user.corral_argv("run", *flags, "--", *command)
-        argv[2] = argv[2].replace(
-            "from corral.cli",
-            "import corral.platforms.deadlines as s; s.GRACE_SECONDS = 0.2; from corral.cli",
-        )
-        process = self._user.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        out, err = process.communicate(timeout=PATIENCE)
-        return subprocess.CompletedProcess(argv, process.returncode, out, err)
-
-
 def test_a_fork_bomb_that_ignores_sigterm_ends(user, scratch):
     """Let every process fork without end, ignore SIGTERM and never sleep."""
     code = """
@@ -214,7 +196,7 @@ while True:
     except OSError: pass
 """
     traces = Traces(user.home / ".cache")
-    user = ShortOfGrace(user)
+    user.grace_seconds = 0.2
     flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "2s")
     done = Run(user, scratch, user.python, "-ISc", PRELUDE + code, traces.argument, flags=flags)
     assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err

@@ -176,6 +176,7 @@ def test_a_target_that_hides_its_memory_starts_nothing(user, before):
 
 def test_a_target_that_hides_its_memory_ends_at_its_timeout(user):
     before = UNDUMPABLE + "\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    user.grace_seconds = 0.2
     run = Run(user, "--timeout", "8s", before=before)
     target = find_target(run.pid)
     assert run.process.wait(PATIENCE) == 124
