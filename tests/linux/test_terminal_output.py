@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import shlex
-from subprocess import PIPE
+import subprocess
 from urllib.parse import unquote
 
 import pytest
@@ -40,13 +40,43 @@ def check_printed(done, *, marked: bool = True) -> None:
     assert not marked or MARK.encode() in done.stdout + done.stderr
 
 
+# One interpreter runs all command lines of a test, each in a fork, because its start would take most of the time.
+EACH = """
+import json, os, sys
+sys.path.insert(0, sys.argv.pop(1))
+from corral.cli import main
+for words in json.loads(sys.argv.pop()):
+    ends = [os.pipe(), os.pipe()]
+    if os.fork() == 0:
+        for number, (_, writer) in enumerate(ends, 1):
+            os.dup2(writer, number)
+        for pipe in ends:
+            os.closerange(min(pipe), max(pipe) + 1)
+        sys.argv[1:] = words
+        sys.exit(main())
+    for _, writer in ends:
+        os.close(writer)
+    said = [open(reader, "rb").read().decode("latin-1") for reader, _ in ends]
+    print(json.dumps([*said, os.waitstatus_to_exitcode(os.wait()[1])]), flush=True)
+"""
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_hostile_arguments_are_printed_as_text(ordinary, command):
+    lines = [(command, *words) for words in GENERIC]
+    if command == "cache":
+        lines.append(("cache", "rm", NAME))
+    argv = [ordinary.python, "-c", EACH, str(ordinary.package), json.dumps(lines)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = ordinary.popen(argv, **pipes)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (0, b"")
     printed = b""
-    for words in (*GENERIC, *((("rm", NAME),) if command == "cache" else ())):
-        done = ordinary.corral(command, *words)
-        check_printed(done, marked=False)
-        printed += done.stdout + done.stderr
+    for line, row in zip(lines, out.splitlines(), strict=True):
+        *said, code = json.loads(row)
+        streams = [text.encode("latin-1") for text in said]
+        check_printed(subprocess.CompletedProcess(line, code, *streams), marked=False)
+        printed += b"".join(streams)
     assert MARK.encode() in printed
 
 
@@ -117,7 +147,7 @@ def test_program_names_are_printed_as_text(user, place):
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
 def test_ps_prints_hostile_names_as_text(user, json_flag):
     argv = user.corral_argv("run", "--", "/bin/sh", "-c", "echo ready; read word", NAME)
-    with user.popen(argv, stdin=PIPE, stdout=PIPE) as running:
+    with user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout.readline() == b"ready\n"
         done = user.corral("ps", *json_flag)
         running.stdin.close()
@@ -267,7 +297,9 @@ def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
     `Painted`.
     """
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
-    with user.popen(["script", "-qec", line, "/dev/null"], stdin=PIPE, stdout=PIPE) as running:
+    with user.popen(
+        ["script", "-qec", line, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
         text = running.communicate()[0].decode()
     assert "\x1b[1mProgram\x1b[0m" in text
     left = text.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\r\n", "")
