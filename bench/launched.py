@@ -1,6 +1,5 @@
-"""Start servers with `corral.launch`. `fleet.Launched` runs this in the environment with corral.
-
-This program reads one call from each line of stdin, and prints one line for each answer.
+"""Start servers with `corral.launch`. `fleet.Launched` runs this program in the environment with
+corral. The program reads one call from each line of stdin, and prints one line for each answer.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 
 
 def judge(samples: Samples) -> tuple[Ratio, ...]:
-    """Return the growth of every checked counter from the third quarter to the last."""
+    """Return for every checked counter how much it grew from the third quarter to the last."""
     if len(samples) < FEWEST_SAMPLES:
         raise SystemExit(f"{len(samples)} samples cannot be judged, {FEWEST_SAMPLES} can")
     quarter = len(samples) // 4

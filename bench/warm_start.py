@@ -1,6 +1,5 @@
-"""Measure launches from a warm process. `start.py` runs this in the environment with corral.
-
-This program reads its task as JSON from stdin, and prints its samples as JSON.
+"""Measure launches from a warm process. `start.py` runs this program in the environment with
+corral. The program reads its task as JSON from stdin, and prints its samples as JSON.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def main() -> int:
                 task["rounds"],
                 settle_seconds=PAUSE_SECONDS,
             )
-        end_zygote()  # The control group can be removed only without the zygote.
+        end_zygote()  # the control group can be removed only after the zygote has ended
     back_to_back = {
         name: dataclasses.replace(stats, cpu=tuple(used / IN_A_ROW for used in stats.cpu))
         for name, stats in back_to_back.items()

@@ -66,7 +66,7 @@ SERVER = "import json, os; print(json.dumps(sorted(os.listdir(os.path.dirname(__
 
 
 class Fault(Exception):
-    """A check of the trial failed."""
+    """Raised when a check of the trial fails."""
 
 
 def expect(found: object, wanted: object, what: str) -> None:
@@ -75,7 +75,7 @@ def expect(found: object, wanted: object, what: str) -> None:
 
 
 class Refusal(Exception):
-    """corral refused, with a hint."""
+    """Raised when corral refuses a run with a hint."""
 
 
 def output_of(done) -> bytes:
@@ -299,7 +299,7 @@ def open_package() -> Iterator[pathlib.Path]:
 
 TRIED = {
     "": [(who, tier) for who in ("root", "ordinary") for tier in ("walled", "bare")],
-    # Without namespaces root's target has the id of an ordinary user, so root is not tried.
+    # Root is not tried in this tier, because root's target has the id of an ordinary user there.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
     # The kernel of this machine has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],

@@ -92,7 +92,7 @@ behind. With enough room the installation works (`tests/linux/test_full_disk_ins
 
 
 class RecordError(Exception):
-    """The fields of a record do not match the format."""
+    """Raised when the fields of a record do not match the format."""
 
 
 def read(path: pathlib.Path) -> Record:

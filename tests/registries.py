@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Registries:
-    """Serve everything that was published. `asked` has the requested paths in order."""
+    """Serve everything that was published. `asked` lists the requested paths in order."""
 
     def __init__(self, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> None:
         self.asked: list[str] = []
@@ -99,7 +99,8 @@ class Registries:
         kind = "text/html" if request.path.startswith("/simple/") else "application/octet-stream"
         usual = {"Content-Length": str(len(body)), "Content-Type": kind}
         if request.path.startswith("/files/"):
-            usual["Cache-Control"] = "max-age=31536000, immutable"  # as PyPI sends it
+            # This is the header that PyPI sends.
+            usual["Cache-Control"] = "max-age=31536000, immutable"
         for name, value in {**usual, **headers}.items():
             request.send_header(name, value)
         request.end_headers()

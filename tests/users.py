@@ -24,9 +24,8 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 IGNORABLE = [
     getattr(signal, name) for name in ("SIGHUP", "SIGINT", "SIGQUIT") if hasattr(signal, name)
 ]
-MAIN = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.cli import main; sys.exit(main())"
-)
+CALL = "from corral.cli import main; sys.exit(main())"
+MAIN = f"import sys; sys.path.insert(0, sys.argv.pop(1)); {CALL}"
 NO_NAMESPACES = """
 import os, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -59,7 +58,7 @@ def signals_at_their_defaults():
     """Restore SIGINT and SIGQUIT, which a shell ignores in background jobs and corral would inherit."""
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
-        ignored = []  # only the main thread may set handlers
+        ignored = []  # only the main thread may set signal handlers
     for number in ignored:
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -73,7 +72,11 @@ class User:
     """A user who runs corral. Processes start as this user, in the user's home.
 
     `owner` is the user id of the target. Without namespaces root's targets have their own user id.
+    A test may set `grace_seconds`, the time between SIGTERM and SIGKILL, which is otherwise five
+    seconds.
     """
+
+    grace_seconds: float | None = None
 
     def __init__(
         self,
@@ -119,7 +122,11 @@ class User:
             )
 
     def corral_argv(self, *arguments: str) -> list[str]:
-        return [*self.host, self.python, "-c", MAIN, str(self.package), *arguments]
+        main = MAIN
+        if self.grace_seconds is not None:
+            change = f"deadlines.GRACE_SECONDS = {self.grace_seconds}"
+            main = f"{MAIN[: -len(CALL)]}from corral.platforms import deadlines; {change}; {CALL}"
+        return [*self.host, self.python, "-c", main, str(self.package), *arguments]
 
     def corral(
         self,

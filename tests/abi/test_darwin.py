@@ -126,7 +126,9 @@ def test_every_function_exists(machine):
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
 def test_wrong_values_are_refused(machine):
-    """Try one wrong statement of each kind, and correct statements as the control."""
+    """Check that one wrong statement of each kind is found. The control is that correct statements
+    are accepted.
+    """
     calls = prototypes()
     wrong = {
         "constant": "RUSAGE_INFO_V4 == 3",
@@ -153,7 +155,9 @@ def test_private_names_have_a_source():
 
 
 def test_private_names_are_in_no_public_header():
-    """Check that the listed names are in no header. If one is, it must be checked against the header instead."""
+    """Check that the listed names are in no header. A name that is in a header must be checked
+    against the header instead.
+    """
     public = {
         name: f"{name.lstrip('_')} == {value}"
         for name, value in constants()

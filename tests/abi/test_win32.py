@@ -73,7 +73,9 @@ def fields(structure, prefix="", offset=0):
 
 
 def layouts(modules):
-    """Return {label: (C expression, number)} for the sizes and offsets of all types."""
+    """Return {label: (C expression, number)} for the size of each type and the offset of each
+    field.
+    """
     found = {}
     for name, kind in aliases(modules):
         found[f"sizeof {name}"] = f"sizeof({name})", ctypes.sizeof(kind)

@@ -124,8 +124,8 @@ def table(compiler: tuple[str, ...], opening: str, expressions: dict[str, str]) 
 
 
 def read_table(file: bytes, length: int) -> tuple[int, ...]:
-    """Return the numbers in the table's section of a COFF object file. The section may be longer,
-    because of padding.
+    """Return the numbers in the table's section of a COFF object file. Padding may make the section
+    longer than the table.
     """
     (sections,) = struct.unpack_from("<H", file, 2)
     for i in range(sections):

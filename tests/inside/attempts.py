@@ -85,7 +85,8 @@ def in_child(act):
     return errno.errorcode[code] if code else "done"
 """.replace("NUMBERS", repr(NUMBERS))
 
-# Runs the same attempts in a grandchild of the target, which passes `answer` back through its parent.
+# This code runs the same attempts in a grandchild of the target, which passes `answer` back through
+# its parent.
 GRANDCHILD = """
 import subprocess
 reading, writing = os.pipe()
@@ -133,7 +134,7 @@ def give(user, path, text="", mode=0o644):
 
 
 def give_directory(user, path, mode=0o755):
-    """Create a directory that belongs to the user, with missing parents."""
+    """Create a directory that belongs to the user, and its missing parents."""
     missing = [path, *path.parents]
     for place in reversed(
         missing[: next(at for at, place in enumerate(missing) if place.exists())]
@@ -196,6 +197,8 @@ def started(plan, stdio=(0, 1, 2)):
 
 
 def launched(user, code, *arguments, **options):
-    """Run `code` as the user, with corral imported. The code can act between planning and start."""
+    """Run `code` as the user, with corral imported. The code can change files between the plan and
+    the start.
+    """
     code = f"PACKAGE = {str(user.package)!r}\n{LAUNCH}\n{code}"
     return user.outside(code, *arguments, host=user.host, **options)

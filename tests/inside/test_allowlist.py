@@ -160,7 +160,7 @@ def test_only_spellings_of_an_allowed_name_resolve(who, world):
 
 
 def test_hand_made_queries_do_not_pass_for_an_allowed_name(who, world):
-    """A careless resolver would mistake these queries for queries about good.test."""
+    """Send queries that a careless resolver would mistake for queries about good.test."""
     code = """
 long = wire(*[b"a"] * 256)
 answer = {
@@ -216,7 +216,9 @@ def test_ambiguous_entries_are_refused(ordinary, entry):
 
 
 def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
-    """An attacker may control an allowed name's DNS zone, and point the name at the host or its neighbours."""
+    """Let an allowed name resolve to the host or its neighbours, because an attacker may control
+    the name's DNS zone.
+    """
     targets = {
         **GUARDED,
         "loopback": "127.0.0.1",
@@ -331,7 +333,7 @@ def test_a_policy_cannot_admit_ranges(who, scratch):
 
 
 def test_the_unspecified_address_is_never_dialled(who, world, scratch):
-    """The kernel treats 0.0.0.0 as loopback, so no rule can allow it."""
+    """Check that no rule can allow 0.0.0.0, because the kernel treats this address as loopback."""
     names = [world.name("zero.test", "0.0.0.0"), world.name("zero6.test", "::")]
     assert outside(who, ASK_ALL, *names) == dict.fromkeys(names, "welcome")
     flags = allow(*names, "0.0.0.0:80", "[::]:80")
@@ -495,7 +497,9 @@ def test_an_allowed_network_does_not_open_guarded_addresses(who, world, scratch)
 
 
 def test_an_allowlist_enables_no_other_socket_family(who):
-    """The target also cannot take the loopback interface down or remove a route."""
+    """Check that the target can open no other kind of socket, cannot take the loopback interface
+    down and cannot remove a route.
+    """
     code = """
 import fcntl, socket
 def opened(*what):
@@ -523,7 +527,9 @@ answer = families + ([] if "outside" in sys.argv else [tried(down), tried(routed
 
 
 def test_the_target_cannot_bind_the_gateways_ports(who, world):
-    """The control: with namespaces, the target can bind another port."""
+    """Try to bind the gateway's ports. The control: with namespaces, the target can bind another
+    port.
+    """
     code = """
 def bound(address, port, *options):
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as end:

@@ -203,7 +203,9 @@ def test_a_second_interpreter_in_the_same_process_starts_nothing(user):
 
 @BOTH_TIERS
 def test_a_shell_as_target_has_only_its_builtins(user):
-    """The denial also applies to targets other than Python: `sh` can run only its builtins."""
+    """Run `sh` as the target, because the denial must not depend on Python. `sh` can run only its
+    builtins.
+    """
     script = (
         "echo builtin; /usr/bin/true && echo executed; (echo subshell); exec /usr/bin/echo replaced"
     )
@@ -245,7 +247,7 @@ answer = sorted(done)
 
 @BOTH_TIERS
 def test_a_childs_child_is_behind_the_same_walls(user, scratch):
-    """A child's child cannot open ungranted files, and the filter denies it a Unix socket."""
+    """Check that a child's child cannot open ungranted files or make a Unix socket."""
     code = """
 import socket, subprocess
 source = '''

@@ -26,8 +26,9 @@ from test_resources import FILL, FORKS
 
 pytestmark = pytest.mark.rig("runc")
 
-# The attack with exec is left out. The runtime itself executes the target under the filter, so a bundle cannot deny
-# exec, as its list says. Attacks on PID 1 are left out, because the target itself is PID 1 of a bundle.
+# The attack with exec is left out, because the runtime itself executes the target under the filter.
+# So a bundle cannot deny exec, and its list says so. Attacks on PID 1 are left out, because the
+# target itself is PID 1 of a bundle.
 CODES = {"DENIED": DENIED, "NESTED": NESTED, "FAMILIES": FAMILIES, "CHILDREN": CHILDREN}
 
 
@@ -66,7 +67,7 @@ def in_listed_bundle(user, scratch, code, *arguments, flags=()):
 def check_blocked(free, walled, seen):
     """Check that a bundle denies every attack that succeeds outside and fails in a run of corral."""
     blocked = {name for name, said in free.items() if said == "done" != walled[name]}
-    assert blocked  # the control: there are such attacks
+    assert blocked  # the control: some attacks are blocked in a run of corral
     assert seen.keys() == walled.keys()
     assert not [name for name in blocked if seen[name] == "done"]
     assert not [name for name, said in seen.items() if said == "done" and walled[name] != "done"]
@@ -123,7 +124,8 @@ def test_processes_of_the_host_are_not_visible(user, scratch):
         victim.stdout.readline()
         free = outside(user, code, str(victim.pid))
         seen = in_bundle(user, scratch, code, str(victim.pid))
-    assert free["status"] == free["cmdline"] == "done"  # the control: outside, both can be read
+    # The control: outside, both files can be read.
+    assert free["status"] == free["cmdline"] == "done"
     assert seen == dict.fromkeys(free, "ENOENT")
 
 
@@ -132,7 +134,7 @@ def test_a_fork_bomb_reaches_the_limit(user, scratch):
     limited = ("--allow-subprocess", "--max-pids", "32")
     assert in_bundle(user, scratch, code, flags=limited) == [31, "EAGAIN"]
     free = in_bundle(user, scratch, code, flags=("--allow-subprocess", "--max-pids", "200"))
-    assert free == [100, "done"]  # the control: a higher limit is not reached
+    assert free == [100, "done"]  # the control: under a higher limit every attempt succeeds
 
 
 def test_descriptors_have_the_limit(user, scratch):
@@ -150,7 +152,7 @@ except ValueError:
 answer.append(tried(opened))
 """
     assert in_bundle(user, scratch, code, flags=("--max-fds", "64")) == ["held", "EMFILE"]
-    # The control: a higher limit is not reached.
+    # The control: under a higher limit every attempt succeeds.
     assert in_bundle(user, scratch, code, flags=("--max-fds", "2000"))[1] == "done"
 
 
@@ -178,7 +180,9 @@ def test_quotas_that_a_bundle_does_not_limit_are_on_its_list(user, scratch):
 
 
 def test_secrets_and_hooks_in_a_write_grant_are_out_of_reach(user, scratch):
-    """The control: in the same grant, the target can write and read other files."""
+    """Try to read secrets and to change hooks. The control: in the same grant, the target can write
+    and read other files.
+    """
     if user.uid == 0:
         pytest.skip("root's target is not root, so root exports no write grant of its own files")
     project = scratch / "project"
@@ -199,7 +203,9 @@ def test_secrets_and_hooks_in_a_write_grant_are_out_of_reach(user, scratch):
 
 
 def test_ungranted_files_are_out_of_reach(user, scratch):
-    """The control: outside, and in a write grant, the same acts succeed."""
+    """Try to use ungranted files. The control: outside, and in a write grant, the same acts
+    succeed.
+    """
     secret, granted = scratch / "key.txt", scratch / "project"
     granted.mkdir()
     secret.write_text("key")

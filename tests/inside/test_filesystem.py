@@ -123,7 +123,9 @@ def test_the_root_directory_shows_nothing_else(user):
 
 
 def refused(user, path, *flags):
-    """Check that the grant is refused. Without mounts, Landlock cannot hide or protect a part of a grant."""
+    """Check that corral refuses the grant, because without mounts Landlock cannot hide or protect a
+    part of it.
+    """
     done = user.run(user.python, "-c", "print('ran')", flags=flags)
     assert (done.returncode, done.stdout) == (125, b"")
     first, second = done.stderr.decode().splitlines()
@@ -261,7 +263,9 @@ answer["source.py"] = tried(put, "source.py")
 
 @BOTH_TIERS
 def test_absent_protected_names_are_reported(user, scratch):
-    """A missing file cannot be covered without creating it, so the run reports it."""
+    """Check that the run reports a protected name that did not exist at its start, because a
+    missing file cannot be covered.
+    """
     report = user.home / "report.json"
     names = (".git/hooks/x", ".vscode/tasks.json", ".mcp.json", ".envrc")
     code = """
@@ -412,7 +416,9 @@ def elsewhere(user):
 
 @BOTH_TIERS
 def test_landlock_protects_named_pipes_in_a_read_grant(user, scratch, elsewhere):
-    """A read-only mount does not protect named pipes. Landlock does, except below a private directory."""
+    """Check that the target cannot write to a named pipe in a read grant. A read-only mount does
+    not protect named pipes, but Landlock does, except below a private directory.
+    """
     kind = subprocess.run(["stat", "-f", "-c", "%T", elsewhere], capture_output=True, check=True)
     if kind.stdout == b"overlayfs\n" and user.uid == 0 and user.tier == "walled":
         pytest.skip("overlayfs cannot give root's files to another user")
@@ -504,9 +510,8 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
 
 @BOTH_TIERS
 def test_no_setuid_file_is_left_behind(user, scratch):
-    """A file that the target creates in a write grant belongs to the user, or to root.
-
-    If the file were a setuid shell, every process that runs it would get this user's rights.
+    """Check that the target cannot make a setuid file in a write grant. The file would belong to
+    the user or to root, so every process that runs it would get the rights of this user.
     """
     code = """
 import shutil

@@ -41,7 +41,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Sockets that listen on the host, to find out whether the target reaches them."""
+    """Sockets that listen on the host. They show whether the target reaches them."""
 
     def __init__(self):
         self.sockets = []
@@ -319,7 +319,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @BOTH_TIERS
 def test_an_inherited_stream_gives_no_other_rights(user, scratch):
-    """The target cannot open an inherited stream again with other rights, and cannot reach the files beside it."""
+    """Try to open an inherited stream again with other rights, and to reach the files beside it."""
     log = give(user, scratch / "log", "before", 0o644)
     give(user, scratch / "neighbour", "secret", 0o600)
     code = """
@@ -350,7 +350,9 @@ answer = {
 
 @BOTH_TIERS
 def test_a_directory_as_a_stream_gives_no_access_to_its_files(user, scratch):
-    """Python cannot start with a directory as a stream, so the target is a shell. The Python API starts it."""
+    """Start a shell with a directory as a stream, through the Python API. Python itself cannot
+    start with such a stream.
+    """
     give_directory(user, scratch / "inner")
     secret = scratch / "secret"
     give(user, secret, "secret\n", 0o600)
@@ -398,7 +400,9 @@ def run_with(user, code, stream, *, outside=False, **options):
 
 @BOTH_TIERS
 def test_ipc_objects_of_the_host_are_not_visible(user):
-    """Any process on the host may use these objects. Inside they are absent, or without namespaces denied."""
+    """Look for objects that any process on the host may use. Inside they are absent or, without
+    namespaces, denied.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     key = 0x0C0_44A1 + os.getpid()
     segment = libc.shmget(key, 4096, 0o1666)

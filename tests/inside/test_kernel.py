@@ -193,7 +193,9 @@ answer = [first, tried(pivoted if first == "done" else lambda: call("pivot_root"
 
 @BOTH_TIERS
 def test_mounts_cannot_be_changed_or_removed(user):
-    """The owner of the mount namespace could change mounts. Inside, each call fails before the kernel looks at the mount."""
+    """Try to change mounts, which the owner of the mount namespace could do. Inside, each call
+    fails before the kernel looks at the mount.
+    """
     code = """
 answer = {path: [
     tried(lambda: call("mount", None, path.encode(), None, 0x1020, None)),
@@ -241,7 +243,9 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 
 
 def test_machine_code_with_ordinary_calls_runs(user):
-    """The control for int 0x80: the kernel allows the writable and executable page."""
+    """Run ordinary machine code. This is the control for int 0x80: the kernel allows the writable
+    and executable page.
+    """
     code = """
 page = mmap.mmap(-1, 4096, prot=7)
 page.write(bytes.fromhex("b82a000000c3"))  # mov eax, 42; ret
@@ -298,8 +302,8 @@ def test_a_setuid_program_gains_nothing(user, scratch):
 
 @BOTH_TIERS
 def test_the_users_keyring_is_not_visible(user):
-    """A child process inherits its parent's session keyring, so without corral the target would see the keys in
-    /proc/keys.
+    """Check that /proc/keys does not list the keys of the caller's session keyring, which a child
+    process inherits.
     """
     outer = """
 import subprocess
@@ -322,8 +326,8 @@ answer.append(done.stdout.strip())
 
 @BOTH_TIERS
 def test_keys_of_encrypted_directories_cannot_be_changed(user, scratch):
-    """A process can remove an encryption key through any descriptor on the key's file system, which locks the
-    directories.
+    """Try to remove and add keys of encrypted directories. Any descriptor on the same file system
+    would be enough to lock the directories.
     """
     code = """
 BY_IDENTIFIER, ADD, REMOVE, REMOVE_ALL, STATUS = 2, 0xC0506617, 0xC0406618, 0xC0406619, 0xC080661A

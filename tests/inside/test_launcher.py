@@ -86,7 +86,9 @@ def test_a_missing_secret_is_refused(user):
 @BOTH_TIERS
 @pytest.mark.parametrize("entries", [".", "", "bin"])
 def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
-    """The directory from which corral is started contains a malicious python3."""
+    """Start corral from a directory that contains a malicious python3, with relative entries in
+    PATH.
+    """
     for place in (scratch, scratch / "bin"):
         give_directory(user, place)
         give(user, place / "evilname", "#!/bin/sh\necho evil\n", 0o755)
@@ -103,10 +105,9 @@ def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
 
 @BOTH_TIERS
 def test_a_replaced_command_does_not_open_its_new_directory(user, scratch):
-    """A link into a write grant would let the target choose the program of the next run.
-
-    The first run replaces its own virtual environment with one whose base is a private directory. The second run
-    must not show that directory, although the link and pyvenv.cfg name it.
+    """Check that the second run does not show a private directory that the first run linked to. The
+    first run replaces its own virtual environment with one whose base is the private directory. The
+    link and pyvenv.cfg then name that directory.
     """
     private, work = scratch / "private", scratch / "work"
     give_directory(user, private / "bin")
@@ -177,7 +178,9 @@ def test_broken_policies_are_refused(user, scratch, name):
 
 
 def test_a_valid_policy_is_followed(user, scratch):
-    """The control for the broken policies: a policy without a mistake works."""
+    """Run with a policy that has no mistake. This is the control for the tests with broken
+    policies.
+    """
     path = give(user, scratch / "policy.toml", "version = 1\n[limits]\nfds = 99\n")
     code = "import resource\nanswer = resource.getrlimit(resource.RLIMIT_NOFILE)"
     assert inside(user, code, flags=("--policy", path)) == [99, 99]
@@ -243,7 +246,9 @@ MOUNTED = (
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
 def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
-    """The path is different. Only the inode shows that the directory is corral's."""
+    """Grant another mount of corral's directory. Its path is different, so only the inode shows
+    that it is corral's.
+    """
     assert user.run("/bin/true").returncode == 0
     alias = scratch / "alias"
     give_directory(user, alias)
@@ -308,7 +313,9 @@ def test_grants_of_corrals_own_directories_are_refused(user):
 
 @BOTH_TIERS
 def test_corrals_own_files_are_not_visible(user):
-    """The next run relies on corral's cached findings about the host, so the target must not read or forge them."""
+    """Try to read and change corral's cached findings about the host, because the next run relies
+    on them.
+    """
     user.run("/bin/true")
     cache = user.home / ".cache/corral"
     before = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
@@ -370,7 +377,7 @@ def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
 
 @BOTH_TIERS
 def test_a_link_planted_in_a_write_grant_grants_nothing(user, scratch):
-    """An earlier run left a link at a path that the user also grants."""
+    """Grant a path at which an earlier run has left a link."""
     give_directory(user, scratch / "work")
     give_directory(user, scratch / "private")
     (scratch / "work/data").symlink_to(scratch / "private")

@@ -149,7 +149,7 @@ os.close(by_path)
 @BARE
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_modes_and_times_outside_cannot_be_changed(user, scratch, flags):
-    """The target may read the file outside, and owns it."""
+    """Try to change a file outside, which the target owns and may read."""
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
     os.utime(victim, (10, 10))
@@ -218,7 +218,7 @@ def test_a_race_never_changes_a_file_outside(user, scratch, how):
     flags = ("--write", str(scratch / "inner"), "--read", victim)
     code = RACE.replace("CHMOD", str(TABLES[os.uname().machine]["fchmodat"]))
     said = inside(user, code, str(scratch / "inner"), victim, how, flags=flags)
-    # A path that is half overwritten is another path.
+    # The supervisor may read a path that is only half overwritten. Such a path names no file.
     torn = {"ENOENT", "ENOTDIR"} if how == "memory" else set()
     assert {"done", "EPERM"} <= set(said) <= {"done", "EPERM", *torn}, said
     assert stat.S_IMODE(os.stat(victim).st_mode) == 0o644
@@ -251,7 +251,7 @@ answer = {
 
 @BARE
 def test_only_the_owner_may_change_a_file(user, scratch):
-    """In a grant of root's target there are files of other users, which the kernel protects."""
+    """Try to change files of other users in a grant of root's target. The kernel protects them."""
     give_directory(user, scratch)
     other = scratch / "other"
     other.write_text("kept")
@@ -269,7 +269,9 @@ def test_only_the_owner_may_change_a_file(user, scratch):
 
 @BARE
 def test_a_replaced_grant_is_not_changed(user, scratch):
-    """The host replaces the granted directory during the run. The files of the new one are not the target's."""
+    """Replace the granted directory on the host during the run. The target must not change files of
+    the new directory.
+    """
     give_directory(user, scratch / "it")
     give(user, scratch / "it/file")
     code = """
@@ -314,7 +316,9 @@ answer = [tried(os.chmod, "file", 0o700), tried(os.fchmod, fd, 0o700), tried(os.
 
 @BARE
 def test_a_change_that_has_to_wait_does_not_delay_the_timeout(user, scratch):
-    """The kernel lets a change wait while other threads write to the file. corral still ends the run in time."""
+    """Check that corral ends the run in time, although the kernel delays a change while other
+    threads write to the file.
+    """
     give_directory(user, scratch)
     code = """
 import threading, time
@@ -365,7 +369,9 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_does_not_open_other_files(user, scratch):
-    """`corral learn` lets most calls continue, but never these."""
+    """Check that `corral learn` lets the kernel continue no change of modes or times, although it
+    continues most other calls.
+    """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
     code = "import os, sys\nos.chdir(sys.argv[1]); open('file', 'w').close(); os.chmod('file', 0o700)\n"
@@ -381,7 +387,9 @@ def test_learning_does_not_open_other_files(user, scratch):
 @BARE
 @pytest.mark.parametrize("mode", [0, 0o500])
 def test_a_closed_private_home_is_removed(user, mode):
-    """The target closes its home and the directories in it. Nothing is left in /tmp."""
+    """Let the target remove the permissions of its home and of the directories in it. Nothing may
+    be left in /tmp.
+    """
     code = """
 home = os.environ["HOME"]
 os.makedirs(home + "/a/b")
@@ -399,7 +407,9 @@ answer = [os.path.dirname(home), tried(os.chmod, os.path.dirname(home), 0o777)]
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 @pytest.mark.parametrize("mode", [0, 0o400, 0o500])
 def test_a_server_that_closes_its_kept_home_starts_again(user, mode):
-    """The server finds its files in the next run. Root's targets have no kept home without namespaces."""
+    """Let a server remove the permissions of its kept home. The next run must still find its files.
+    Without namespaces root's targets have no kept home.
+    """
     code = f"""
 home = os.environ["HOME"]
 answer = [os.path.exists(home + "/file"), home]
@@ -418,7 +428,9 @@ os.chmod(home, {mode})
 @BARE
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 def test_a_closed_directory_in_a_write_grant_is_named_with_its_command(user, scratch):
-    """A target that closes a directory would otherwise make every later run with this grant fail without a reason."""
+    """Check that the next run names the directory and the command that opens it. Otherwise every
+    later run with this grant would fail without a reason.
+    """
     work = give_directory(user, scratch / "work")
     flags = ("--write", str(work))
     inside(

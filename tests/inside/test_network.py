@@ -88,7 +88,9 @@ if six:
 
 @BOTH_TIERS
 def test_no_address_has_a_route(user):
-    """Connecting a datagram socket only looks up a route. The addresses include a resolver and the metadata service."""
+    """Connect datagram sockets, for which the kernel only looks up a route. The addresses include a
+    resolver and the metadata service.
+    """
     code = """
 import socket
 def routed(family, address):
@@ -210,7 +212,7 @@ answer = [resolved("exfiltrated.example.com"), sorted(resolved("localhost"))]
 
 
 def test_the_loopback_inside_is_private(user):
-    """The target can connect to its own listener."""
+    """Let the target connect to its own listener on loopback."""
     code = """
 import socket, threading
 server = socket.create_server(("127.0.0.1", 0))
@@ -229,7 +231,9 @@ answer = [said, server.getsockname()[1]]
 
 
 def test_a_listener_inside_is_not_reachable_from_outside(user):
-    """The test binds the port outside without listening, so that no other process can answer there."""
+    """Connect from outside to a port on which the target listens. The test binds this port outside
+    without listening, so that no other process can answer there.
+    """
     code = """
 import socket, sys
 server = socket.create_server(("0.0.0.0", int(sys.argv[1])))
@@ -294,7 +298,9 @@ answer = counts
 
 @pytest.mark.parametrize("count", [5, 30_000])
 def test_a_flood_of_refused_connections_is_read_at_a_limited_rate(user, scratch, count):
-    """The supervisor reads a message for each refused connection. It drops messages that it cannot read in time."""
+    """Check that the supervisor reads only some of the messages about refused connections, and
+    drops the others.
+    """
     report = scratch / "report.json"
     os.chown(scratch, user.uid, user.uid)
     flags = ("--report", str(report), "--timeout", "50s")

@@ -103,7 +103,7 @@ answer = asyncio.run(main())
 
 @BOTH_TIERS
 def test_files_made_outside_are_visible_at_once(user, scratch):
-    """A grant is the directory itself, not a copy."""
+    """Write a file on the host during a run. A grant is the directory itself, not a copy."""
     import subprocess
 
     code = "import sys\nfor line in sys.stdin: print(open(line.strip()).read(), flush=True)"

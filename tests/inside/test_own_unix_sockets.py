@@ -119,8 +119,8 @@ def test_a_servers_own_directory_that_may_contain_a_socket_is_refused(user, scra
 
 
 def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratch):
-    """`--own-unix-sockets` refuses such grants, because only newer kernels can deny single sockets once sockets are
-    allowed.
+    """Grant one of two sockets in a directory. The target reaches the other one, too, unless the
+    kernel can deny single sockets. So `--own-unix-sockets` refuses such grants.
     """
     place = give_directory(user, scratch / "place")
     host.add(socket.AF_UNIX, socket.SOCK_STREAM, f"{place}/granted")
@@ -136,8 +136,8 @@ def test_without_the_refusal_a_socket_in_a_grant_would_answer(user, host, scratc
 
 
 def test_no_socket_is_made_in_a_write_grant(user, host, scratch):
-    """A program on the host could take such a socket for another program's. In its private home the target may make
-    sockets.
+    """Try to make a socket in a write grant, where a program on the host could mistake it for
+    another program's. In its private home the target may make sockets.
     """
     place = give_directory(user, scratch / "place")
     (scratch / "sockets").mkdir()

@@ -260,7 +260,9 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
 @BOTH_TIERS
 @pytest.mark.parametrize("name", CASES)
 def test_a_servers_directory_cannot_choose_readable_paths(user, project, private, name):
-    """The server's author also wrote the command, so paths in it are not the user's choice."""
+    """Let the server's author also choose the command. The paths in it are then not the user's
+    choice.
+    """
     notes = str(private / INSIDE.get(name, "notes.txt"))
     command = (*ATTACKS[name](user, project, private), notes)
     put(user, project / "corral.toml", f"version = 1\n[server]\ncommand = {json.dumps(command)}\n")
@@ -315,7 +317,7 @@ def test_a_run_cannot_choose_readable_paths_of_the_next_run(user, project, priva
 
 
 def test_a_granted_file_cannot_choose_its_interpreter(user, private):
-    """The server may write to its own program, so an earlier run may have changed the `#!` line."""
+    """Let an earlier run change the `#!` line of the server's program, which is in a write grant."""
     path = user.home / "bin/rewritten-server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -329,7 +331,7 @@ def test_a_granted_file_cannot_choose_its_interpreter(user, private):
 
 
 def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
-    """The directory of downloads has no file that marks a server's root."""
+    """Start a file in a directory of downloads, which has no file that marks a server's root."""
     path = user.home / "Downloads/server"
     put(user, path, f"#!{private}/.venv/bin/python\n{LOOK_PY}", 0o755)
     command = (str(path), str(private / "notes.txt"))
@@ -346,7 +348,9 @@ def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
     "mark", [pytest.param("package.json", marks=pytest.mark.rig("node")), "bin"]
 )
 def test_a_run_cannot_widen_the_project_of_the_next_run(user, scratch, project, private, mark):
-    """An earlier run has removed the marker file. A directory above must not become the server's root."""
+    """Let an earlier run remove the file that marks the server's root. A directory above must not
+    become the root.
+    """
     work = scratch / "work"
     put(user, work / "package.json", "{}")
     shutil.rmtree(project / ".git")
@@ -379,7 +383,9 @@ def test_packages_above_the_root_are_not_readable(user, scratch, project, privat
 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
-    """The control for the attacks with a version manager's Python: the project is readable if the user typed the path."""
+    """Type the path of a version manager's Python. Its editable project is then readable. This is
+    the control for the attacks with such a Python.
+    """
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)
     done = user.run(str(python), "-S", server, str(private / "notes.txt"))
@@ -390,7 +396,9 @@ def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
 @BOTH_TIERS
 @pytest.mark.rig("node")
 def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, private):
-    """A directory `node_modules` alone does not turn its neighbours into a project."""
+    """Start a server beside a directory `node_modules`. This directory alone does not make its
+    neighbours a project.
+    """
     put(user, scratch / "work/node_modules/x/package.json", "{}")
     server = put(user, scratch / "work/unpacked/server.js", LOOK_JS)
     command = (NODE, server, str(private / "notes.txt"))
@@ -402,7 +410,9 @@ def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, pri
 
 @BOTH_TIERS
 def test_a_users_own_link_is_followed(user, project):
-    """The control: the same program is started through a link outside every server's directory."""
+    """Start the same program through a link outside of every server's directory. This is the
+    control for the attacks with links.
+    """
     give_directory(user, user.home / "bin")
     path = user.home / "bin/own-server"
     path.unlink(missing_ok=True)

@@ -95,7 +95,9 @@ answer["own"] = {name: tried(looked, os.getpid(), name) for name in NAMES}
 
 @BOTH_TIERS
 def test_init_cannot_be_traced_or_ended(user):
-    """The filter denies ptrace and process_vm calls. The kernel drops signals to a PID 1 without handlers."""
+    """Try to trace and end PID 1. The filter denies ptrace and process_vm calls, and the kernel
+    drops signals to a PID 1 without handlers.
+    """
     code = """
 def read_memory(pid):
     into = ctypes.create_string_buffer(8)
@@ -145,7 +147,9 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 
 @BOTH_TIERS
 def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
-    """Outside, kill(-1) would end all of the user's processes. Therefore a child inside is the control."""
+    """Signal all processes. The control is a child inside, because kill(-1) outside would end all
+    of the user's processes.
+    """
     code = """
 reading, writing = os.pipe()
 pid = os.fork()
@@ -161,7 +165,7 @@ answer = os.waitpid(pid, 0)[1]
 
 @BOTH_TIERS
 def test_a_descriptors_owner_outside_gets_no_signal(user, victim):
-    """The kernel sends SIGIO to a descriptor's owner. A pid outside the sandbox cannot become the owner."""
+    """Try to make a process outside the owner of a descriptor, to which the kernel sends SIGIO."""
     code = """
 import fcntl
 reading, writing = os.pipe()

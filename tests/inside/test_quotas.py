@@ -46,7 +46,7 @@ def test_calls_on_shared_quotas_are_denied(user, scratch):
     assert seen == {"aio": "EPERM", "lease": "EPERM", "whiteout": "EPERM", "exchange": "done"}
     control = outside(user, quotas(), path)
     assert (control["aio"], control["exchange"]) == ("done", "done")
-    if user.tier == "walled":  # only in this tier the user always owns the file
+    if user.tier == "walled":  # only with namespaces does the user always own the file
         assert (control["lease"], control["whiteout"]) == ("done", "done")
 
 
@@ -103,8 +103,7 @@ answer = made
 
 
 def test_system_v_objects_are_bounded_under_a_memory_limit(user):
-    """Each sample reads the lists of objects, so too many objects would keep the supervisor busy.
-
+    """Check that the number of System V objects is bounded, because each sample reads their lists.
     Root's target has low maxima. An ordinary user's target is ended when it has too many objects.
     """
     flags = ("--max-memory", "800M")
@@ -119,7 +118,7 @@ def test_system_v_objects_are_bounded_under_a_memory_limit(user):
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, "40000", "wait")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     with user.popen(argv, **pipes) as process:
-        # Reading ends only with the run, because stdin stays open.
+        # stdin stays open, so this read ends only because corral ends the run.
         said = process.stderr.read().decode()
     assert process.returncode != 0
     assert "too many System V objects" in said

@@ -168,7 +168,7 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
 
 @needs_git
 def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository, scratch):
-    """`.git` may be a file with the repository's path, which may go through a link in the grant."""
+    """Try to replace a link in the path of a repository. `.git` may be a file with this path."""
     os.rename(repository / ".git", repository / "store")
     (repository / "link").symlink_to("store")
     give(user, repository / ".git", "gitdir: link\n")
@@ -350,7 +350,7 @@ for number in range(30000):
 
 
 def test_a_closed_directory_stays_covered(user, scratch):
-    """A run removes a directory's permissions so that the next run's search cannot read it."""
+    """Let a run remove a directory's permissions, so that the next run's search cannot read it."""
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/.env", "TOKEN=1")
     flags = ("--write", str(scratch))
@@ -371,7 +371,9 @@ answer = [tried(read) if opened == "done" else opened, tried(put, sys.argv[1] + 
 
 
 def test_a_planted_repository_does_not_uncover_secrets(user, scratch):
-    """A run makes a repository whose settings name secrets. The next run must still hide them."""
+    """Let a run make a repository whose settings name secrets. The next run must still hide these
+    secrets.
+    """
     give(user, scratch / "a/.env", "TOKEN=1")
     flags = ("--write", str(scratch))
     plant = """
@@ -484,7 +486,7 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """The client does not read stderr. If the pipe has no room, the warning is dropped, and the run still ends."""
+    """Fill stderr, which the client does not read. The warning is dropped, and the run still ends."""
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
     size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 65536)
@@ -569,7 +571,7 @@ def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, 
 
 
 def test_a_removed_directory_is_noticed_although_it_is_open(user, scratch):
-    """inotify does not report the removal of a directory that a process has open."""
+    """Remove a directory that a process has open. inotify does not report this removal."""
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))
     assert run.ask(f"__import__('os').open('{scratch}/sub/.git', 0) > 2") == "True"
@@ -590,7 +592,9 @@ answer = "made"
 
 
 def test_paths_that_are_too_long_do_not_stop_a_later_start(user, scratch):
-    """One run makes the paths. The next run reports that it did not search them, also with --strict."""
+    """Let one run make paths that are too long. The next run reports that it did not search them,
+    also with --strict.
+    """
     give(user, scratch / ".env", "TOKEN=1")
     flags = ("--write", str(scratch))
     assert inside(user, DEEP, str(scratch), flags=flags) == "made"

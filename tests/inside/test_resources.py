@@ -188,7 +188,9 @@ answer = {
 
 
 def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
-    """Python ignores SIGXFSZ. corral resets the signal before exec, so that it kills other programs as usual."""
+    """Run a program other than Python, which ignores SIGXFSZ. corral resets the signal before exec,
+    so it kills the program.
+    """
     path = str(scratch / "large")
     argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")
     done = user.run(*argv, flags=("--write", str(scratch), "--max-disk", "1M"))
@@ -199,7 +201,7 @@ def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
 
 @BOTH_TIERS
 def test_private_memory_of_one_process_is_limited(user):
-    """RLIMIT_DATA limits each process, by default to 1 GiB."""
+    """Check RLIMIT_DATA, which by default limits each process to 1 GiB."""
     code = """
 def mapped(size):
     mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -249,7 +251,7 @@ def test_a_flood_on_stderr_is_passed_on(user):
 
 
 def test_a_full_stderr_without_a_reader_does_not_block_corral(user):
-    """The target fills the pipe and is killed. corral's message about it must not block."""
+    """Let the target fill the pipe, and kill it. corral's message about the kill must not block."""
     code = "import os\nos.set_blocking(2, True)\nwhile True: os.write(2, b'x' * 4096)"
     argv = user.corral_argv("run", "--timeout", "300ms", "--", user.python, "-c", code)
     process = user.popen(
@@ -263,7 +265,7 @@ def test_a_full_stderr_without_a_reader_does_not_block_corral(user):
 
 
 def test_a_closed_stderr_does_not_change_the_exit_code(user):
-    """No process reads stderr. corral's own messages are lost, and the run goes on."""
+    """Close stderr. corral's own messages are lost, and the run goes on."""
     code = "import os, signal\ntry: os.write(2, b'x')\nexcept BrokenPipeError: os._exit(9)"
     reading, writing = os.pipe()
     os.close(reading)
@@ -304,7 +306,9 @@ def locked(path):
 
 @BOTH_TIERS
 def test_a_daemon_dies_with_the_target(user, scratch):
-    """The daemon is in a new session, and its parents have ended. It keeps a lock while it lives."""
+    """Start a daemon in a new session, whose parents have ended. The daemon has a lock as long as
+    it lives.
+    """
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")
     ready = "\nif len(sys.argv) > 2: sys.stdin.read()"
@@ -404,7 +408,9 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_the_core_file_limit_stays_one(user):
-    """With any other limit than 1, a crash would start the host's core handler, if the host has one."""
+    """Check that the limit stays 1. With any other limit a crash would start the host's core
+    handler, if there is one.
+    """
     code = """
 import resource
 CORE, NOFILE = resource.RLIMIT_CORE, resource.RLIMIT_NOFILE

@@ -237,7 +237,9 @@ answer = counts
 
 
 def test_an_address_that_changes_during_its_check_opens_nothing(who, world):
-    """Threads switch between two addresses. Both are reached outside, and only the allowed one inside."""
+    """Let threads switch between two addresses. Outside both are reached, and inside only the
+    allowed one.
+    """
     assert sum(outside(who, TALK + RACE, OTHER)) > 100
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}
     world.arrived.clear()
@@ -279,7 +281,9 @@ KNOWN = {
 
 
 def test_options_that_lead_a_socket_elsewhere_look_absent(who, world):
-    """Outside, root can set these options. An ordinary user can set some, and lacks the capability for others."""
+    """Check that these options seem to be missing. Outside, root can set all of them, and an
+    ordinary user can set some.
+    """
     after = 'answer["good"] = tried(talked, good)'
     held = inside(who, TALK + OPTIONS + after, OTHER, flags=ALLOW)
     assert held.pop("good") == "done"
@@ -302,7 +306,9 @@ answer = [option, end.recv(64).decode()]
 
 
 def test_a_delayed_connect_is_refused(who, world):
-    """With TCP_FASTOPEN_CONNECT the kernel connects at the first write, which the broker does not see."""
+    """Use TCP_FASTOPEN_CONNECT, with which the kernel connects only at the first write. The broker
+    does not see that write.
+    """
     failing = FAST_CONNECT.replace("end.connect(", "connect = tried(end.connect, ").replace(
         'end.sendall(b"GET")\nanswer = [option, end.recv(64).decode()]',
         'answer = [option, connect, tried(end.sendall, b"GET")]',
@@ -415,7 +421,9 @@ def test_ordinary_uses_of_sockets_work(who, world):
 
 
 def test_hosts_are_reached_without_ipv6(who, world):
-    """Some container engines turn IPv6 off. An IPv6 socket must still reach allowed hosts by mapped IPv4 addresses."""
+    """Turn IPv6 off, as some container engines do. An IPv6 socket must still reach allowed hosts by
+    mapped IPv4 addresses.
+    """
     world.near.ip("address", "del", "::1/128", "dev", "lo")
     try:
         code = 'answer = tried(talked, "::ffff:" + resolved("good.test"), 80, socket.AF_INET6)'
@@ -443,7 +451,9 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """If the supervisor can take the socket, the sender's address is complete. Otherwise Python gets an empty address."""
+    """Receive an answer with its sender's address. The address is complete if the supervisor can
+    take the socket. Otherwise Python gets an empty address.
+    """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
     assert held == ["c612", sender, 3, 4, "EAGAIN", "127.0.0.1", "done", "done", "EACCES"]
@@ -470,7 +480,7 @@ def test_a_socket_keeps_its_copies_and_epoll_entries_if_it_was_taken(who, world)
     A replaced socket is another file, as `explain` says.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
-    assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16: EPOLLHUP
+    assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
     said = who.corral("explain", *ALLOW, "--", "/bin/true").stdout.decode()
     assert ("epoll registrations" in said) == (who.tier == "replaced")
 
@@ -495,7 +505,9 @@ answer = lingers
 
 
 def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
-    """The last process to close a lingering socket waits until its data has arrived. Here it never arrives."""
+    """Close a lingering socket whose data never arrives. The process that closes it last has to
+    wait, so this must not be the supervisor.
+    """
     ended = threading.Event()
     world.serve(lambda _: ended.wait(), port=81)
     with contextlib.ExitStack() as stack:
@@ -505,7 +517,9 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 
 
 def test_hidden_memory_closes_the_network_except_for_root(who, world, scratch):
-    """An ordinary user's supervisor cannot read hidden memory, so it denies each connection with a reason. Root's can."""
+    """Hide the target's memory. An ordinary user's supervisor cannot read it, so it denies each
+    connection with a reason. Root's supervisor can.
+    """
     report = scratch / "report.json"
     code = """
 good = resolved("good.test")
@@ -523,7 +537,9 @@ answer = [first, tried(talked, good)]
 
 
 def test_a_target_that_closes_its_streams_keeps_its_walls(who, world, scratch):
-    """The walls and grants stay. The target writes its answers to a granted file."""
+    """Close all streams of the target, which then writes its answers to a granted file. The walls
+    and grants stay.
+    """
     place = scratch / "granted"
     place.mkdir()
     os.chown(place, who.owner, who.owner)
@@ -595,7 +611,7 @@ def children(pid):
 
 
 def test_a_target_ends_with_a_killed_supervisor(who, world):
-    """The target ends with its supervisor, before it has connected."""
+    """Kill the supervisor before the target has connected. The target ends, too."""
     process = started(who)
     [guardian] = children(find_supervisor(process))
     [target] = children(guardian)
@@ -621,7 +637,9 @@ def engine(package, user):
 
 
 def test_an_allowlist_is_refused_where_an_engine_has_the_listener(engine, scratch):
-    """The kernel allows one listener, so the run is refused with the cause. Without an allowlist the run works."""
+    """Check that the refusal names the cause: the kernel allows only one listener. Without an
+    allowlist the run works.
+    """
     report = scratch / "report.json"
     refused = engine.run("/bin/true", flags=(*ALLOW, "--report", str(report)))
     assert refused.returncode == 125
@@ -784,7 +802,9 @@ os.waitpid(pid, 0)
 
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
-    """The test's broker allows every connect, and Landlock refuses it. Without Landlock the connect succeeds."""
+    """Let the broker allow every connect. Landlock still refuses it. Without Landlock the connect
+    succeeds.
+    """
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (
         user.outside(
@@ -829,7 +849,9 @@ answer = [tried(lambda: call("seccomp", 1, flags, filled)) for flags in (8, 8 | 
 
 
 def test_a_target_cannot_make_a_listener(user):
-    """The kernel asks only the newer of two listeners, so a target's own listener could allow its connects."""
+    """Try to install a listener. The kernel asks only the newer of two listeners, so the target's
+    own listener could allow its connects.
+    """
     assert inside(user, LISTENER, flags=ALLOW) == ["EPERM"] * 3
     # Outside, the process that makes a listener gets no answer to its next call. The test then kills it.
     code = f"""

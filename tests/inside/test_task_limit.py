@@ -53,7 +53,9 @@ for _ in range(3):
 
 @pytest.mark.parametrize("limit", [5, 30])
 def test_ended_processes_make_room_for_new_ones(user, limit):
-    """The target itself counts as a process. Two limits are tried, to show that the count depends on the limit."""
+    """Check that the limit counts living processes. The target itself counts. Two limits are tried,
+    to show that the count depends on the limit.
+    """
     assert inside(user, REPEATED, flags=(*MANY, "--max-pids", str(limit))) == [limit - 1] * 3
     assert outside(user, REPEATED) == [70] * 3
 
@@ -180,7 +182,9 @@ answer["spawn"] = len(made)
 
 
 def test_processes_one_after_the_other_are_never_refused(user):
-    """Each process starts after the last one has ended. In total there are far more processes than the limit."""
+    """Start each process after the last one has ended. In total there are far more processes than
+    the limit.
+    """
     code = """
 import subprocess
 answer = sum(subprocess.run(["/bin/true"]).returncode == 0 for _ in range(60))
@@ -200,7 +204,9 @@ answer = [tried(os.fork), tried(lambda: call("clone", 17, 0, 0, 0, 0)), tried(la
 
 
 def test_a_target_cannot_become_a_subreaper(user):
-    """Orphans of a subreaper would not be in the process list that the supervisor counts."""
+    """Try to become a subreaper, whose orphans would not be in the process list that the supervisor
+    counts.
+    """
     code = "answer = tried(lambda: call('prctl', 36, 1, 0, 0, 0))"
     assert inside(user, code, flags=(*MANY, "--max-pids", "50")) == "EPERM"
     assert outside(user, code) == "done"
@@ -223,7 +229,9 @@ def test_the_report_has_the_mechanism_and_the_reached_limit(user, scratch):
 
 
 def test_the_default_limit_counts_threads_without_a_warning(user):
-    """If subprocesses are allowed, the default limit is not enforced, because SIGCHLD could interrupt a shell's fork."""
+    """Check that the default limit counts threads. If subprocesses are allowed, the limit is not
+    enforced, because SIGCHLD could interrupt a shell's fork.
+    """
     done = user.run("/bin/true", flags=("-v",))
     assert done.returncode == 0
     assert b"pids" not in done.stderr
@@ -235,7 +243,7 @@ def test_the_default_limit_counts_threads_without_a_warning(user):
 
 
 def test_a_shell_under_the_default_limit_is_never_interrupted(user):
-    """dash catches SIGCHLD without SA_RESTART, and hundreds of children end while it forks."""
+    """Run dash, which catches SIGCHLD without SA_RESTART, while hundreds of its children end."""
     loop = "i=0; while [ $i -lt 200 ]; do echo x | cat >/dev/null || exit 3; i=$((i+1)); done"
     done = user.run("/bin/sh", "-c", loop, flags=MANY)
     assert done.returncode == 0, done.stderr

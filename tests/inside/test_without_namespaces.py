@@ -174,7 +174,9 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
 
 
 def test_proc_shows_little_of_other_processes(user, victim):
-    """A target without subprocesses sees nothing. With `--allow-subprocess` it sees others' command lines."""
+    """Check what /proc shows: nothing of other processes without subprocesses, and their command
+    lines with `--allow-subprocess`.
+    """
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
     *seen, listed = inside_with_pids(user, code, str(victim.pid))
     for held in seen:
@@ -394,14 +396,18 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Processes can fork and end faster than corral lists them, so the kernel signals the whole Landlock domain."""
+    """Let processes fork and end faster than corral can list them. The kernel signals the whole
+    Landlock domain at once.
+    """
     if landlock_abi() < 6:  # asked here, because the call fails on a kernel without Landlock
         pytest.skip("no landlock_scope: the guardian lists processes")
     assert launched(user, KILLED, ORPHAN, "30") is True
 
 
 def test_names_and_metadata_stay_visible(user, scratch):
-    """This tier cannot hide the names and metadata of files, as `explain` says."""
+    """Check that the target can see names and metadata of files. This tier cannot hide them, and
+    `explain` says so.
+    """
     secret = give(user, scratch / "secret", "kept", 0o600)
     os.symlink("secret", scratch / "link")
     code = """

@@ -289,7 +289,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-bare",
-        sentence="If this was not proven, corral refuses a run that states a list, with exit code 125, and names the cause. Without a list the network stays closed.",
+        sentence="If the probes did not prove these three, corral refuses a run that states a list, with exit code 125, and names the cause. Without a list the network stays closed.",
         tests=(f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",),
         source=GATEWAY,
     ),

@@ -654,7 +654,7 @@ CLAIMS: tuple[Claim, ...] = (
                 for name, sentence, tests in (
                     (
                         "works",
-                        "It was run under podman's seccomp profile and under one that denies what Docker's profile denies.",
+                        "It was run under podman's seccomp profile and under a profile that denies what Docker's profile denies.",
                         ("test_the_demo_runs_in_a_container", "test_processes_are_counted", "test_the_target_has_the_users_own_id", "test_a_kept_home_survives_runs_in_a_container"),
                     ),
                     (

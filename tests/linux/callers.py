@@ -23,7 +23,9 @@ def refused(act, *errors):
 
 
 class Caller:
-    """Runs Python programs of a user that call corral. The programs pass `trace` to each target, to find leftovers."""
+    """Run Python programs of a user that call corral. The programs pass `trace` to each target, to
+    find leftovers.
+    """
 
     def __init__(self, user, prelude: str = "") -> None:
         self.user = user
@@ -68,7 +70,8 @@ class Caller:
             lines = sorted(process.stdout.readline() for _ in range(2))
             assert lines[1] == b"forked\n", lines
             child, *pids = map(int, lines[0].split())
-            assert not any(ended(pid, 0) for pid in pids)  # the control: all live until the signal
+            # The control: all processes live until the signal.
+            assert not any(ended(pid, 0) for pid in pids)
             process.send_signal(number)
             assert all(map(ended, pids))
             assert not ended(child, 0)

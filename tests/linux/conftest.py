@@ -44,7 +44,7 @@ def env(user, scratch, registry) -> Iterator[dict[str, str]]:
     (cache / "corral").mkdir(parents=True)
     (config / "corral").mkdir(parents=True)
     findings = user.home / ".cache" / "corral" / "findings"
-    if findings.is_dir():  # probing the host again is slow
+    if findings.is_dir():  # keep the cached findings, because probing the host again is slow
         shutil.copytree(findings, cache / "corral" / "findings")
     for path in [scratch, *scratch.rglob("*")]:
         os.chown(path, user.uid, user.uid)

@@ -151,7 +151,7 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """The target's daemon has the pipe open. End of file shows that the daemon has ended."""
+    """Start a daemon that has the pipe open. End of file shows that the daemon has ended."""
     caller.run(
         "import select\n"
         "code = ('import os, signal\\nif os.fork() == 0:\\n    os.setsid()\\n    signal.signal(15, signal.SIG_IGN)'\n"
@@ -226,7 +226,9 @@ def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, err
     "call", ["corral.run", "lambda *a, **k: asyncio.run(corral.run_async(*a, **k))"]
 )
 def test_text_as_input_is_the_callers_error(caller, call):
-    """Without this error a target that reads its input would wait for ever."""
+    """Check that `input` must be bytes. Otherwise a target that reads its input would wait for
+    ever.
+    """
     caller.run(
         "import asyncio\n"
         f"run = {call}\n"
@@ -247,7 +249,7 @@ def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
 
 
 def test_a_failing_step_is_a_launch_error_with_its_step(caller):
-    """A granted directory is replaced between the plan and the launch."""
+    """Replace a granted directory between the plan and the launch."""
     caller.run(
         "import tempfile\n"
         "from corral.api.launch import plan as make_plan\n"
@@ -485,7 +487,9 @@ def test_cancellation_at_any_moment_of_a_launch_leaves_nothing(caller):
 
 
 def test_unread_output_does_not_leak(caller):
-    """A paused transport never sees the end of its pipe, so the context manager closes it."""
+    """Leave the output unread. A paused transport never sees the end of its pipe, so the context
+    manager has to close it.
+    """
     caller.run(
         in_loop(
             "before = len(os.listdir('/proc/self/fd'))\n"
@@ -501,7 +505,9 @@ def test_unread_output_does_not_leak(caller):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_caller_that_gives_up_root_ends_without_an_error(caller):
-    """The caller's zygote still runs as root, so the caller may no longer signal it."""
+    """Let a caller give up root. Its zygote still runs as root, so the caller may no longer signal
+    it.
+    """
     caller.run(
         "assert corral.run(['/bin/true', trace]).exit_code == 0\n"
         "os.setgroups([]); os.setgid(65533); os.setuid(65533)\n"

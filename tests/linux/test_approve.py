@@ -109,7 +109,7 @@ def test_a_request_counts_only_if_its_exact_content_is_approved(user, server, en
 
     put(user, server / "corral.toml", (server / "corral.toml").read_text() + " ")
     assert user.corral("run", str(server), env=env).returncode == REFUSED
-    # The file has its approved content again. An approval is for the content, not for one file version.
+    # Restore the approved content. An approval is for the content, not for one version of the file.
     ask(user, server, WRITING)
     assert user.corral("run", str(server), env=env).returncode == 0
 
@@ -121,7 +121,7 @@ def test_explain_and_approve_start_nothing(user, server, env):
     assert (explained.returncode, b"data" in explained.stdout) == (0, True), explained.stderr
     assert not (server / "data/file").exists()
     assert user.corral("run", str(server), env=env).returncode == 0
-    assert (server / "data/file").exists()  # the control: `run` does write the file
+    assert (server / "data/file").exists()  # the control: a run writes the file
 
 
 def test_a_request_that_only_tightens_needs_no_approval(user, server, env):
@@ -216,8 +216,8 @@ def test_a_directory_without_a_command_names_the_missing_part(user, server, env,
 
 
 def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scratch, env):
-    """A script outside the server's directory, a link to it, or a `#!` line would make that directory readable for the
-    target.
+    """Name a script outside the server's directory, a link to it, or a `#!` line. They must not
+    make its directory readable.
     """
     private = scratch / "private"
     private.mkdir()
@@ -329,7 +329,9 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """The approval pins the server's tools, so a tool that the server adds later is not offered."""
+    """Approve a server whose manifest or user asks for pins. A tool that the server adds later is
+    then not offered.
+    """
     put(user, server / "main.py", TOOLS)
     put(user, server / "tools", "add")
     ask(user, server, policy, "python3", "main.py")

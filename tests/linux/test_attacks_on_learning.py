@@ -60,8 +60,8 @@ def diary(user):
 
 @pytest.mark.parametrize("answer", [b"n\n", b"y\n"])
 def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, answer):
-    """A server asks its own question, and leaves the user's answer in the terminal. corral must not take it for its
-    own.
+    """Let a server ask its own question, so that the user's answer to it is left in the terminal.
+    corral must not take this answer for its own question.
     """
     policy = scratch / "policy.toml"
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)
@@ -97,7 +97,7 @@ def learn(user, asked, *flags):
 
 
 def test_a_pasted_proposal_runs_nothing_else(user):
-    """A file's name contains a quote and a command. A shell must read the printed path as one word."""
+    """Use a file name with a quote and a command. A shell must read the printed path as one word."""
     path = user.home / "a'; touch escaped; echo '\x1b[2J\"'"
     path.write_text("x")
     done = learn(user, [[str(path), "r"]])
@@ -124,7 +124,9 @@ def test_a_flood_of_paths_hides_neither_secrets_nor_questions(user):
 
 
 def test_a_policy_with_unusual_names_can_be_read_again(user, scratch):
-    """TOML has other escapes than JSON, and cannot contain a name that is not UTF-8."""
+    """Use names that TOML cannot write as JSON does: TOML has other escapes, and no text that is
+    not UTF-8.
+    """
     names = ["\U0001f4c1 notes", "del\x7f", "tab\t", 'quote"']
     odd = os.fsdecode(b"not-\xff-text")
     for name in (*names, odd):
@@ -179,4 +181,4 @@ def test_a_flood_of_names_does_not_hide_secrets_from_why(user):
     assert b"it was watched" in done.stderr, done.stderr
     told = user.corral("why").stdout.decode()
     assert f"access to {key} (may contain secrets" in told
-    assert "n0.example.test" in told  # the control: `why` lists names, too
+    assert "n0.example.test" in told  # the control: `why` also lists names

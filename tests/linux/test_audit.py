@@ -69,7 +69,7 @@ def test_a_changed_audit_is_detected(user, audit, change):
 
 
 def test_a_missing_end_is_detected(user, audit):
-    """A killed run leaves an intact chain without its last line."""
+    """Cut off the last line, as a killed run leaves the file. The rest of the chain is intact."""
     lines = audit.read_bytes().splitlines(keepends=True)
     audit.write_bytes(b"".join(lines[:-1]))
     code, said = verify(user, audit)

@@ -37,11 +37,13 @@ def start(user, *command, flags=(), **options):
     return user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
 
-# Working programs
+# Programs that work
 
 
 def test_runs_of_this_module_have_no_namespaces(user):
-    """The control for this file: its runs use other mechanisms than runs with namespaces."""
+    """Check that the runs of this file use other mechanisms than runs with namespaces. This is the
+    control for the other tests.
+    """
     explained = json.loads(user.corral("explain", "--json", "--", "/bin/true").stdout)
     walls = {held["control"]: held["mechanism"] for held in explained["controls"]}
     assert walls["filesystem"] == "landlock + notification"
@@ -298,7 +300,7 @@ def test_an_unenforceable_limit_is_refused_by_name(user, scratch):
 
 
 def test_enforceable_parts_of_refused_policies_run(user, scratch):
-    """The control for the refusals: the same policies without the refused part work."""
+    """Run the same policies without the refused part. This is the control for the refusals."""
     given(user, scratch / "project")
     for flags in (
         policy_file(user, scratch, "[filesystem]\nstate = false\n"),
@@ -309,7 +311,9 @@ def test_enforceable_parts_of_refused_policies_run(user, scratch):
 
 
 def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
-    """Root's target has its own user id, so it cannot use root's files. An ordinary user's target can."""
+    """Grant root's files. Root's target has its own user id and cannot use them. An ordinary user's
+    target can.
+    """
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
     (closed / "inner").mkdir(mode=0o755)
@@ -371,7 +375,9 @@ answer = [os.getresuid(), rights, [opened(path) for path in sys.argv[1:]]]
 
 @pytest.mark.parametrize("granted", [False, True])
 def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, granted):
-    """The target has root's id and owns root's files. Still it can change only granted files."""
+    """Run as root without capabilities. The target has root's id and owns root's files, but can
+    change only granted files.
+    """
     if user.uid:
         pytest.skip("only root can run this test")
     capless = [user.python, "-c", NO_CAPABILITIES, str(user.package)]
@@ -401,7 +407,9 @@ def test_root_without_capabilities_is_an_ordinary_user(user, tmp_path_factory, g
 
 
 def test_root_without_capabilities_is_confined_by_landlock(user):
-    """Root can make namespaces, but cannot give the target another user id in them. So corral uses Landlock."""
+    """Check that corral uses Landlock. Root without capabilities can make namespaces, but cannot
+    give the target another user id in them.
+    """
     if user.uid:
         pytest.skip("only root can run this test")
     argv = [user.python, "-c", NO_CAPABILITIES, str(user.package)]
@@ -481,7 +489,7 @@ while True:
     if os.fork():
         os._exit(0)
 """
-# The first thread has ended, so /proc calls the process a zombie, although another thread runs.
+# The first thread has ended, so /proc shows the process as a zombie, although another thread runs.
 HEADLESS = """
 import ctypes, threading
 os.setsid()
@@ -492,7 +500,8 @@ def stay():
 threading.Thread(target=stay).start()
 ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)
 """
-# Starts a child with SIGCHLD as its exit signal, and one without a signal. Each leaves an orphan in its own session.
+# This program starts a child with SIGCHLD as its exit signal, and one without a signal. Each leaves
+# an orphan in its own session.
 ORPHANS = """
 import ctypes
 for signal_of_death in (17, 0):
@@ -563,7 +572,9 @@ def test_descendants_do_not_survive_corral(user, kind):
 
 @pytest.mark.parametrize("kind", ["headless", "orphans"])
 def test_the_same_processes_survive_without_corral(user, kind):
-    """The control: without corral these processes outlive their parents. The endless chain of forks is left out."""
+    """Start the same processes without corral. They outlive their parents. This is the control for
+    the tests above. The endless chain of forks is left out.
+    """
     process = user.popen([user.python, "-c", keeping(kind)], stdout=PIPE, stderr=PIPE, stdin=PIPE)
     wait_for_start(process, kind)
     assert process.wait(PATIENCE) == 0
@@ -652,7 +663,9 @@ def test_the_next_run_removes_a_killed_runs_private_directory(user):
 
 
 def test_proc_stays_readable_when_memory_gets_short(user):
-    """Landlock's rules for /proc are attached to inodes. They must stay when the kernel drops unused inodes."""
+    """Let the kernel drop unused inodes. Landlock's rules for /proc are attached to inodes, and
+    must stay.
+    """
     if os.geteuid():
         pytest.skip("only root can empty the kernel's caches")
     code = """

@@ -4,7 +4,7 @@ from subprocess import PIPE
 
 from traces import PATIENCE, Traces
 
-# On every host a limit on CPU time is enforced by sampling.
+# Use a limit on CPU time, because on every host corral enforces this limit by sampling.
 LIMIT = ("--allow-subprocess", "--max-cpu-time", "10m")
 TARGET = "print('ready', flush=True); input()"
 

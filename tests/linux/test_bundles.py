@@ -138,7 +138,7 @@ CONFIGURED = start(
 
 
 def test_values_of_the_user_become_grants_and_secrets(user, env, scratch):
-    """The target can read the directories that the user named, but no other directory."""
+    """Check that the target can read the directories that the user named, and no others."""
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
     flags = ["--config", f"dirs={one}", "--config", f"dirs={two}", "--config", "key=s3cret"]
@@ -263,7 +263,7 @@ def test_platform_overrides_replace_the_arguments(user, env, scratch):
 
 @ONE_USER
 def test_a_binary_bundle_runs(user, env, scratch):
-    """The bundle's program is executable, even if its archive entry was not."""
+    """Check that the bundle's program is executable, even if its archive entry was not."""
     server = {
         "type": "binary",
         "entry_point": "server/tool",
@@ -427,7 +427,7 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
     file = ["--config", f"file={note}"]
     done = user.corral("run", *file, word, env=env)
     assert (done.returncode, b"T_TOKEN has no value" in done.stderr) == (REFUSED, True)
-    # The variable is set, but the user has not approved it.
+    # Set the variable, which the user has not approved.
     done = user.corral("run", *file, word, env={**env, "T_TOKEN": "s3cret"})
     assert (done.returncode, b"see the secret T_TOKEN" in done.stderr) == (REFUSED, True)
     for flags in (["--secret", "T_TOKEN"], []):
@@ -439,7 +439,7 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
 
 @ONE_USER
 def test_a_signature_is_not_verified_and_explain_says_so(user, env, scratch):
-    """A signature block that is not valid changes the digest and nothing else."""
+    """Append a signature block that is not valid. Only the digest changes."""
     path = pathlib.Path(put(user, scratch, manifest()))
     block = b"nobody"
     signature = b"MCPB_SIG_V1" + len(block).to_bytes(4, "little") + block + b"MCPB_SIG_END"

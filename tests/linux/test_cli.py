@@ -501,7 +501,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 def test_an_error_of_the_system_is_reported_with_a_hint(ordinary):
-    """corral runs out of descriptors before the target starts."""
+    """Let corral run out of descriptors before the target starts."""
     assert ordinary.run("/bin/true").returncode == 0
     argv = [ordinary.python, "-c", FEW, *ordinary.corral_argv("run", "--", "/bin/echo", "ran")]
     process = ordinary.popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
@@ -616,7 +616,9 @@ def memory(user, *flags: str) -> dict | None:
 
 
 def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
-    """The first run after a boot prints the warning. Later runs print it only with -v. Reports always have it."""
+    """Check that only the first run after a boot prints the warning, and later runs only with -v.
+    Reports always have it.
+    """
     path = scratch / "report.json"
     env = user.environment(HOME=str(scratch))
     first, second = (user.run("/bin/echo", "ran", env=env) for _ in range(2))
@@ -631,11 +633,12 @@ def test_a_default_limit_that_cannot_be_enforced_is_a_warning(user, scratch):
 
 
 def test_the_warnings_memory_limit_of_one_process_is_enforced(user):
-    """The warning says that one process cannot get more than the limit. This must be true."""
+    """Check that one process cannot get more memory than the limit in the warning."""
     code = "try: bytearray(1100 << 20)\nexcept MemoryError: print('refused')"
     done = user.run(user.python, "-ISc", code)
     assert done.stdout == b"refused\n" or done.returncode == 137
-    code = "bytearray(600 << 20); print('given')"  # the control: less memory is given
+    # The control: a process gets less memory than the limit.
+    code = "bytearray(600 << 20); print('given')"
     assert user.run(user.python, "-ISc", code).stdout == b"given\n"
 
 

@@ -196,7 +196,9 @@ def test_the_whole_stop_sequence_ends_a_server_that_ignores_it(client):
 
 
 def test_the_death_of_a_client_ends_the_server(user):
-    """When a client dies, its pipes close, but no signal is sent. The closed stdin must end the server."""
+    """Kill a client. Its pipes close, but no signal is sent, so the closed stdin must end the
+    server.
+    """
     traces = Traces()
     code = (
         "import os, subprocess, sys\n"
@@ -217,7 +219,9 @@ def test_the_death_of_a_client_ends_the_server(user):
 
 
 def test_two_runs_of_one_server_work_at_once(client):
-    """TypeScript clients first start another process of the server as a test, so two runs must not block each other."""
+    """Run one server twice at the same time, because TypeScript clients first start another process
+    of the server as a test.
+    """
     first, second = client("polite"), client("polite")
     second.greet()
     first.greet()

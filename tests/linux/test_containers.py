@@ -132,7 +132,9 @@ def test_the_demo_runs_in_a_container(said):
 
 
 def test_doctor_names_the_controls_that_are_not_enforced(said):
-    """doctor's last line must name the controls that `explain` and the demo report as not enforced."""
+    """Compare doctor's last line with the controls that `explain` and the demo report as not
+    enforced.
+    """
     controls = json.loads(said["explain"][1])["controls"]
     lost = {held["control"] for held in controls if held["status"] == "degraded"}
     assert lost == {"memory", "disk"}
@@ -164,7 +166,9 @@ def test_a_disk_limit_is_refused_with_the_engines_flag_as_hint(said):
 
 
 def test_the_engines_own_limit_applies_to_the_private_space(podman):
-    """The refusal's hint works: under the engine's limit a large file does not fit. Without the limit the file fits."""
+    """Follow the hint of the refusal. Under the engine's limit a large file does not fit, and
+    without the limit it does.
+    """
     code = "open('file', 'wb').write(bytes(24 << 20))"
     small = tuple("--tmpfs=/tmp:size=16m" if flag == "--tmpfs=/tmp" else flag for flag in HARDENED)
     done = podman.corral("run", "--", "/usr/bin/python3", "-c", code, uid=1000, options=small)
@@ -178,8 +182,8 @@ def test_the_target_has_the_users_own_id(said, uid):
 
 
 def test_roots_target_gets_its_own_id_with_the_engines_capabilities(podman, profile):
-    """Most images run as root with the engine's default capabilities. Root's target then gets its own user id, as on a
-    host.
+    """Run as root with the engine's default capabilities, as most images do. Root's target then
+    gets its own user id, as on a host.
     """
     options = tuple(flag for flag in HARDENED if flag != "--cap-drop=all")
     options += ("--tmpfs=/var/lib",)  # for the kept homes of root's targets
@@ -201,7 +205,9 @@ def test_processes_are_counted(said):
 
 
 def test_only_allowed_hosts_are_reached_in_a_container(said, profile):
-    """Docker's filter denies pidfd_getfd. The broker then replaces sockets, as the plan says."""
+    """Run under Docker's filter, which denies pidfd_getfd. The broker then replaces sockets, as the
+    plan says.
+    """
     code, out, err = said["network"]
     assert code == 0, err
     assert json.loads(out) == ["welcome", "ConnectionRefusedError", ["198.18.0.1"]]
@@ -221,7 +227,7 @@ def test_runs_in_a_container_leave_nothing(said):
     assert said["left"] == []
 
 
-# Asks for an allowed and a denied name, which have the same address.
+# This program asks for an allowed and a denied name, which have the same address.
 TALK = f"""
 import json, subprocess, sys
 sys.path.insert(0, "/corral")

@@ -86,7 +86,7 @@ def test_the_demo_names_each_wall_as_the_plan_does(user):
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_every_act_is_stopped_without_namespaces(user):
-    """Each act is stopped by its own mechanism. A daemon that outlived the server would be noticed through its pipe."""
+    """Run the demo without namespaces. Its pipe would show a daemon that outlived the server."""
     done, data = demo(user)
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
     acts = {row["act"]: row for row in data["acts"]}
@@ -153,7 +153,7 @@ def test_the_demo_runs_from_a_virtual_environment(tmp_path_factory):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(user, place, number):
-    """The demo is interrupted while it creates its temporary files."""
+    """Interrupt the demo while it creates its temporary files."""
     process = user.popen(
         user.corral_argv("demo"), env=user.environment(TMPDIR=str(place)),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -228,7 +228,9 @@ def test_the_summary_counts_each_verdict():
 
 
 def test_a_servers_claim_alone_decides_nothing():
-    """Inside, one sign of success counts as an escape. Outside, all signs are required."""
+    """Check attempts whose text contradicts their result. Inside, one sign of success counts as an
+    escape. Outside, all signs are required.
+    """
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
     denied_but_leaked = Attempt(done=False, text="no, but here is the secret")
     claimed = Attempt(done=True, text="I did it")
@@ -243,7 +245,7 @@ def test_a_servers_claim_alone_decides_nothing():
 
 
 def test_a_server_without_walls_is_caught():
-    """If the acts run without a sandbox on both sides, each of them is reported as an escape."""
+    """Run the acts without a sandbox on both sides. Each of them must be reported as an escape."""
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))

@@ -137,7 +137,9 @@ def read_effort(pid: int) -> tuple[float, int, int]:
 
 
 def test_a_flood_of_starts_costs_the_supervisor_little(user, scratch):
-    """A waiting start needs no CPU time, and after the first 64 starts no program name is read."""
+    """Check that a waiting start takes no CPU time, and that no program name is read after the
+    first 64 starts.
+    """
     report = scratch / "report"
     arguments = ("--report", str(report), "--", user.python, "-c", FLOOD, str(STARTS_OF_A_FLOOD))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -172,7 +174,9 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """After a signal the thread is no longer in its call, so the kernel does not report its stack pointer."""
+    """Interrupt starts with signals. The thread is then no longer in its call, so the kernel does
+    not report its stack pointer.
+    """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
     assert answer == [-1]
     assert denied(done)
@@ -199,7 +203,9 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_stack_with_strings_on_many_pages_is_not_read(user):
-    """The caller's stack points to 1000 lists of strings, on 31,000 pages (127 MB). Only a part of them is read."""
+    """Make a stack that points to 1000 lists of strings, on 31,000 pages (127 MB). Only a part of
+    them is read.
+    """
     argv = user.corral_argv("run", "--", user.python, "-c", "import sys" + WIDE_STACK, str(CLONE))
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = user.popen(argv, **pipes)
@@ -371,7 +377,7 @@ def test_without_namespaces_a_run_reports_the_network_and_learn_its_names(user, 
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_an_unused_ipv6_socket_is_not_reported(user):
-    """Libraries make such a socket only to see whether the host has IPv6."""
+    """Make an IPv6 socket and do not use it, as libraries do to see whether the host has IPv6."""
     code = "import socket\ntry:\n    socket.socket(socket.AF_INET6)\nexcept OSError as error:\n"
     answer, done = try_code(user, code + "    answer = error.errno")
     assert (answer, denied(done)) == (1, [])
@@ -447,7 +453,9 @@ def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path
     ],
 )
 def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
-    """The target chooses which files it tries to write, and `corral grant` would offer the user every suggested flag."""
+    """Try to write to sensitive files. The target chooses them, and `corral grant` would offer the
+    user every suggested flag.
+    """
     place = user.home / "place"
     for path in (place, place / ".git", place / ".vscode"):
         path.mkdir()
@@ -494,7 +502,9 @@ for _ in range(14):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_pipe_does_not_block_the_end(user):
-    """The target fills the pipe except for one or two pages, and leaves a file whose printed name has 10,000 bytes."""
+    """Fill the pipe except for one or two pages, and leave a file whose printed name has 10,000
+    bytes.
+    """
     reading, writing = os.pipe()
     process = user.popen(
         user.corral_argv("run", "--", user.python, "-c", LONG_NAME), stderr=writing
@@ -525,8 +535,8 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 
 
 def test_under_an_outer_listener_starts_are_denied_but_not_reported(user):
-    """Some container runtimes have a listener, as this test does. The kernel allows only one, so corral reports no
-    starts.
+    """Run under an outer listener, as some container runtimes have one. The kernel allows only one,
+    so corral reports no starts.
     """
     inner = f"import json, os, sys\n{START}\nprint(answer)"
     argv = user.corral_argv("run", "--", user.python, "-c", inner)

@@ -1,6 +1,6 @@
-"""Start servers that need something that is denied. With the flag that corral names, the act must succeed.
-
-The run itself names some denials. For others it names `corral learn`, which finds the flag.
+"""Start servers that need something that is denied. With the flag that corral names, the act must
+succeed. The run itself names the flag for some denials. For others it names `corral learn`, which
+finds the flag.
 """
 
 from __future__ import annotations
@@ -177,7 +177,9 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """With an allowlist every connection goes to the gateway, which reports the address."""
+    """Check that an ungranted address is reported, in the arguments or by the gateway, which gets
+    every connection of a run with an allowlist.
+    """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)
     before = {
@@ -286,9 +288,9 @@ def answer(listener):
 
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
-    """Under `learn` the target gets a socket that cannot be connected.
-
-    Without namespaces another part of corral answers `socket`, so `learn` sees names and addresses instead.
+    """Check that `learn` names the socket. The target gets a socket that cannot be connected.
+    Without namespaces another part of corral answers `socket`, so `learn` sees names and addresses
+    instead.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

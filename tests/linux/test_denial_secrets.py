@@ -90,7 +90,9 @@ def test_no_text_of_a_denial_has_a_secrets_value(user, place, act, how):
 
 
 def test_a_value_that_is_not_secret_is_shown(user):
-    """The control: a plain variable's value stays in the name that the target looks up."""
+    """Look up a name with the value of a plain variable. The report shows it. This is the control
+    for the tests with secrets.
+    """
     env = user.environment(TOK="plainvalue42")
     script = SCRIPT + LOOKUPS["name"]
     done = user.run(user.python, "-c", script, flags=("--env", "TOK"), env=env)
@@ -112,8 +114,8 @@ KEY_LIKE = ("sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org")
 
 
 def test_names_in_the_form_of_keys_are_reported(user):
-    """The target chooses the names, so a name that only looks like a key must be reported. The control is a real
-    secret.
+    """Look up names that look like keys. The target chooses them, so they must be reported. The
+    control is a real secret.
     """
     script = SCRIPT + "".join(f"look_up({name!r})\n" for name in KEY_LIKE) + LOOKUPS["name"]
     flags = ("--secret", "TOK")
@@ -125,7 +127,7 @@ def test_names_in_the_form_of_keys_are_reported(user):
     assert "corral: denied: name ***.evil.example (with the value of TOK)" in lines
 
 
-# The target ignores SIGTERM and sends a DNS query each millisecond, without reading an answer.
+# This target ignores SIGTERM and sends a DNS query each millisecond, without reading an answer.
 FLOOD = """
 import signal, socket, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -154,8 +156,11 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
-    """Masking many overlapping values must not keep the supervisor busy. The control has no variables."""
+    """Use a manifest with many overlapping values, which corral would have to mask. The control has
+    no variables.
+    """
     make_server(user, place, variables, FLOOD)
+    user.grace_seconds = 0.2
     done = user.corral("run", "--timeout", "3s", str(place))
     assert done.stdout == b"started\n"
     assert done.returncode == 124, done.stderr

@@ -141,14 +141,16 @@ def test_every_line_has_the_same_form(host):
 
 
 def test_every_absent_feature_has_a_hint(host):
-    """The hint is in the text and in the JSON."""
+    """Look for the hint in the text and in the JSON."""
     hints = {item["hint"] for item in host.findings().values() if item["status"] != "proven"}
     text = host.corral("doctor")[1]
     assert all(f"      hint: {hint}" in text for hint in hints)
 
 
 def test_a_missing_temporary_directory_is_not_reported_as_a_missing_namespace(user, scratch):
-    """The probe cannot run without the directory. `doctor` says so and does not cache the finding."""
+    """Remove the temporary directory, without which the probe cannot run. `doctor` says so and does
+    not cache the finding.
+    """
     place = Place(user, [], scratch)
     hidden = "import os, sys, tempfile; tempfile.tempdir = None; tempfile._candidate_tempdir_list = lambda: ['/nowhere']; "
     code = (
@@ -208,7 +210,7 @@ answer = {item.capability: item.status for item in found}
     ],
 )
 def test_a_denial_without_its_control_proves_nothing(user, call, unproven):
-    """If the host denies an act to every process, a denial inside proves nothing."""
+    """Deny an act to every process of the host. The denial inside then proves nothing."""
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
     place = [user.python, "-c", WITHOUT, str(user.package), f"{call}={errno.EPERM}"]
@@ -254,7 +256,7 @@ def test_doctor_is_right_where_no_user_namespace_can_be_made(nested):
 
 
 def test_a_working_filter_is_proven_where_the_host_denies_namespaces(without):
-    """Containers deny some calls, so the probe must use another call as its control."""
+    """Probe in a container that denies some calls. The probe must use another call as its control."""
     found = without(NO_NAMESPACES).findings()
     assert found["seccomp"]["status"] == "proven", found["seccomp"]
     assert found["exec_cookie"]["status"] == "proven", found["exec_cookie"]
@@ -304,7 +306,7 @@ def test_best_effort_drops_one_wall_with_a_warning(without):
 
 
 def test_findings_of_one_context_are_not_used_in_another(host, without):
-    """The same cache serves the host, a filtered environment, and the host again."""
+    """Use one cache on the host, in a filtered environment, and on the host again."""
     assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
     walled = host.mechanisms()
     place = without(NO_NAMESPACES, NO_LANDLOCK)
@@ -358,7 +360,7 @@ def test_the_cache_is_private(host):
 
 
 def test_a_hint_about_the_kernel_says_that_a_newer_one_is_needed():
-    """A bare kernel version would look like a command to type."""
+    """Check the words of the hint. A bare kernel version would look like a command to type."""
     hints = [namespaces.NEWER, *(one.hint for one in probes.PROBES)]
     named = [hint for hint in hints if re.search(r"Linux \d", hint)]
     assert len(named) > 5

@@ -119,7 +119,9 @@ def test_a_run_without_free_namespaces_is_refused(user):
 
 
 def test_a_run_without_free_inotify_instances_prints_a_warning(user):
-    """The warning says that masks are not watched, so a replaced mask would not be noticed."""
+    """Check that the warning says that masks are not watched, so corral would not notice a replaced
+    mask.
+    """
     secret = user.home / "granted/.env"
     secret.parent.mkdir()
     secret.write_text("x")

@@ -171,7 +171,9 @@ def test_an_earlier_export_is_replaced_only_by_force(ordinary, folder):
 
 
 def test_one_directory_has_the_export_of_one_server(ordinary, folder):
-    """Not even `--force` replaces another server's export, even if both servers have the same name."""
+    """Export another server into the same directory. Not even `--force` replaces the first export,
+    even if both servers have the same name.
+    """
     first = ("--name", "notes")
     assert export(ordinary, folder, *first, command=("--", "/opt/a/notes")).returncode == 0
     before = (folder / "kubernetes.yaml").read_bytes()

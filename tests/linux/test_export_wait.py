@@ -6,8 +6,9 @@ import sys
 
 from corral.export.kubernetes import WAIT
 
-# Children after `unshare` are in the new namespace, and the first child is its PID 1. As with `kubectl exec`, the parent
-# of the second child is outside. The second child leaves an orphan, which ends when the pipe is closed.
+# After `unshare`, children are in the new namespace, and the first child is its PID 1. As with
+# `kubectl exec`, the parent of the second child is outside. The second child leaves an orphan,
+# which ends when the pipe is closed.
 HARNESS = """
 import ctypes, json, os, pathlib, select, signal, sys
 USER, PID = 0x10000000, 0x20000000
@@ -64,7 +65,9 @@ def try_as_init(code, seconds):
 
 
 def test_the_waiting_process_ends_at_once_and_reaps_orphans():
-    """The control: a PID 1 that only calls sigwait does not get the signal, and does not reap the orphan."""
+    """End the waiting process and an orphan. The control is a PID 1 that only calls sigwait: it
+    does not get the signal, and does not reap the orphan.
+    """
     seen = try_as_init(WAIT, 60)
     assert seen["orphan"] in "SR"
     assert (seen["reaped"], seen["ended"]) == (True, True)

@@ -202,7 +202,7 @@ MISSING = {
 
 
 def test_a_wall_without_effect_is_noticed(trial):
-    """No step reports an error, but one step has no effect. The test from inside detects this."""
+    """Let a step have no effect, without an error. The check from inside must detect this."""
     cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
 
@@ -255,7 +255,9 @@ def locks(trial):
 
 
 def test_an_init_that_could_not_be_locked_releases_no_target(trial):
-    """A target could attack an init that is not locked, so such an init gets no target."""
+    """Let the lock of init fail. Such an init must get no target, because the target could attack
+    it.
+    """
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 
@@ -278,7 +280,7 @@ def test_no_target_runs_after_an_unexpected_exception(trial, error):
 
 
 def test_a_broken_pipe_in_the_set_up_is_a_failure(trial):
-    """Only the pipe of corral's own messages may break without harm."""
+    """Break each pipe of the set-up. Only the pipe of corral's own messages may break without harm."""
     broken = "def run(*_, **__): raise BrokenPipeError(32, 'Broken pipe')\n"
     broken += "from corral.supervisor import start\nstart.run = run"
     assert trial.problems({broken: ("Broken pipe", "hint: ")}) == {}
@@ -319,7 +321,9 @@ def test_a_death_during_the_set_up_is_reported(trial):
 
 
 def test_no_target_is_released_after_its_init_has_ended(trial):
-    """The error comes from the target's process or from corral, depending on which notices first."""
+    """End init before the target is released. The error comes from the target's process or from
+    corral, depending on which notices it first.
+    """
     run = {"walled": "init.run_init", "bare": "subreaper.run_subreaper"}[trial.user.tier]
     deaths = ("os._exit(1)", "os.kill(os.getpid(), 9)")
     cases = [f"{run} = lambda *a, **k: {death}" for death in deaths]

@@ -254,7 +254,9 @@ print(late.VALUE, flush=True)
 
 @BOTH_TIERS
 def test_a_removed_server_keeps_its_files_until_its_run_ends(ordinary):
-    """The run keeps the server's files until it ends. Then `corral cache gc` removes them."""
+    """Remove a server while it runs. The run keeps the files until it ends. Then `corral cache gc`
+    removes them.
+    """
     path = ordinary.home / "hello.mcpb"
     path.write_bytes(bundle({"main.py": LATE, "late.py": "VALUE = 'late'"}))
     path.chmod(0o644)

@@ -29,7 +29,9 @@ def root():
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", ON_HOST)
 def test_corral_works_or_refuses_on_every_file_system(name):
-    """Root's target has its own user id, so it needs idmapped mounts to use root's closed directories."""
+    """Try every file system. Root's target has its own user id, so it needs idmapped mounts to use
+    root's closed directories.
+    """
     found = list(look(name))
     assert [one for one in found if one["result"] == "fails"] == []
     refused = [one for one in found if one["result"] == "refuses"]
@@ -42,7 +44,9 @@ def test_corral_works_or_refuses_on_every_file_system(name):
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("name", NO_IDMAPS)
 def test_root_gets_a_working_hint_where_mounts_cannot_be_idmapped(user, name):
-    """The target can use files that its user id may use. For other files the hint is a command that works."""
+    """Check that the target can use files that its user id may use, and that the hint for other
+    files is a command that works.
+    """
     with mounted(FILE_SYSTEMS[name]) as there:
         root = there.resident(user)
         there.shell("mkdir it && echo data >it/file && chmod 755 it . && chmod 644 it/file")
@@ -137,7 +141,7 @@ def test_read_only_directories_are_named_with_a_hint(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_reached_quota_is_named_with_its_directory(user):
-    """The quota is btrfs's, because it also applies to root."""
+    """Reach a quota of btrfs, because such a quota also applies to root."""
     limit = "btrfs quota enable /mnt && btrfs subvolume create home && btrfs qgroup limit 100k home"
     with mounted(FILE_SYSTEMS["btrfs"]) as there:
         there.shell(f"{limit} && chmod 700 home && chown {user.uid}:{user.uid} home")
@@ -152,7 +156,9 @@ def test_a_reached_quota_is_named_with_its_directory(user):
 
 @pytest.mark.rig("filesystems")
 def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
-    """FUSE counts as a network file system, because any user's program may serve it."""
+    """Mount FUSE below a grant. FUSE counts as a network file system, because any user's program
+    may serve it.
+    """
     with mounted(FILE_SYSTEMS["tmpfs"]) as there:
         there.shell("mkdir -p it/far under && echo far >under/file && chmod -R a+rX .")
         there.shell("bindfs -o allow_other under it/far")
@@ -169,7 +175,9 @@ def test_a_network_file_system_below_a_grant_is_named_or_refused(user):
 @pytest.mark.rig("filesystems")
 @BOTH_TIERS
 def test_a_users_own_fuse_mount_is_closed_to_root(user):
-    """Without `allow_other` only the user can use a FUSE mount. The user's target can, too."""
+    """Use a FUSE mount without `allow_other`, which only the user can use. The user's target can,
+    too.
+    """
     with mounted(OWN) as there:
         make = "import os; os.mkdir('/mnt/it'); open('/mnt/it/file', 'w').write('data'); answer = 1"
         if user.uid:
@@ -185,7 +193,9 @@ def test_a_users_own_fuse_mount_is_closed_to_root(user):
 
 
 def test_a_grant_that_cannot_be_remembered_is_reported(user):
-    """If the grant is not remembered, a link could replace the granted path, and the next run would not notice."""
+    """Fill the disk, so that a grant cannot be remembered. A link could then replace the granted
+    path, and the next run would not notice.
+    """
     with mounted(SMALL) as there:
         person = home_on(there, user)
         there.shell(

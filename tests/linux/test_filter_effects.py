@@ -52,7 +52,9 @@ def target(**changes):
 
 
 def child(code, program, before=""):
-    """Run `before`, install the filter if there is one, and run `code`. Return (output lines, exit status)."""
+    """Run `before`, install the filter if there is one, and run `code`. Return the lines of output
+    and the exit status.
+    """
     source = PRELUDE.format(table=TABLES[MACHINE]) + before
     source += "\nif raw: enter(raw)\n" + code + "\nsys.stdout.flush(); os._exit(0)\n"
     done = subprocess.run(

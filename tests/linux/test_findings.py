@@ -79,7 +79,8 @@ def cache(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     found = Cache(user, scratch)
     found.does("store")
-    assert found.loaded() == ["planted"]  # the control for every test here
+    # The control for the tests of this file: the stored findings are read.
+    assert found.loaded() == ["planted"]
     return found
 
 
@@ -142,7 +143,7 @@ def test_a_directory_of_another_user_is_neither_read_nor_written(user, cache, le
 
 
 def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
-    """A user writes a file of findings for root. Then root runs with this user's HOME."""
+    """Let a user write a file of findings for root. Then root runs with this user's HOME."""
     if user.uid or os.geteuid():
         pytest.skip("only root can run this test")
     cache = Cache(user, scratch)
@@ -157,7 +158,7 @@ def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
     for directory, _, _ in os.walk(scratch):
         os.chown(directory, 0, 0)
     cache.does("store")
-    assert cache.loaded() == ["planted"]  # the control: the home is root's
+    assert cache.loaded() == ["planted"]  # the control: in root's own home the findings are read
 
 
 ROOTS = """
@@ -190,8 +191,8 @@ made(libc.syscall(pivot_root, b".", b".") or libc.umount2(b".", 2))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its root directory")
 def test_a_chroot_and_a_changed_root_are_told_apart(user, scratch):
-    """In a chroot the kernel refuses user namespaces. After pivot_root to the same mount it allows them, so the keys
-    differ.
+    """Compare the keys in a chroot, where the kernel refuses user namespaces, and after pivot_root
+    to the same mount, where it allows them.
     """
     argv = [sys.executable, "-c", ROOTS, str(user.package), str(scratch)]
     said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -237,7 +238,7 @@ def test_the_outer_filter_is_not_examined_if_there_is_none(cache):
 
 
 class Backend:
-    """A backend that runs only the requested probes, and records which these were."""
+    """A backend that runs only the requested probes, and records their names."""
 
     __file__ = findings.current.load().__file__
 

@@ -39,7 +39,9 @@ def give(path, uid: int) -> None:
 
 @pytest.mark.parametrize("owner", [0, ORDINARY])
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
-    """The control is root's own file with the same content. corral loads it, and its own test refuses the run."""
+    """Let another user write a filter. The control is root's own file with the same content: corral
+    loads it, and its check from inside then refuses the run.
+    """
     if user.uid:
         pytest.skip("the attack is on root")
     env = user.environment(HOME=str(scratch))
@@ -69,7 +71,9 @@ def root(package):
 
 
 def test_denials_that_another_user_wrote_are_not_granted(desk, root):
-    """A user plants a denial. Root runs `grant` with the user's HOME, and must not be asked about the denial."""
+    """Let a user plant a denial. Root runs `grant` with the user's HOME, and must not be asked
+    about the denial.
+    """
     path = configure(desk, "cursor")
     run(desk, path)
     assert kept_files(desk)
@@ -84,7 +88,7 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
 
 
 def test_another_user_can_neither_read_nor_change_kept_files(desk, root):
-    """The files are given to root, so the user cannot use them. The control is that root can."""
+    """Give the files to root, so that the user cannot use them. The control is that root can."""
     path = configure(desk, "cursor")
     run(desk, path)
     places = [desk.home / ".local/state/corral/denials", desk.home / ".cache/corral/filters"]
@@ -106,7 +110,9 @@ def listing(top) -> dict:
 
 
 def test_root_does_not_change_a_users_files(desk, root):
-    """Root runs `grant` with the user's HOME, where the user may have planted links. The error names the owner."""
+    """Run `grant` as root with the user's HOME, where the user may have planted links. The error
+    names the owner.
+    """
     path = configure(desk, "cursor")
     words = ("grant", "notes", "--allow-net", "api.x.com")
     before = listing(desk.home)

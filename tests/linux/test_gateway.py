@@ -44,7 +44,8 @@ def test_no_descriptor_is_left_open(gateway, server):
     with running.connect(NAME, port) as client:
         client.sendall(b"x")
         assert client.recv(1) == b"x"
-    assert running.end()["fds"] == ["0", "1", "2", "3"]  # descriptor 3 is the listing itself
+    # Descriptor 3 belongs to the listing itself.
+    assert running.end()["fds"] == ["0", "1", "2", "3"]
     assert running.end()["children"] == ""
 
 

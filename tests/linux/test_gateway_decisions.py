@@ -54,7 +54,9 @@ def test_an_address_without_a_name_is_refused(gateway, server):
 
 
 def test_only_addresses_of_the_policy_are_reached(gateway, server, proxy):
-    """The test uses a proxy. Without a namespace a direct connection to such an address would reach the gateway again."""
+    """Connect through a proxy. Without a namespace a direct connection to such an address would
+    reach the gateway again.
+    """
     proxy_port, requests = proxy
     port = server(echo)
     running = gateway(
@@ -199,8 +201,8 @@ def answered(service, client):
 
 @pytest.mark.parametrize("kind", ["out", "in", "names"])
 def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
-    """A connection that cannot be accepted keeps the listener readable, which must not wake the gateway again and
-    again.
+    """Use up all descriptors. A connection that cannot be accepted keeps the listener readable,
+    which must not wake the gateway again and again.
     """
     from corral.denials.records import Denials
     from corral.network.destinations import check_from_policy
@@ -223,14 +225,15 @@ def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
         if kind == "in":
             assert client.recv(4) == b"word"
         elif kind == "names":
-            assert client.recv(4) == b""  # the question was longer than any valid one
+            # The gateway closes the connection, because the question was longer than any valid one.
+            assert client.recv(4) == b""
         else:  # the connection was read and refused
             with pytest.raises(ConnectionResetError):
                 client.recv(4)
 
 
 def test_without_descriptors_an_address_counts_as_the_hosts_own():
-    """A target can make the gateway run out of descriptors. The guard must then still refuse."""
+    """Let the gateway run out of descriptors, as a target can. The guard must then still refuse."""
     from corral.network.guard import HostAddresses
 
     elsewhere = socket.inet_aton("198.51.100.1")
@@ -271,7 +274,8 @@ def test_a_lookup_that_hangs_is_given_up_and_others_go_on(gateway, server):
 
 def test_a_lookup_has_no_descriptor_of_the_supervisor_and_ends_with_it(gateway, server):
     port = server(echo)
-    running = gateway(port, patience=600)  # so that only the supervisor's end ends the lookup
+    # A long timeout, so that only the supervisor's end ends the lookup.
+    running = gateway(port, patience=600)
     running.zone.silent = {NAME}
     with running.connect(NAME, port):
         assert running.zone.questions.get(timeout=20) == NAME

@@ -161,7 +161,7 @@ def test_a_warning_says_that_a_flag_after_the_server_goes_to_the_server(desk):
     assert told in desk.corral("run", "cursor:notes", "--read", "x").stderr
     assert told in desk.corral("run", "/bin/echo", "--read=x").stderr
     for words in (("--", "/bin/echo", "--read", "x"), ("/bin/echo", "--other", "read")):
-        # The control: these words cause no warning.
+        # The control: a flag after `--`, and a word that is not a flag of corral, cause no warning.
         assert b"is passed to the command" not in desk.corral("run", *words).stderr
 
 
@@ -278,7 +278,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
-    """A server owns its home, so it can change the mode of the home itself."""
+    """Let a server change the mode of its home, which the server owns."""
     path = configure(desk, "cursor")
     desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
     assert "memory 1" in run(desk, path)
@@ -313,7 +313,7 @@ def answer_questions(desk, answers, act=lambda: None):
                     act()
                 os.write(master, left.pop(0))
     except OSError:
-        pass  # the other end is closed
+        pass  # the other end of the terminal is closed
     os.close(master)
     return process.wait(60), shown.decode()
 
@@ -329,7 +329,7 @@ def test_grant_without_flags_asks_about_each_denial(desk):
 
 
 def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
-    """The client replaces its file while a question waits for the answer."""
+    """Replace the client's file while a question waits for the answer."""
     path = configure(desk, "cursor")
     run(desk, path)
     document = json.loads(path.read_text())
@@ -343,7 +343,9 @@ def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
 
 
 def test_a_grant_keeps_what_the_client_changed_meanwhile(desk):
-    """The control: a change elsewhere in the file is kept, and the grant is added."""
+    """Change another part of the file while a question waits. This is the control: the change is
+    kept, and the grant is added.
+    """
     path = configure(desk, "cursor")
     run(desk, path)
     changed = path.read_text().replace('"other"', '"another"')
@@ -364,7 +366,9 @@ for path in (os.path.expanduser("~/diary"), os.path.expanduser("~/.ssh/id_rsa"))
 
 
 def test_wrap_learns_while_the_client_uses_the_server(desk):
-    """Watching grants nothing. After its end date `--learn-until` has no effect."""
+    """Check that watching grants nothing, and that `--learn-until` has no effect after its end
+    date.
+    """
     diary = desk.put("diary", "dear diary")
     (desk.home / ".ssh").mkdir(mode=0o700, exist_ok=True)
     desk.put(".ssh/id_rsa", "a key")
@@ -450,7 +454,9 @@ def test_a_home_is_kept_without_namespaces(desk):
 
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_a_hint_names_only_a_few_flags(desk, number):
-    """A server chooses which of its acts are denied, and users may paste a long line without reading it."""
+    """Let a server cause many denials. The hint names only a few flags, because users may paste a
+    long line without reading it.
+    """
     path = configure(desk, "cursor")
     names = " ".join(f'"n{one}.x.com",' for one in range(number))
     desk.server.write_text(SERVER.replace('"api.x.com", "hunter2.y.com"', names))

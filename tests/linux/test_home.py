@@ -16,7 +16,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("home", INSIDE)
 def test_the_home_inside_is_never_the_hosts(user, home):
-    """HOME may be a system directory. For example, container engines set HOME=/ for unknown users."""
+    """Set HOME to a system directory. For example, container engines set HOME=/ for unknown users."""
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}
     environment = user.environment(HOME=home, **elsewhere)
@@ -57,7 +57,9 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
-    """A server must not seem to save a file in ~/Documents that is then lost."""
+    """Write to ~/Documents of the host. A server must not seem to save a file there that is then
+    lost.
+    """
     documents = user.home / "Documents"
     documents.mkdir()
     os.chown(documents, user.owner, user.owner)

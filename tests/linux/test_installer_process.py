@@ -155,7 +155,7 @@ def test_clean_ends_an_installer_without_a_client(client):
 
 
 def test_an_ended_input_does_not_count_as_an_ended_client(client):
-    """In `echo ... | corral run` the input ends at once, and the caller still waits for the answer."""
+    """End the input at once, as in `echo ... | corral run`. The caller still waits for the answer."""
     process = client.start_and_hold()
     with process:
         process.stdin.close()
@@ -166,7 +166,9 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
-    """The installer waits for a message that only the control gets. The end of its pipe shows that it has ended."""
+    """Try a time limit that is over and one that is not. An installer whose time is over has ended,
+    which closes its pipe. The other installer gets the message that it waits for.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()
     word, say = os.pipe()

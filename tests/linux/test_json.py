@@ -92,7 +92,9 @@ def test_the_demo_matches_its_schema(user):
 
 
 def test_the_demos_file_contains_nothing_about_the_user(user, scratch):
-    """The file has no name or directory of the user or the machine, and no path of a decoy file."""
+    """Check that the file has no name or directory of the user or the machine, and no path of a
+    decoy file.
+    """
     env = user.environment(USER="somebody", LOGNAME="somebody", TMPDIR=str(scratch))
     text = user.corral("demo", "--json", env=env).stdout.decode()
     names = ("somebody", str(scratch), str(user.home), platform.node())
@@ -109,7 +111,7 @@ def test_the_users_name_is_removed_from_every_text(monkeypatch):
 
 
 def test_a_demo_that_cannot_run_writes_its_file(user):
-    """If the demo cannot run, the file says that nothing was tried, and lists the findings."""
+    """Check that the file says that nothing was tried, and lists the findings."""
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.demo import run; from corral.errors import SandboxError\n"
     code += "def fail(*_): raise SandboxError('made to fail')\nrun.Decoys = fail\nfrom corral.cli import main; sys.exit(main())"
     argv = [user.python, "-c", code, str(user.package), "demo", "--json"]
@@ -122,7 +124,7 @@ def test_a_demo_that_cannot_run_writes_its_file(user):
 
 
 def test_an_unknown_key_is_noticed(user):
-    """The control: the checks above can fail."""
+    """Add an unknown key. This is the control, which shows that the checks above can fail."""
     data = json.loads(user.corral("doctor", "--json").stdout)
     for broken in ({**data, "more": 1}, {**data, "version": 2}):
         with pytest.raises(jsonschema.ValidationError):

@@ -80,7 +80,9 @@ def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     [("169.254.169.254", False), ("::ffff:169.254.169.254", False), ("192.0.2.7", True)],
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
-    """The target chooses the addresses that it tries. The last address is the control."""
+    """Connect to a metadata service. The target chooses the addresses that it tries. The last
+    address is the control.
+    """
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"
     )
@@ -164,7 +166,9 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 
 
 def test_a_watched_targets_sockets_are_in_its_own_network(user):
-    """A socket of the host's network would show the host's addresses, and could take the host's abstract names."""
+    """Check the network of a watched target's sockets. A socket of the host's network would show
+    the host's addresses, and could take the host's abstract names.
+    """
     done = user.corral("learn", "--", SYSTEM_PYTHON, "-c", BINDS_ABSTRACT_NAME)
     assert done.stdout == b"False True\n", done.stderr
     # The control: `learn` saw the bind.
@@ -224,7 +228,9 @@ def test_the_reason_of_a_proposal_is_a_whole_sentence(user):
 
 
 def test_learn_lists_denials_that_no_flag_allows(user):
-    """The name contains the value of a secret, so no flag is named, because it would show the value."""
+    """Look up a name that contains the value of a secret. No flag is named, because the flag would
+    show the value.
+    """
     code = "import os, socket\ntry:\n    socket.getaddrinfo(os.environ['TOK'] + '.example', 80)\n"
     code += "except OSError:\n    pass"
     lines = closing_lines(user, code, "--secret", "TOK", TOK="s3cr3tvalue42")

@@ -204,9 +204,8 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """A target must not move a directory from a grant into its private directory.
-
-    corral removes that directory at the end, with rights that the target may not have.
+    """Try to move a directory from a grant into the private directory. corral removes the private
+    directory at the end, with rights that the target may not have.
     """
     # The grant must be on the same file system as private directories.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")
@@ -230,7 +229,7 @@ def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
-    """A target can move a directory together with the mounts below it. corral must not remove mounted files."""
+    """Move a directory together with the mounts below it. corral must not remove mounted files."""
     left, _ = killed_run(user, victim)
     place, content = pathlib.Path(left) / "home/moved/mount", scratch / "content"
     for path in (place, content):
@@ -253,8 +252,8 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, victim):
-    """Root's target has another user id. It can move root's directories, but not empty them. corral must not do so for
-    it.
+    """Let root's target, which has another user id, move a directory of root. The target could not
+    empty this directory, so corral must not empty it either.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"
@@ -274,7 +273,9 @@ def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, vi
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
-    """Root runs with another user's home, in which the directory of run records is a link to root's files."""
+    """Run as root with another user's home, in which the directory of run records is a link to
+    root's files.
+    """
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)
     for path in (valuable / "passwd", valuable / "runs/passwd"):
@@ -292,7 +293,9 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
 
 
 def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
-    """A record names a path that corral never makes: with a link, with dots, or outside the temporary directory."""
+    """Write a record with a path that corral never makes: with a link, with dots, or outside the
+    temporary directory.
+    """
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name
     inner.mkdir()

@@ -29,14 +29,6 @@ print("ready", flush=True)
 while True:
     signal.pause()
 """
-SHORT_GRACE = """
-import sys
-sys.path.insert(0, sys.argv.pop(1))
-import corral.platforms.deadlines
-corral.platforms.deadlines.GRACE_SECONDS = 0.2
-from corral.cli import main
-sys.exit(main())
-"""
 
 
 @pytest.fixture
@@ -45,11 +37,9 @@ def traces(user):
     return Traces(user.home)
 
 
-def start(user, *command, flags=(), code=None, **options):
+def start(user, *command, flags=(), **options):
     """Start `corral run`, with pipes as streams unless others are given."""
     argv = user.corral_argv("run", *flags, "--", *command)
-    if code is not None:
-        argv[2] = code
     return user.popen(argv, **{"stdin": PIPE, "stdout": PIPE, "stderr": PIPE, **options})
 
 
@@ -101,7 +91,8 @@ def test_a_signal_reaches_the_target_which_chooses_the_exit_code(user, traces, n
 
 
 def test_a_target_that_ignores_sigterm_is_killed_after_the_grace(user, traces):
-    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument, code=SHORT_GRACE)
+    user.grace_seconds = 0.2
+    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument)
     wait_for_ready(process)
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
@@ -116,9 +107,11 @@ def test_the_grace_is_five_seconds_unless_a_test_shortens_it():
 
 
 def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
-    """The grace period is longer than the test, so only the second signal can have ended the run."""
-    code = SHORT_GRACE.replace("0.2", "3600")
-    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument, code=code)
+    """Use a grace period that is longer than the test, so that only the second signal can have
+    ended the run.
+    """
+    user.grace_seconds = 3600
+    process = start(user, user.python, "-c", IGNORE_SIGNALS, traces.argument)
     wait_for_ready(process)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
@@ -133,7 +126,8 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(user, traces):
 def test_a_timeout_exits_with_124_and_is_in_the_report(user, scratch, traces, target):
     report = scratch / "report.json"
     flags = ("--timeout", "300ms", "--report", str(report))
-    process = start(user, user.python, "-c", target, traces.argument, flags=flags, code=SHORT_GRACE)
+    user.grace_seconds = 0.2
+    process = start(user, user.python, "-c", target, traces.argument, flags=flags)
     code, _, err = finish(process)
     told = json.loads(report.read_text())
     report.unlink()
@@ -151,7 +145,7 @@ def test_a_target_that_ends_in_time_is_not_reported_as_timeout(user):
 
 
 def test_corral_and_all_processes_end_with_the_target(user, traces):
-    """A daemon that keeps the streams open does not delay the end."""
+    """Start a daemon that keeps the streams open. It must not delay the end."""
     daemon = (
         "import os, signal\n"
         "if os.fork() == 0:\n"
@@ -167,7 +161,7 @@ def test_corral_and_all_processes_end_with_the_target(user, traces):
     )
     process = start(user, user.python, "-c", daemon, traces.argument, flags=("--allow-subprocess",))
     wait_for_ready(process)
-    assert len(processes(traces.argument)) == 4  # corral, init, target, daemon
+    assert len(processes(traces.argument)) == 4  # these are corral, init, target and daemon
     assert finish(process)[0] == 3
     assert traces.left() == {}
 
@@ -275,7 +269,7 @@ def run_forks(user, traces, code: str, request: object) -> object:
             process.kill()
             raise
     assert process.returncode == 0, err.decode()
-    assert b"corral/" not in err, err.decode()  # a traceback of corral itself
+    assert b"corral/" not in err, err.decode()  # the error is not a traceback of corral itself
     return json.loads(out)
 
 
@@ -371,7 +365,7 @@ def test_a_reader_that_goes_away_ends_the_target_by_sigpipe(user, traces):
 
 
 def test_a_stderr_without_a_reader_does_not_stop_the_target(user):
-    """Warnings go to stderr, and a lost warning does not stop a run."""
+    """Close stderr's reader. Warnings are lost, and the run goes on."""
     read, write = os.pipe()
     os.close(read)
     process = start(user, "/bin/sh", "-c", "echo ran; exit 7", stderr=write)
@@ -392,7 +386,9 @@ os.execv(sys.executable, [sys.executable, "-c", code, sys.argv[1], *sys.argv[3:]
 
 @pytest.mark.parametrize("closed", ["0", "1", "2", "0,1", "0,1,2"])
 def test_closed_streams_are_not_replaced_by_corrals_files(user, scratch, closed):
-    """A descriptor that corral opens must not become the target's stdin, stdout or stderr."""
+    """Start corral with closed streams. A descriptor that corral opens must not become the target's
+    stdin, stdout or stderr.
+    """
     report, granted = scratch / "report.json", scratch / "granted"
     granted.mkdir()
     os.chown(granted, user.uid, user.uid)
@@ -420,7 +416,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_was_ignored_when_corral_started_stays_ignored(user, traces, number):
-    """`nohup corral run` must survive the end of its terminal. SIGTERM is the control."""
+    """Ignore SIGHUP before the start, as `nohup` does, so that the run survives the end of its
+    terminal. SIGTERM is the control.
+    """
     argv = user.corral_argv("run", "--", user.python, "-c", TELL_SIGNALS, traces.argument)
     process = user.popen(
         [user.python, "-c", IGNORING, str(int(number)), *argv], stdin=PIPE, stdout=PIPE, stderr=PIPE
@@ -484,7 +482,7 @@ def test_control_c_in_a_terminal_reaches_the_target(user, terminal, traces):
 
 
 def test_a_terminal_gets_its_settings_back(user, terminal, traces):
-    """A target that switched echo off and is killed must not leave the terminal without echo."""
+    """Kill a target that switched echo off. The terminal must get its echo back."""
     master, slave = terminal
     before = termios.tcgetattr(slave)
     code = (

@@ -104,7 +104,9 @@ def test_memory_of_every_kind_counts(run, kind):
 
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
-    """The target takes 20 MiB of each kind for a few samples. Pages of mapped files do not count twice."""
+    """Let the target take 20 MiB of each kind for a few samples. Pages of mapped files must not
+    count twice.
+    """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))
     assert (done.kind, done.code, done.hit) == ("exited", 0, []), done.err
@@ -129,7 +131,9 @@ def test_memory_of_many_small_processes_is_added_up(run):
 
 
 def test_memory_that_processes_share_counts_once(run):
-    """Sixty forks share 100 MiB. If the memory of each fork counted fully, the sum would be more than three gigabytes."""
+    """Let sixty forks share 100 MiB. If the memory of each fork counted fully, the sum would be
+    more than three gigabytes.
+    """
     code = """
 kept.append(bytearray(b'x' * (100 * MIB)))
 kept.append(mmap.mmap(-1, 50 * MIB))
@@ -183,26 +187,8 @@ def test_a_fork_bomb_ends_at_its_deadline(user, run):
     assert traces.left() == {}
 
 
-class ShortOfGrace:
-    """A user whose corral waits less than five seconds before SIGKILL."""
-
-    def __init__(self, user):
-        self.python = user.python
-        self._user = user
-
-    def run(self, *command, flags):
-        argv = self._user.corral_argv("run", *flags, "--", *command)
-        argv[2] = argv[2].replace(
-            "from corral.cli",
-            "import corral.platforms.deadlines as s; s.GRACE_SECONDS = 0.2; from corral.cli",
-        )
-        process = self._user.popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        out, err = process.communicate(timeout=PATIENCE)
-        return subprocess.CompletedProcess(argv, process.returncode, out, err)
-
-
 def test_a_fork_bomb_that_ignores_sigterm_ends(user, scratch):
-    """Every process forks without end, ignores SIGTERM and never sleeps."""
+    """Let every process fork without end, ignore SIGTERM and never sleep."""
     code = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 while True:
@@ -210,7 +196,7 @@ while True:
     except OSError: pass
 """
     traces = Traces(user.home / ".cache")
-    user = ShortOfGrace(user)
+    user.grace_seconds = 0.2
     flags = ("--allow-subprocess", "--max-pids", "16", "--timeout", "2s")
     done = Run(user, scratch, user.python, "-ISc", PRELUDE + code, traces.argument, flags=flags)
     assert (done.kind, done.code, done.hit) == ("timeout", 124, ["timeout"]), done.err
@@ -250,13 +236,15 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_uses_more(run):
-    """The control: without a limit the target uses more than the smallest share above."""
+    """Run a busy target without a limit. This is the control: it uses more than the smallest share
+    above.
+    """
     done = run(SPIN, "1", flags=("--allow-subprocess", "--timeout", "2s"))
     assert done.usage["cpu_ms"] / done.usage["wall_ms"] > 1.25 * 0.1, done.usage
 
 
 def test_cpu_time_of_all_processes_is_added_up(run):
-    """Four processes reach the limit together. None of them reaches it alone."""
+    """Let four processes reach the limit together. None of them reaches it alone."""
     flags = ("--allow-subprocess", "--max-cpu-time", "1s", *LATEST)
     done = run(SPIN, "4", flags=flags)
     assert (done.kind, done.code, done.hit) == ("cpu_time", 137, ["cpu_time"]), done.err
@@ -293,9 +281,8 @@ print('burnt')
 
 @pytest.mark.parametrize("how", ["ignored", "waited for"])
 def test_cpu_time_of_children_that_no_process_waits_for_is_not_counted(user, run, how):
-    """Twelve processes use three seconds of CPU time in total, and the limit is two seconds.
-
-    Sampling counts the time of an ended child only if its parent waits for it.
+    """Let twelve processes use three seconds of CPU time under a limit of two. Sampling counts the
+    time of an ended child only if its parent waits for it.
     """
     flags = ("--allow-subprocess", "--max-cpu-time", "2s")
     counted = "sampling" not in mechanisms(user, flags) or how == "waited for"
@@ -311,7 +298,7 @@ def test_cpu_time_below_the_limit_does_not_end_the_run(run):
 
 
 def test_cpu_time_of_orphans_is_reported(run):
-    """Children that outlive the target are killed with it, and their CPU time counts."""
+    """Leave children that outlive the target. They are killed with it, and their CPU time counts."""
     code = """
 reading, writing = os.pipe()
 if os.fork() == 0:
@@ -426,7 +413,9 @@ def test_idle_processes_do_not_wake_up(user):
 
 @pytest.mark.parametrize("flags", [LIMIT, ("--allow-subprocess", "--max-cpu-time", "10m")])
 def test_a_sampled_limit_wakes_the_supervisor_alone(user, flags):
-    """The control: ten samples a second wake the supervisor. Init stays asleep."""
+    """Count the wake-ups under a sampled limit. The supervisor takes ten samples a second, and init
+    stays asleep. This is the control for the tests without wake-ups.
+    """
     with Held(user, *flags) as pids:
         before = {name: switches(pid) for name, pid in pids.items()}
         select.select([], [], [], LOOK / 1000)
@@ -466,7 +455,7 @@ def test_strace_sees_no_polling(user):
 
 
 def test_a_supervisor_that_paused_its_target_still_reacts_to_signals(user, run):
-    """The share is so small that the target is nearly always stopped, and a signal still reaches it."""
+    """Use a share so small that the target is nearly always stopped. A signal must still reach it."""
     argv = user.corral_argv("run", "--max-cpu", "10", "--", user.python, "-c", "while True: pass")
     process = user.popen(argv, stderr=subprocess.PIPE)
     try:
@@ -492,7 +481,9 @@ def test_memory_counts_without_namespaces(run, kind, tier):
 
 @bare
 def test_the_hosts_shared_memory_does_not_count(run, tier):
-    """Without a private root the target shares /dev/shm with the host. The target waits for a few samples."""
+    """Put memory into /dev/shm, which a target without a private root shares with the host. The
+    target waits for a few samples.
+    """
     path = pathlib.Path(f"/dev/shm/corral-tests-{os.getpid()}")
     path.write_bytes(bytes(300 * MIB))
     try:
@@ -512,7 +503,9 @@ for number in range(int(sys.argv[1])):
 
 @bare
 def test_processes_are_counted_without_namespaces(user, run, tier):
-    """Neither a cgroup nor RLIMIT_NPROC can count here, so the supervisor refuses the next process."""
+    """Start processes where neither a cgroup nor RLIMIT_NPROC can count them. The supervisor
+    refuses the next process.
+    """
     traces = Traces()
     flags = ("--allow-subprocess", "--max-pids", "16", *LATEST)
     over = run(FORKS + STAY, "40", traces.argument, flags=flags)
@@ -569,7 +562,8 @@ def test_a_memfd_of_an_unreadable_process_counts(request, ordinary):
     assert done.returncode == 137
 
 
-# The first thread's files in /proc do not show this memory. Each kind allocates its argument, in MiB.
+# The files of the first thread in /proc do not show this memory. Each program allocates as many MiB
+# as its argument says.
 HIDDEN = {
     "a shared mapping, dropped from the tables": """
 for _ in range(size // PIECE):
@@ -634,7 +628,9 @@ ONES = bytes([1]) * PIECE
 
 @pytest.mark.parametrize("act", HIDDEN)
 def test_hidden_memory_counts(request, user, run, act):
-    """Sampling cannot see some kinds of memory. For these kinds the test is expected to fail without a cgroup."""
+    """Use kinds of memory that sampling cannot see. For these kinds the test is expected to fail
+    without a cgroup.
+    """
     blind = act == "a memfd in flight" or (user.uid and act in ROOT_SEES)
     if blind and "sampling" in mechanisms(user, LIMIT):
         request.applymarker(pytest.mark.xfail(reason="only a cgroup can count it", strict=True))
@@ -704,7 +700,9 @@ MANY_MAPPINGS = 30_000
 
 
 def test_a_tree_with_many_mappings_keeps_its_deadline(run):
-    """Two processes share 100 MiB under a limit of 150 MiB, so every sample has to be exact."""
+    """Let two processes share 100 MiB under a limit of 150 MiB, so that every sample has to be
+    exact.
+    """
     code = f"""
 kept = [bytearray(b'x' * MIB) for _ in range(100)]
 child = os.fork()
@@ -767,7 +765,8 @@ def test_an_interrupted_sample_reads_no_further_process(scattered, monkeypatch):
     assert whole / 4 < one < whole * 3 / 4
 
 
-# These System V objects belong to no process. Each kind allocates its argument, in MiB.
+# These System V objects belong to no process. Each program allocates as many MiB as its argument
+# says.
 OBJECTS = {
     "segments that no process has attached": """
 for _ in range(int(sys.argv[1]) // 10):

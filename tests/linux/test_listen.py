@@ -76,7 +76,9 @@ def test_no_port_is_reached_without_the_flag(user):
 
 
 def test_a_published_port_listens_on_loopback_only(user):
-    """127.0.0.2 is another address of this host, like the address of a network card."""
+    """Connect to 127.0.0.2, which is another address of this host, like the address of a network
+    card.
+    """
     first, second = free_ports(2)
     with serving(user, ("--listen", str(first)), first, second):
         assert ask(first, "127.0.0.2") == "ConnectionRefusedError"
@@ -94,14 +96,17 @@ def test_a_run_is_refused_if_the_port_that_it_publishes_is_taken(user):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = user.run("true", flags=("--listen", port))
-    assert user.run("true", flags=("--listen", port)).returncode == 0  # the control: it is free
+    # The control: the port is free.
+    assert user.run("true", flags=("--listen", port)).returncode == 0
     assert done.returncode == 125
     assert (b"published_ports" if user.tier == "walled" else b"brokered_sockets") in done.stderr
     assert port.encode() in done.stderr
 
 
 def test_a_published_port_opens_no_connection_to_the_host(user):
-    """corral's socket process enters the target's network namespace. The target never enters the host's."""
+    """Check that the target stays in its own network namespace. Only corral's socket process enters
+    this namespace.
+    """
     (port,) = free_ports(1)
     with socket.create_server(("127.0.0.1", 0)) as host:
         code = f"""
@@ -135,7 +140,9 @@ def test_other_addresses_are_published_only_on_request(user, everywhere):
 
 
 def test_a_server_that_binds_all_addresses_is_reached(user):
-    """Most servers bind all addresses. Without namespaces corral binds the socket to loopback instead."""
+    """Bind all addresses, as most servers do. Without namespaces corral binds the socket to
+    loopback instead.
+    """
     first, second = free_ports(2)
     both = "AF_INET6, dualstack_ipv6=True"
     for address, family in (("0.0.0.0", "AF_INET"), ("::", both)):

@@ -111,7 +111,9 @@ print(done.returncode, done.stdout, done.stderr, sep="|")
 
 
 def test_corral_inside_corral_refuses_to_start_a_target(ordinary):
-    """Inside a sandbox, corral can prove neither namespaces nor a second filter, so it refuses."""
+    """Run corral inside a sandbox. It can prove neither namespaces nor a second filter there, so it
+    refuses.
+    """
     inner = ordinary.corral_argv("run", "--", ordinary.python, "-c", START)
     flags = ("--allow-subprocess", "--read", str(ordinary.package))
     done = ordinary.run(ordinary.python, "-c", INNER, *inner, flags=flags, timeout=120)
@@ -128,7 +130,9 @@ def without_ptrace(argv: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_programs_name_is_reported_only_if_the_targets_memory_can_be_read(user):
-    """Root may read a target's memory if it owns the target's namespaces. Without namespaces it needs CAP_SYS_PTRACE."""
+    """Compare runs in which root may read a target's memory with runs in which it may not. Root may
+    if it owns the target's namespaces, or has CAP_SYS_PTRACE.
+    """
     if user.uid:
         pytest.skip("an ordinary user needs no capability to read its targets")
     argv = without_ptrace(user.corral_argv("run", "--", user.python, "-c", START))

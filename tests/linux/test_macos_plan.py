@@ -204,7 +204,7 @@ def test_the_number_of_descriptors_is_limited(mac):
 
 
 def test_rlimit_nproc_denies_a_second_process(mac):
-    """RLIMIT_NPROC is 1, and an ordinary user always has more processes. Root is exempt."""
+    """Set RLIMIT_NPROC to 1. An ordinary user always has more processes, and root is exempt."""
     code = "import os\ntry:\n  os.waitpid(os.fork(), 0); print('forked')\nexcept OSError as e: print(e.errno)"
     done, report = mac.reported(code)
     assert done.stdout == b"11\n"
@@ -292,7 +292,9 @@ def test_too_many_tasks_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """The daemon is in a new session, and its parents have ended. The model ends only when the daemon has ended."""
+    """Start a daemon in a new session, whose parents have ended. The model ends only when the
+    daemon has ended.
+    """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
 
@@ -330,8 +332,8 @@ def test_a_daemon_is_identified_by_its_label_alone(mac, walled):
 
 
 def test_the_number_of_processes_is_bounded_without_being_sampled(mac):
-    """The limit counts all of the user's processes, of which other tests end some. So the test checks only an upper
-    bound.
+    """Check only an upper bound, because the limit counts all of the user's processes, and those of
+    other tests end meanwhile.
     """
     code = "import os, resource, time\nn = 0\nmost = resource.getrlimit(resource.RLIMIT_NPROC)[0]\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n <= most, flush=True)"
     done, report = mac.reported(code, flags=MANY)
@@ -378,7 +380,9 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
 def test_a_watcher_without_a_reader_still_ends_the_tree(mac, closed):
-    """The model's process ends only after the target, so its end shows that the target has ended."""
+    """Close the pipe that the watcher writes to. The model's process ends only after the target, so
+    its end shows that the target has ended.
+    """
     code = f"""
 import os
 from corral.platforms.current import load
@@ -405,7 +409,7 @@ os.write(own.control, bytes([watcher.MEASURE]))
 
 
 def test_kill_9_during_the_start_leaves_no_process(mac):
-    """The signal comes at many different moments. The model checks that no process is left."""
+    """Kill corral at many different moments. The model checks that no process is left."""
     for _ in range(8):
         path = pathlib.Path(mac.file("pid"))
         process = mac.popen(
@@ -426,7 +430,7 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
 
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits):
-    """A real Seatbelt would not let a target stop the watcher."""
+    """Let the target stop the watcher, which a real Seatbelt would not allow."""
     code = "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
     done = mac.python(code, flags=("--timeout", "300ms", *limits), env={"MAC_WORLD_GRACE": "0.3"})
     assert done.returncode == 124
@@ -452,7 +456,9 @@ def test_ps_shows_a_living_run(mac):
 
 
 def test_processes_are_sampled_only_under_a_limit(mac):
-    """When the run with a limit has been sampled five times, the run without a limit has not been sampled."""
+    """Compare two runs. When the run with a limit has been sampled five times, the run without a
+    limit has not been sampled.
+    """
     counts = {}
     runs = {}
     for name, flags in {"without": (), "with": ("--max-memory", "1G")}.items():
@@ -483,7 +489,7 @@ print("well")
 
 
 def test_the_python_api_works_on_a_mac(mac):
-    """On a Mac the API uses a zygote and supervisors, as on Linux."""
+    """Use the API, which on a Mac has a zygote and supervisors, as on Linux."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
     out, err = process.communicate(timeout=PATIENCE)

@@ -175,7 +175,9 @@ print(found["loopback_proxy"].status, found["loopback_proxy"].evidence)
 
 
 def test_the_probe_notices_a_missing_wall(mac):
-    """The imitated Seatbelt denies nothing, so the probe reaches a port that it must not reach."""
+    """Run the probe with the imitated Seatbelt, which denies nothing. The probe reaches a port that
+    it must not reach.
+    """
     status, out, err = played(mac, "--api", PROBE)
     assert status == 0, err.decode()
     assert out == b"absent target: RuntimeError: the act that should have been denied succeeded\n"
@@ -194,7 +196,7 @@ print("well")
 
 
 def test_the_python_api_uses_the_proxy(mac, web):
-    """The zygote forks the supervisor, in which the proxy's threads start after the target."""
+    """Start the proxy in a supervisor that the zygote forked. Its threads start after the target."""
     code = f"PORT, GET = {web}, {GET!r}\n{API}"
     status, out, err = played(mac, "--api", code)
     assert (status, out) == (0, b"well\n"), err.decode()

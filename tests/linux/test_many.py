@@ -90,7 +90,9 @@ def test_servers_and_starts_leave_every_counter_where_it_was(
 
 
 def test_a_leak_is_reported_as_a_leak(many):
-    """`judge` reports a slow growth of descriptors or of a supervisor's wake-ups, but not of a target's wake-ups."""
+    """Check that `judge` reports a slow growth of descriptors or of a supervisor's wake-ups, but
+    not of a target's wake-ups.
+    """
     flat = {
         "supervisors: descriptors": 100.0,
         "supervisors: wake-ups": 7.0,
@@ -127,7 +129,9 @@ answer += [done.returncode, done.stdout, done.stderr]
 
 
 def test_a_user_without_free_kernel_keys_can_start_servers(alone):
-    """A user may have 200 keys. Each new session keyring would count as one of them."""
+    """Use up the 200 kernel keys that a user may have. Each new session keyring would count as one
+    of them.
+    """
     corral = alone.corral_argv("run", "--", "/bin/cat", "/proc/keys")
     full, code, out, err = alone.outside(FILL, str(alone.package), *corral)
     assert os.strerror(full) == "Disk quota exceeded"

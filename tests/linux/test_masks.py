@@ -187,7 +187,7 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """A login file may be a link from the home into a granted directory of settings."""
+    """Link a login file from the home into a granted directory of settings."""
     starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
     starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
     free = write(user, home / ".cargo/registry/file")
@@ -208,7 +208,9 @@ for path in sys.argv[1:]:
 
 
 def test_policies_of_other_servers_cannot_be_changed(user, home, env):
-    """A write grant that contains the run's own policy is refused. Another server's policy is read-only."""
+    """Check that a write grant with the run's own policy is refused, and that another server's
+    policy is read-only.
+    """
     project = home / "project"
     policies = [
         write(user, project / name, "version = 1") for name in ("corral.toml", "plain.toml")
@@ -265,7 +267,7 @@ os.unlink(sys.argv[2])
 
 
 def test_a_hidden_secret_stays_hidden_in_a_write_grant(user, home, env):
-    """Several secrets are below one directory. Masking the second must not uncover the first."""
+    """Put several secrets below one directory. Masking the second must not uncover the first."""
     token = write(user, home / ".config/gh/hosts.yml", "token")
     deep = write(user, home / ".config/Code/User/settings.json", "settings")
     deeper = write(user, home / ".config/Code/Other/file", "plain")
@@ -319,7 +321,9 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
 
 
 def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
-    """Root grants a directory with a subdirectory that belongs to another user and is closed to root's target."""
+    """Grant a directory of root with a subdirectory that belongs to another user and is closed to
+    root's target.
+    """
     if user.uid:
         pytest.skip("only root can read a closed directory")
     secret = write(user, home / "shared/closed/.env", "TOKEN=1")
@@ -414,7 +418,9 @@ def test_names_are_found_in_deep_directories(tmp_path):
 
 
 def test_a_planted_file_does_not_end_the_search(tmp_path):
-    """A FIFO at a path that corral reads, a false virtual environment and a false repository do not end the search."""
+    """Plant a FIFO at a path that corral reads, a false virtual environment and a false repository.
+    The search must go on.
+    """
     (tmp_path / "lib/sub/.git").mkdir(parents=True)
     for name in ("pyvenv.cfg", "HEAD", "objects"):
         (tmp_path / "lib" / name).write_text("")
@@ -435,7 +441,9 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Each name contains the previous one, so ten thousand names may have megabytes each. Building them would take minutes."""
+    """Let each name contain the previous one, so that ten thousand names may have megabytes each.
+    Building them would take minutes.
+    """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)
     top = str(tmp_path)
@@ -471,7 +479,9 @@ def test_an_index_with_too_many_submodules_is_refused(tmp_path, count):
 
 
 def test_mercurial_subrepositories_are_not_searched(tmp_path):
-    """The target can write `.hgsub` itself, so protecting its paths would be useless."""
+    """Check that the paths in `.hgsub` are not protected. The target can write this file itself, so
+    protecting them would be useless.
+    """
     (tmp_path / ".hg").mkdir()
     (tmp_path / "there/.hg").mkdir(parents=True)
     (tmp_path / ".hgsub").write_text("there = x\nabsent = y\n")
@@ -568,7 +578,7 @@ def test_links_in_a_hooks_directory_are_followed(tmp_path):
 
 
 def test_planted_settings_and_submodules_take_bounded_time(tmp_path, monkeypatch):
-    """A target can plant many repositories. corral reads them for a bounded time."""
+    """Plant many repositories. corral reads them for a bounded time."""
     for number in range(3):
         git = tmp_path / f"r{number}/.git"
         git.mkdir(parents=True)
@@ -613,7 +623,9 @@ def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
 
 
 def test_a_part_of_the_home_is_recognized_under_another_name(tmp_path, monkeypatch):
-    """If a directory of the home is granted under another name, such as a bind mount, corral hides the same secrets in it."""
+    """Grant a directory of the home under another name, such as a bind mount. corral hides the same
+    secrets in it.
+    """
     home, other = tmp_path / "home", tmp_path / "elsewhere"
     (other / "gh").mkdir(parents=True)
     table = {"/": ("8:1", "/"), str(other): ("8:1", f"{home}/.config")}

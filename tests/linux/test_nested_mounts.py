@@ -24,7 +24,7 @@ START = (
 SEEN = """
 answer = {name: sorted(os.listdir(sys.argv[1] + "/" + name))[:3] for name in sys.argv[2:]}
 """
-RUN = f"/run/corral-test-{os.getpid()}"  # each worker has its own
+RUN = f"/run/corral-test-{os.getpid()}"  # each worker has its own directory
 SYSTEM = {
     "proc": "mount -t proc proc {}",
     "proc/deep": "mkdir -p {} && mount -t proc proc {}",
@@ -85,7 +85,9 @@ def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """A second procfs has another device number than /proc, so corral cannot recognize it by its number."""
+    """Mount a second procfs. It has another device number than /proc, so corral cannot recognize it
+    by its number.
+    """
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
         done = mounting.run("/bin/true", flags=(f"--{access}", path))

@@ -123,7 +123,7 @@ def test_curl_reaches_only_the_allowed_host(who, world):
 
 
 def test_several_requests_share_one_connection(who, world):
-    """The server sees the same client port in all requests."""
+    """Send several requests. The server sees the same client port in all of them."""
     world.serve(web, port=8080)
     code = """
 import http.client
@@ -196,7 +196,7 @@ def secure(world, authority):
 
 
 def test_python_verifies_tls_end_to_end(who, secure, authority):
-    """The target itself verifies the server's certificate. The gateway does not decrypt anything."""
+    """Verify the server's certificate in the target. The gateway does not decrypt anything."""
     code = """
 import urllib.error, urllib.request
 try:
@@ -240,7 +240,7 @@ fetch("https://good.test/").then(said => said.text()).then(text => console.log(t
 
 
 def test_nodes_own_resolver_works(who, world):
-    """c-ares asks by UDP, and checks the addresses of the answer's sender and receiver."""
+    """Use c-ares, which asks by UDP, and checks the addresses of the answer's sender and receiver."""
     rigs.need("node")
     code = """
 const resolver = new (require("dns").Resolver)();
@@ -252,7 +252,7 @@ for (const name of ["good.test", "other.test"])
 
 
 def test_asyncio_connects_through_the_gateway(who, world):
-    """asyncio connects without blocking, and reads both addresses of the socket."""
+    """Use asyncio, which connects without blocking, and reads both addresses of the socket."""
     world.serve(web, port=80)
     code = """
 import asyncio
@@ -329,10 +329,9 @@ def musl():
 
 
 def test_musls_resolver_works(who, world, scratch, musl):
-    """musl's resolver asks for both address families at once, and an unusable answer must not hide the other answer.
-
-    A denied name is asked for once. An answer such as REFUSED would make musl repeat the question for five
-    seconds.
+    """Use musl's resolver, which asks for both address families at once. An unusable answer must
+    not hide the other answer. A denied name is asked for once, because an answer such as REFUSED
+    would make musl repeat the question for five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"
@@ -347,7 +346,7 @@ def test_musls_resolver_works(who, world, scratch, musl):
 
 
 def test_gos_resolver_works(who, world):
-    """Go's resolver reads the system's files and shares no code with a C library."""
+    """Use Go's resolver, which reads the system's files and shares no code with a C library."""
     rigs.need("hey")
     world.serve(web, port=80)
     own = ("--env", "GODEBUG=netdns=go+1")
@@ -362,7 +361,7 @@ def test_gos_resolver_works(who, world):
 
 
 def test_git_clones_over_https(who, world, authority, tmp_path):
-    """git starts a process that fetches a repository over https."""
+    """Clone with git, which starts another process to fetch a repository over https."""
     rigs.need("git")
     git = system("git")
     name = ["-c", "user.name=a", "-c", "user.email=a@good.test", "-c", "init.defaultBranch=main"]
@@ -426,7 +425,7 @@ answer = said == hashlib.sha256(body).hexdigest()
 
 
 def test_many_connections_work_at_once(who, world):
-    """All connections are open before the first one is used, and each gets its own bytes back."""
+    """Open all connections before the first one is used. Each gets its own bytes back."""
     world.serve(echo, port=7000)
     code = f"""
 import socket
@@ -464,7 +463,9 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_server_that_ends_first_still_gets_data(who, world):
-    """The client sees the server's end of file. Its later data still reaches the server."""
+    """Let the server end first. The client sees the end of file, and its later data still reaches
+    the server.
+    """
     heard = []
 
     def handle(end):
@@ -487,7 +488,7 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_slow_reader_does_not_delay_others(who, world):
-    """One connection is full and not read, while others continue. Later it gets every byte."""
+    """Fill one connection without reading it, while others continue. Later it gets every byte."""
     world.serve(web, port=80)
     size = 64 << 20
     code = f"""
@@ -504,7 +505,9 @@ answer = [set(others) == {{{1 << 20}}}, len(body)]
 
 
 def test_an_unreachable_allowed_server_is_reported(who, world, scratch):
-    """corral says that the allowed server cannot be reached, and the report counts a failed connection."""
+    """Check that corral says that the allowed server cannot be reached, and that the report counts
+    a failed connection.
+    """
     report = scratch / "report.json"
     code = """
 import socket
@@ -522,7 +525,9 @@ except ConnectionResetError:
 
 
 def test_connections_use_the_hosts_proxy(who, world):
-    """The gateway asks the proxy for the name. The target does not get the proxy's address or password."""
+    """Check that the gateway asks the proxy for the name, and that the target does not get the
+    proxy's address or password.
+    """
     heads = []
 
     def proxy(end):
@@ -563,7 +568,9 @@ answer = [got("http://good.test:8080/"), "refused" in got("http://11.0.0.2:8081/
     "proxy", ["https://proxy.test:1", "socks5://proxy.test", "http://proxy.test:x"]
 )
 def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
-    """corral refuses before the target starts. Without an allowlist the proxy does not matter."""
+    """Check that corral refuses before the target starts. Without an allowlist the proxy does not
+    matter.
+    """
     host = user.environment(HTTPS_PROXY=proxy)
     refused = user.run("/bin/echo", "ran", flags=allow("good.test"), env=host)
     assert (refused.returncode, refused.stdout) == (125, b"")
@@ -573,7 +580,7 @@ def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
 
 
 def test_names_are_answered_by_tcp(who):
-    """A resolver that asks by TCP gets the same answers."""
+    """Ask by TCP. The answers must be the same."""
     code = """
 import socket, struct
 def asked(*labels):
@@ -589,7 +596,7 @@ answer = [asked(b"good", b"test"), asked(b"bad", b"test")[0]]
 
 
 def test_connections_beyond_the_gateways_limit_wait(who, world, scratch):
-    """Connections beyond the limit wait until others end, and the report says so."""
+    """Open more connections than the limit. They wait until others end, and the report says so."""
     world.serve(echo, port=7000)
     report = scratch / "report.json"
     code = """
@@ -632,7 +639,7 @@ answer = [talked(7000), talked(7001)]
 
 
 def test_the_python_api_reads_the_users_config(world, ordinary):
-    """A supervisor that the zygote forked admits the networks of the user's config."""
+    """Check that a supervisor that the zygote forked admits the networks of the user's config."""
     world.serve(web, port=8080)
     world.name("inner.test", GUARDED["private"])
     code = """
@@ -661,7 +668,7 @@ for text in ("", '[network]\\nadmit = ["10.99.0.0/16"]'):
 
 
 def test_the_python_api_has_the_same_gateway(world, ordinary):
-    """A sandbox that Python launched has the same gateway. Its report has the same denials."""
+    """Launch a sandbox from Python. It has the same gateway, and its report has the same denials."""
     world.serve(web, port=8080)
     code = """
 import corral

@@ -42,7 +42,9 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def test_a_listener_is_used_although_another_kind_was_taken_first():
-    """During the start, sampling may take the list of System V objects before the listener has arrived."""
+    """Take another descriptor first. During the start, sampling may take the list of System V
+    objects before the listener has arrived.
+    """
     channel = DescriptorChannel()
     reading, writing = os.pipe()
     step = Seccomp(machine=os.uname().machine, subprocess=False, unix_sockets=False, notices=True)
@@ -70,7 +72,7 @@ def test_a_listener_is_used_although_another_kind_was_taken_first():
 
 
 def test_the_total_size_of_watched_paths_is_bounded():
-    """A target may ask for any number of long paths, so the watch remembers only some of them."""
+    """Ask for many long paths. The watch remembers only some of them."""
     channel = DescriptorChannel()
     watch = PathWatch(channel)
     text = ctypes.create_string_buffer(1000)
@@ -138,9 +140,9 @@ def wait_for_forks(pid: int) -> None:
 
 @pytest.mark.parametrize("killable", [False, True])
 def test_deadlines_have_their_turn_between_slow_calls(killable, monkeypatch):
-    """Eight calls wait. If they are slow, a turn decides only one call. If they are fast (the control), a turn decides all.
-
-    With `killable`, calls that were received during a pause are decided in turns too.
+    """Let eight calls wait. If they are slow, a turn decides only one call. If they are fast (the
+    control), a turn decides all. With `killable`, calls that were received during a pause are
+    decided in turns, too.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

@@ -38,7 +38,9 @@ OPEN = "import json, os; print(json.dumps([fd for fd in range(3, 64) if os.path.
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_no_descriptor_is_inherited_without_the_flag_of_close_range(user):
-    """The control is the same program outside, which inherits the descriptor."""
+    """Check that the target inherits no descriptor. The control is the same program outside, which
+    inherits it.
+    """
     read, write = os.pipe()
     filtered = [user.python, "-c", LINUX_5_10, str(user.package)]
     inside = [*user.host, *filtered, user.python, "-c", MAIN, str(user.package), "run", "--"]

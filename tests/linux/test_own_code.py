@@ -52,7 +52,9 @@ def test_modules_of_a_project_are_not_loaded(user, scratch, where):
 
 @BOTH_TIERS
 def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
-    """With uv, corral's files may be hard links to files in uv's cache, which a user may grant."""
+    """Grant a directory with a hard link to corral's code. With uv, corral's files may be hard
+    links to files in uv's cache.
+    """
     package = scratch / "site"
     shutil.copytree(user.package / "corral", package / "corral")
     cache = own(user, scratch / "cache/one", "").parent
@@ -82,7 +84,8 @@ def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
     closed.mkdir()
     os.rename(cache / "errors.py", closed / "errors.py")
     os.chown(closed, user.owner, user.owner)
-    closed.chmod(0)  # an earlier run removed the permissions, and this one would restore them
+    # An earlier run removed the permissions; without the check, this run would restore them.
+    closed.chmod(0)
     target = [user.python, "-c", REOPEN + WRITE, str(closed / "errors.py")]
     text, status = start()
     assert status == 125

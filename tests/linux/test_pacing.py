@@ -90,7 +90,9 @@ def scene():
 
 
 def test_refused_connections_are_read_at_a_limited_rate(scene):
-    """The gateway handles a burst of connections at once, and then a fixed number each second."""
+    """Refuse many connections. The gateway handles a burst of them at once, and then a fixed number
+    each second.
+    """
     flood = gateway.MAX_FAILED * 2 + 100
     clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]
     scene.work()
@@ -108,7 +110,7 @@ def test_refused_connections_are_read_at_a_limited_rate(scene):
 
 
 def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
-    """The client connects only after the previous refusal, so connections never wait in a queue."""
+    """Connect only after the previous refusal, so that connections never wait in a queue."""
     for _ in range(gateway.MAX_FAILED):
         scene.client((NOBODY, scene.port)).close()
         scene.work()
@@ -119,7 +121,9 @@ def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
 
 
 def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
-    """Without namespaces, the callers wait in the kernel after a burst until the next second."""
+    """Refuse connections without namespaces. After a burst the callers wait in the kernel until the
+    next second.
+    """
     nobody, good = socket.inet_aton(NOBODY), scene.gateway.names.assign_address(NAME)
     for _ in range(gateway.MAX_FAILED):
         assert scene.gateway.pause_seconds() == 0
@@ -132,7 +136,7 @@ def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
 
 
 def test_a_connection_with_data_does_not_count_as_a_flood(scene):
-    """The control: more such connections than the limit pass at once."""
+    """Open more connections with data than the limit. This is the control: all pass at once."""
     for _ in range(gateway.MAX_FAILED + 50):
         client = scene.client((INSIDE, scene.port))
         client.sendall(b"x")
@@ -145,7 +149,7 @@ def test_a_connection_with_data_does_not_count_as_a_flood(scene):
 
 
 def test_empty_connections_count_as_a_flood(scene):
-    """Connections that reach the server but never carry data are limited, too."""
+    """Open connections that reach the server but never carry data. They are limited, too."""
     for _ in range(gateway.MAX_FAILED):
         client = scene.client((INSIDE, scene.port))
         reached = _reached(scene)
@@ -185,7 +189,9 @@ def question(name: str) -> bytes:
 
 @pytest.mark.parametrize("together", [1, 60])
 def test_questions_are_answered_at_a_limited_rate(scene, together):
-    """The rate also limits clients that never have many open questions."""
+    """Ask one question after the other. The rate also limits clients that never have many open
+    questions.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         asking.connect(scene.dns)
         for _ in range(0, dns_server.BURST * 2, together):
@@ -201,7 +207,9 @@ def test_questions_are_answered_at_a_limited_rate(scene, together):
 
 
 def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
-    """One message has hundreds of questions. After its answer, all clients wait until enough time has passed."""
+    """Send one message with hundreds of questions. After its answer, all clients wait until enough
+    time has passed.
+    """
     framed = dns_messages.frame_message(question(EMPTY))
     first = scene.client(scene.dns)
     first.sendall(framed * (dns_server.BURST * 4))
@@ -224,7 +232,9 @@ def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """A lost answer would let the client wait until it gives up. A close lets it ask again at once."""
+    """Do not read the answers. A lost answer would let the client wait until it gives up, and after
+    a close it can ask again at once.
+    """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
     reading, other = socket.socketpair()
@@ -295,7 +305,7 @@ print(json.dumps([seen, work(), raw_packets.BURST, raw_packets.BATCH]))
 @pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
 def test_packets_are_read_at_a_limited_rate(together):
-    """The test uses a real raw socket and a separate loopback device."""
+    """Use a real raw socket and a separate loopback device."""
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
     command = [sys.executable, "-c", DATAGRAMS, str(SOURCE), str(together)]
     done = subprocess.run(
@@ -310,7 +320,9 @@ def test_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """The broker lets connections wait. Each of these fails at once when it is opened, because its address is guarded."""
+    """Let hundreds of connections wait for the broker. Each fails at once when it is opened,
+    because its address is guarded.
+    """
     denials = Denials()
     check = DestinationCheck(
         parse_rules(["0.0.0.0/0:80", f"{NAME}:443"]), denials, host_addresses=(),
@@ -325,7 +337,7 @@ def test_hundreds_of_waiting_connections_can_fail_at_once():
         client, inner = socket.socketpair()
         clients.append(client)
         tested.admit(inner, guarded)
-    assert not any(select.select(clients, [], [], 0))  # the control: they wait
+    assert not any(select.select(clients, [], [], 0))  # the control: the connections wait
     first.close()
     while select.select([tested.fileno()], [], [], 0)[0]:
         tested.run_ready()

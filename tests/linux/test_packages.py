@@ -148,7 +148,8 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
     assert refused.stderr.decode().split()[-2:] == grant
     assert (registry.asked, entries(user, env)) == ([], [])
     done = user.corral("run", *words, *grant, "pypi:needs", env=env)
-    assert done.stdout == b"ran\n", done.stderr  # the control: with the grant it is installed
+    # The control: with the grant the package is installed.
+    assert done.stdout == b"ran\n", done.stderr
     assert registry.asked
 
 
@@ -156,7 +157,7 @@ def test_a_python_that_the_server_may_not_read_is_refused_before_the_installatio
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 @pytest.mark.parametrize("form", ["path", "version", "uv"])
 def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, tools, scratch, form):
-    """The Python is named by its path, by its version on PATH, or by its version in uv's directory."""
+    """Name the Python by its path, by its version on PATH, or by its version in uv's directory."""
     python = debian_python.find()
     body = "import sys\n\ndef main():\n    print(list(sys.version_info[:2]))\n"
     registry.publish_wheel("needs", "1.0.0", {"needs.py": body}, {"needs": "needs:main"})
@@ -171,7 +172,7 @@ def test_the_chosen_python_installs_and_starts_a_package(user, env, registry, to
         (place / "bin" / "python3").symlink_to("python3.9")
         env["UV_PYTHON_INSTALL_DIR"] = str(place.parent)
     words = ["--python", str(python) if form == "path" else "3.9"]
-    if form == "path":  # it is in no known place, so the user grants its directory
+    if form == "path":  # the path is in no known place, so the user grants its directory
         refused = user.corral("run", *words, "pypi:needs", env=env)
         words += refused.stderr.decode().split()[-2:]
         assert words[2:] == ["--read", str(python.parents[1])]
@@ -216,7 +217,9 @@ socket.on("error", (e) => done(e.code));
 def test_install_scripts_run_only_when_asked_and_then_inside_walls(
     user, env, registry, npm, scratch
 ):
-    """An install script can read no file of the user, and reaches only the registry. The control has no sandbox."""
+    """Check that an install script can read no file of the user, and reaches only the registry. The
+    control has no sandbox.
+    """
     own = scratch / "secret"
     own.write_text("mine")
     os.chown(own, user.uid, user.uid)
@@ -369,7 +372,9 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
-    """The download of a dependency fails. The control is an installation without earlier downloads."""
+    """Let the download of a dependency fail. The control is an installation without earlier
+    downloads.
+    """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
     words = ("run", "npm:server@1.0.0")
@@ -577,7 +582,9 @@ def test_a_runner_that_cannot_be_replaced_is_refused(user, env, scratch, words, 
 def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
     user, env, registry, tools, scratch, installer
 ):
-    """The flag in the hint builds the dependency inside the sandbox. In the control the dependency has a wheel."""
+    """Check that the flag in the hint builds the dependency inside the sandbox. In the control the
+    dependency has a wheel.
+    """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     else:
@@ -608,7 +615,9 @@ def test_a_dependency_without_a_wheel_is_named_and_no_older_version_is_used(
 @ONE_USER
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_a_newest_version_without_a_wheel_is_reported(user, env, registry, tools, installer):
-    """The controls are the same server before that version was published, and with an exact version."""
+    """Publish a newest version without a wheel. The controls are the same server before that
+    version was published, and with an exact version.
+    """
     if installer == "uv":
         env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     else:
@@ -696,7 +705,9 @@ setup(name="built", version="1.0")
 
 @ONE_USER
 def test_a_source_archive_is_not_built(user, env, registry, tools, scratch):
-    """Building would run the package's code. The control is the same project as a wheel."""
+    """Publish only a source archive, because building it would run the package's code. The control
+    is the same project as a wheel.
+    """
     import io
     import tarfile
 
@@ -767,7 +778,9 @@ def test_an_index_on_this_machine_is_readable_and_nothing_beside_it(user, env, t
 @ONE_USER
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_without_namespaces_a_package_is_installed(user, env, registry, npm):
-    """npm sets the modes and times of files, which the supervisor does for it."""
+    """Install with npm, which sets the modes and times of files. Without namespaces the supervisor
+    does this for it.
+    """
     publish(registry)
     done = user.corral("run", "npm:server@1.0.0", env=env)
     assert said(done)["version"] == "1.0.0"
@@ -801,7 +814,9 @@ def test_a_package_whose_interpreter_is_gone_is_installed_again(user, env, regis
 
 @ONE_USER
 def test_an_interpreter_that_prints_without_end_fills_no_file(user):
-    """The interpreter's answer comes through a pipe, which is closed after the first 4096 bytes."""
+    """Use an interpreter that prints without end. Its answer comes through a pipe, which is closed
+    after the first 4096 bytes.
+    """
     Caller(user).run(
         "import tempfile\n"
         "from corral.servers.packages.sandboxed_install import ask_program\n"

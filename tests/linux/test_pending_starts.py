@@ -119,7 +119,9 @@ def test_a_stopped_supervisor_starts_nothing(user):
 
 
 def test_a_killed_supervisor_starts_nothing(user):
-    """The kernel fails the waiting call when the listener is closed. The tree ends with corral."""
+    """Kill the supervisor. The kernel fails the waiting call when the listener is closed, and the
+    tree ends with corral.
+    """
     run = Run(user)
     target = find_target(run.pid)
     os.kill(run.pid, signal.SIGSTOP)
@@ -137,7 +139,9 @@ def test_a_killed_supervisor_starts_nothing(user):
 
 @BOTH_TIERS
 def test_a_supervisor_without_descriptors_starts_nothing(user):
-    """The supervisor can open neither the target's memory to read a name, nor its own modules."""
+    """Take away the supervisor's descriptors. It can then open neither the target's memory to read
+    a name, nor its own modules.
+    """
     run = Run(user)
     # Without descriptors the supervisor could not import its last modules, and would end the run.
     while not waits_for_ever(run.pid):
@@ -172,6 +176,7 @@ def test_a_target_that_hides_its_memory_starts_nothing(user, before):
 
 def test_a_target_that_hides_its_memory_ends_at_its_timeout(user):
     before = UNDUMPABLE + "\nimport signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    user.grace_seconds = 0.2
     run = Run(user, "--timeout", "8s", before=before)
     target = find_target(run.pid)
     assert run.process.wait(PATIENCE) == 124

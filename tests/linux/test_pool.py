@@ -114,7 +114,7 @@ def test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret(caller
 
 
 def test_a_spare_is_not_used_after_a_mount_or_system_file_changed(any_caller):
-    """The caller runs in its own mount namespace, with an /etc that it may change."""
+    """Let the caller run in its own mount namespace, with an /etc that it may change."""
     if any_caller.user.uid:
         pytest.skip("only root can mount")
     any_caller.run(
@@ -237,7 +237,9 @@ def test_a_policy_that_occupies_a_resource_of_the_host_has_no_spares(caller):
 
 
 def test_a_spare_reports_the_same_denials_as_an_ordinary_launch(caller):
-    """A spare's listener, resolver and gateway start before its command is known."""
+    """Compare the denials. A spare's listener, resolver and gateway start before its command is
+    known.
+    """
     caller.run(
         "code = 'import os, socket\\n'\n"
         "code += 'for act in (os.fork, lambda: socket.create_connection((\"denied.example\", 80), 5)):\\n'\n"
@@ -257,7 +259,9 @@ def test_a_spare_reports_the_same_denials_as_an_ordinary_launch(caller):
 
 
 def test_a_spare_has_the_pools_policy_and_the_current_ceilings(caller):
-    """The pool read its policy once. The user's ceilings are read at each launch, also for a waiting spare."""
+    """Check that the pool reads its policy once, and the user's ceilings at each launch, also for a
+    waiting spare.
+    """
     caller.run(
         "import shutil\n"
         "config = os.path.expanduser('~/.config/corral')\n"

@@ -195,7 +195,9 @@ for line in sys.stdin:
 
 @pytest.mark.rig("long")
 def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
-    """The file has the old pins or the new ones, so a pinned server never counts as not pinned."""
+    """Check that the file has the old pins or the new ones. A pinned server must never count as not
+    pinned.
+    """
     script = home.put("srv.py", OFFER.replace("WORDS", "adds"))
     pin = ["inspect", "--pin", "--yes", "--", "/usr/bin/python3", str(script)]
     home.does(*pin)
@@ -219,7 +221,9 @@ def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
 
 @pytest.mark.rig("long")
 def test_a_stopped_installation_leaves_a_usable_store(home):
-    """The first run unpacks a bundle into the store. A damaged tree is noticed, and the error says what to type."""
+    """Stop the first run of a bundle, which unpacks the bundle into the store. A damaged tree is
+    noticed, and the error says what to type.
+    """
     path = str(home.put("hello.mcpb", bundle({"main.py": SERVER})))
 
     def wrong(result, first):
@@ -244,7 +248,7 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_a_stopped_run_leaves_usable_files(home):
-    """A run writes findings, its record, the targets of grants, denials and the audit."""
+    """Stop a run, which writes findings, its record, the targets of grants, denials and the audit."""
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)
     audit = str(home.path / "audit.jsonl")
@@ -266,7 +270,7 @@ def test_a_stopped_run_leaves_usable_files(home):
 
 @pytest.mark.rig("long", "node")
 def test_a_stopped_upgrade_leaves_one_working_version(home, registry):
-    """Afterwards the old version or the new one runs."""
+    """Check that afterwards the old version or the new one runs."""
     home.variables = {"npm_config_registry": f"{registry.url}/"}
     publish(registry)
     home.does("run", "npm:server")

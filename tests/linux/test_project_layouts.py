@@ -112,7 +112,9 @@ def test_pnpm_with_its_own_store_runs(layout):
 
 @pytest.mark.parametrize("count", [2, 6])
 def test_pnpm_with_the_global_store_runs_with_the_hint(layout, count):
-    """Each package is a directory of the store. Its dependencies are links to other directories there."""
+    """Use pnpm's global store: each package is a directory, and its dependencies are links to other
+    directories there.
+    """
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):
         inner = f"{links}/p{number}/1.0.0/hash/node_modules"

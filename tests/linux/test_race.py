@@ -80,7 +80,7 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_one_names_addresses_do_not_take_all_descriptors(full, most, held):
-    """Five connections try a name with eight addresses that do not answer."""
+    """Let five connections try a name with eight addresses that do not answer."""
     now = [0.0]
     loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []
     dials = [
@@ -97,7 +97,7 @@ def test_one_names_addresses_do_not_take_all_descriptors(full, most, held):
         now[0] += STAGGER_SECONDS * 1.01
         loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == held
-    dials[0].cancel()  # this makes its descriptors available to the others
+    dials[0].cancel()  # the cancelled attempt gives its descriptors to the others
     now[0] += STAGGER_SECONDS * 1.01
     loop.run_ready()
     assert len(os.listdir("/dev/fd")) - before == min(held - 1, 4 * 8)

@@ -44,7 +44,9 @@ def silent() -> Iterator[str]:
 def test_a_registry_that_never_answers_is_reported_before_the_installer_gives_up(
     user, env, silent, tools, installer, monkeypatch
 ):
-    """The limits are lowered; the package managers, their sandbox and the registry's silence are real."""
+    """Use a registry that never answers. Only the time limits are lowered. The package managers and
+    their sandbox are real.
+    """
     assert sandboxed_install.SILENT_SECONDS < 15
     chosen = choose(installer, env, tools)
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "npm_config_userconfig", "PATH"):
@@ -97,7 +99,9 @@ def test_a_missing_version_of_a_dependency_is_named_with_its_own_hint(
 
 @ONE_USER
 def test_a_package_for_another_node_is_named(user, env, registry, npm):
-    """npx warns and starts such a package, so corral starts it, too."""
+    """Install a package for another node. npx warns and starts such a package, so corral starts it,
+    too.
+    """
     publish(registry, "1.0.0", engines={"node": ">=1"})
     publish(registry, "2.0.0", engines={"node": ">=999"})
     publish(registry, "3.0.0", name="only", engines={"node": ">=999"})
@@ -140,7 +144,7 @@ def put_certificates(user, source: pathlib.Path, place: pathlib.Path) -> None:
 @ONE_USER
 @pytest.mark.parametrize("form", ["~/ca.pem", "./ca.pem", "ca.pem", "${HOME}/ca.pem", "{}/ca.pem"])
 def test_npms_cafile_is_read_as_npm_reads_it(user, env, encrypted, npm, scratch, form):
-    """The control is the same registry without the setting."""
+    """Set npm's `cafile` in different forms. The control is the same registry without the setting."""
     env = {**use(encrypted, env), "HOME": str(scratch)}
     refused = user.corral("run", "npm:server", env=env, cwd=scratch)
     assert refused.returncode == REFUSED
@@ -167,7 +171,8 @@ def test_a_registrys_own_authority_is_named_by_a_variable(
     refused = user.corral("run", word, env=env)
     assert refused.returncode == REFUSED
     assert b"the registry's certificate is not trusted" in refused.stderr
-    assert (variable.replace("npm_config_", "")).encode() in refused.stderr  # the hint names it
+    # The hint names the variable.
+    assert (variable.replace("npm_config_", "")).encode() in refused.stderr
     said(user.corral("run", word, env={**env, variable: str(scratch / "ca.pem")}))
 
 

@@ -63,8 +63,8 @@ def test_the_watch_sleeps_while_nothing_happens(watch, tmp_path):
 
 
 def test_a_file_with_the_same_inode_number_is_another_file(watch, tmp_path):
-    """The watch must report that the file was replaced. The new file may get the inode number of the old file, so inode
-    numbers alone do not show this. inotify reports the removal before that.
+    """Check that the watch reports a replaced file. The new file may get the inode number of the
+    old file, so inode numbers alone do not show this. inotify reports the removal before that.
     """
     path = tmp_path / ".env"
     path.write_text("old")

@@ -4,6 +4,7 @@ If this happens in the first half second, before the supervisor has imported all
 with the reason.
 """
 
+import functools
 import itertools
 import json
 import os
@@ -65,16 +66,13 @@ class Upgraded(Removed):
         folder = self.package
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
         [self.package] = folder.glob("lib/python*/site-packages")
-        self.wheels = [wheel(source, folder, version) for version in (OLD, NEW)]
-        self.pip(self.wheels[0])
+        self.python, self.new = folder / "bin/python", wheel(source, NEW)
+        with zipfile.ZipFile(wheel(source, OLD)) as old:
+            old.extractall(self.package)
 
     def upgrade(self) -> None:
-        self.pip(self.wheels[1])
-
-    def pip(self, path: pathlib.Path) -> None:
-        python = path.parent / "bin/python"
-        argv = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index"]
-        argv += ["--no-deps", "--no-compile", "--root-user-action=ignore", path]
+        argv = [sys.executable, "-m", "pip", "--python", self.python, "install", "-q", "--no-index"]
+        argv += ["--no-deps", "--no-compile", "--root-user-action=ignore", self.new]
         subprocess.run(argv, check=True)
 
 
@@ -85,9 +83,12 @@ module.
 """
 
 
-def wheel(source: pathlib.Path, folder: pathlib.Path, version: str) -> pathlib.Path:
-    """Make a wheel of this version. pip needs nothing else to install and remove it."""
-    path, info = folder / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
+@functools.cache
+def wheel(source: pathlib.Path, version: str) -> pathlib.Path:
+    """Make a wheel of this version beside the tests' copy of corral. pip needs nothing else to
+    install and remove it.
+    """
+    path, info = source.parent / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
         names = []
         for file in sorted(source.glob("corral/**/*")):
@@ -104,7 +105,10 @@ def wheel(source: pathlib.Path, folder: pathlib.Path, version: str) -> pathlib.P
         files = {
             "METADATA": f"Metadata-Version: 2.1\nName: corral\nVersion: {version}\n",
             "WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-            "RECORD": "".join(f"{name},,\n" for name in names),
+            "RECORD": "".join(
+                f"{name},,\n"
+                for name in (*names, f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD")
+            ),
         }
         for name, words in files.items():
             archive.writestr(f"{info}/{name}", words)
@@ -140,7 +144,8 @@ def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: s
 
 
 def check_upgraded(run: Upgraded, user) -> None:
-    """Check that the new version is there and works."""
+    """Check that pip has removed the old version, and that the new one works."""
+    assert not list(run.package.glob(f"corral-{OLD}.*"))
     original, user.package = user.package, run.package
     try:
         assert user.corral("--version").stdout.decode().split() == ["corral", NEW]
@@ -166,7 +171,9 @@ def test_a_run_ends_well_after_an_upgrade(ordinary, flags):
 
 @BOTH_TIERS
 def test_an_upgrade_right_after_the_start_is_reported(ordinary):
-    """If a run cannot continue, it reports that corral was replaced, not that corral has a bug."""
+    """Upgrade corral right after the start. If the run cannot continue, it reports that corral was
+    replaced, not that corral has a bug.
+    """
     run = Upgraded(ordinary)
     os.kill(run.process.pid, signal.SIGSTOP)
     run.upgrade()

@@ -215,7 +215,7 @@ while time.process_time() < end:
 
 @pytest.mark.rig("chromium")
 def test_a_sampled_run_has_a_timeline(user, tmp_path):
-    """On every host a stated limit of CPU time is sampled."""
+    """State a limit of CPU time, because it is sampled on every host."""
     page, report = user.home / "run.html", user.home / "run.json"
     command = ("--", user.python, "-c", BUSY)
     for path in (page, report):

@@ -222,7 +222,9 @@ def test_a_kill_at_any_moment_leaves_nothing(killings, broom):
 
 
 def test_leftovers_of_a_killed_run_are_found(killings):
-    """The control: a killed run leaves something, and `corral clean` names it."""
+    """Kill a run. It leaves something, and `corral clean` names it. This is the control for the
+    tests above.
+    """
     time_to_ready(killings)
     left = killings.left()
     assert len(left["locks"]) == 1
@@ -236,7 +238,9 @@ def test_leftovers_of_a_killed_run_are_found(killings):
 
 
 def test_a_kill_of_the_whole_group_leaves_nothing(killings):
-    """A client that gives up kills its process group. Init or the guardian is in another group."""
+    """Kill the whole process group, as a client that gives up does. Init or the guardian is in
+    another group.
+    """
     process = killings.run(start_new_session=True)
     assert process.stdout.readline() == b"ready\n"
     os.killpg(process.pid, signal.SIGKILL)
@@ -248,7 +252,7 @@ def test_a_kill_of_the_whole_group_leaves_nothing(killings):
 
 
 def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
-    """`doctor` probes the host each time. When `doctor` is killed, its probes must end too."""
+    """Kill `doctor`, which probes the host each time. Its probes must end, too."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)

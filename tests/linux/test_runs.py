@@ -14,7 +14,7 @@ from traces import PATIENCE, Traces, wait_until_gone
 
 pytestmark = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
-# Uses 64 MiB of memory, and waits until stdin ends.
+# This program uses 64 MiB of memory, and waits until stdin ends.
 HOLD = (
     "import sys\nspace = bytearray(b'x' * (64 << 20))\nprint('ready', flush=True)\nsys.stdin.read()"
 )
@@ -98,7 +98,7 @@ def test_ps_prints_a_table(user, runs):
 
 
 def test_ps_names_the_server_of_a_client(user, runs):
-    """corral finds the name by the command in the client's file. A command in no file has no name."""
+    """Look up the name by the command in the client's file. A command in no file has no name."""
     with Live(user) as live:
         folder = user.home / ".cursor"
         folder.mkdir()
@@ -208,7 +208,9 @@ def test_garbage_is_removed_and_not_listed_as_a_run(user, runs):
 
 
 def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
-    """A record cannot make corral remove a directory that corral did not make. The control has the right name."""
+    """Write a record that names a directory which corral did not make. The control has the right
+    name.
+    """
     victim, own = scratch / "precious", left_directory(user)
     victim.mkdir()
     os.chown(victim, user.uid, user.uid)
@@ -253,7 +255,9 @@ def test_a_pipe_among_the_records_does_not_block(user, runs):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's file")
 def test_another_users_record_is_ignored(user, runs):
-    """With sudo, HOME may belong to another user, who may not choose the directories that are removed."""
+    """Use another user's HOME, as sudo may do. That user may not choose the directories that are
+    removed.
+    """
     victim = left_directory(user)
     path = runs / "planted"
     path.write_text(record(str(victim)))
@@ -263,7 +267,8 @@ def test_another_users_record_is_ignored(user, runs):
     assert sweep(user) == []
     assert victim.exists()
     os.chown(path, user.uid, user.uid)
-    assert sweep(user) == [str(victim)]  # the control: the same record of this user
+    # The control: the same record is used if this user wrote it.
+    assert sweep(user) == [str(victim)]
 
 
 def test_a_run_survives_the_loss_of_its_record(user, runs):
@@ -276,7 +281,7 @@ def test_a_run_survives_the_loss_of_its_record(user, runs):
 
 @pytest.mark.parametrize("place", ["absent", "read-only"])
 def test_a_run_starts_without_a_writable_cache(user, scratch, place):
-    """The cache directory cannot be written. The run starts, and `corral ps` does not list it."""
+    """Make the cache directory read-only. The run starts, and `corral ps` does not list it."""
     if place == "read-only" and user.uid == 0:
         pytest.skip("file permissions do not apply to root")
     cache = scratch / "cache"

@@ -82,7 +82,9 @@ def test_a_start_needs_few_page_faults(environment):
 
 
 def test_the_zygote_has_few_modules(environment):
-    """Each fork copies the zygote's page tables, so each module makes every fork slower."""
+    """Count the zygote's modules. Each fork copies the zygote's page tables, so each module makes
+    every fork slower.
+    """
     argv = [sys.executable, "-I", "-c", ZYGOTE, str(SOURCE)]
     done = subprocess.run(argv, env=environment, check=True, capture_output=True, text=True)
     loaded = done.stdout.split()

@@ -75,7 +75,9 @@ def test_an_internet_socket_as_a_stream_is_refused(user, listener, kind):
 
 @BOTH_TIERS
 def test_only_connected_unix_sockets_pass_as_streams(user):
-    """Clients use connected stream sockets. Sockets that the target could connect elsewhere are refused."""
+    """Pass sockets as streams. Clients use connected stream sockets. Sockets that the target could
+    connect elsewhere are refused.
+    """
     seen = {}
     kinds = {"stream": socket.SOCK_STREAM, "seqpacket": socket.SOCK_SEQPACKET}
     for name, kind in {**kinds, "datagram": socket.SOCK_DGRAM}.items():
@@ -162,7 +164,9 @@ def test_a_file_on_stdin_is_restored(user, scratch):
 
 
 def test_flags_and_version_of_a_file_can_be_changed_without_walls(user, scratch):
-    """The control: without walls the owner can change both by a descriptor that is open for reading."""
+    """Change both without walls. This is the control: the owner can change them by a descriptor
+    that is open for reading.
+    """
     path = scratch / "file"
     path.write_text("x")
     os.chown(path, user.owner, user.owner)
@@ -193,7 +197,7 @@ def test_a_named_pipe_on_stdin_is_restored(user, scratch):
 
 
 def test_the_end_of_a_named_pipe_is_seen(user, scratch):
-    """corral's own descriptor does not keep the pipe open."""
+    """Check that corral's own descriptor does not keep the pipe open."""
     path = scratch / "pipe"
     os.mkfifo(path, 0o600)
     os.chown(path, user.uid, user.uid)
@@ -230,7 +234,9 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_restores_nothing(ordinary, scratch, killed):
-    """Init cannot restore the file, because it has no rights on it and ends with corral. In the control corral is not killed."""
+    """Kill corral. Init cannot restore the file, because it has no rights on it and ends with
+    corral. In the control corral is not killed.
+    """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"
     path.write_text("x\n")
@@ -254,7 +260,9 @@ CAPABILITY = struct.pack("<5I", 0x02000001, 1 << 7, 0, 0, 0)  # cap_setuid, effe
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file capabilities")
 @pytest.mark.parametrize("text", ["written", ""])
 def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
-    """The kernel removes a file's capabilities when the target writes to it. corral must not restore them."""
+    """Write to a file with capabilities, which the kernel then removes. corral must not restore
+    them.
+    """
     os.chown(scratch, user.uid, user.uid)
     path = scratch / "program"
     path.write_text("x")
@@ -268,7 +276,7 @@ def test_capabilities_of_a_written_file_are_not_restored(user, scratch, text):
     assert process.returncode == 0, error
     assert path.read_text() == "x" + text
     kept = "security.capability" in os.listxattr(path)
-    assert kept == (not text)  # the control: a file that was not written keeps them
+    assert kept == (not text)  # the control: a file that was not written keeps its capabilities
 
 
 LEADER = """
@@ -295,7 +303,9 @@ termios.tcflow(0, termios.TCOOFF)
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_a_terminal_works_as_before_after_a_run(user, sandboxed):
-    """The target turns echo off and stops the output. The control without the sandbox leaves the terminal like that."""
+    """Turn echo off and stop the output. Without the sandbox (the control) the terminal stays like
+    that.
+    """
     command = [user.python, "-ISc", SPOIL]
     if sandboxed:
         command = user.corral_argv("run", "--", *command)
@@ -326,7 +336,7 @@ def test_a_terminal_is_restored(user, scratch):
     exclusive = struct.unpack("i", fcntl.ioctl(slave, TIOCGEXCL, bytes(4)))[0]
     fcntl.ioctl(slave, TIOCNXCL)
     assert (state(slave), exclusive) == (before, 0)
-    assert did["exclusive"] == "done"  # the control: the target did set the mark
+    assert did["exclusive"] == "done"  # the control: the target set the mark
     assert "the exclusive mark of stdin changed during the run: put back" in told
     if user.tier == "walled" and user.uid:
         assert did["mode"] == "done"
@@ -369,7 +379,9 @@ print("said", flush=True)
 
 @pytest.mark.parametrize("landlock", ["absent", "there"])
 def test_file_streams_cannot_be_opened_again(user, scratch, landlock):
-    """Without Landlock, corral replaces the file with a pipe. Then opening the stream again opens only the pipe."""
+    """Try to open a file stream again. Without Landlock, corral replaces the file with a pipe, so
+    this opens only the pipe.
+    """
     os.chown(scratch, user.uid, user.uid)
     given, log, told = scratch / "given", scratch / "log", scratch / "told"
     given.write_text("question")

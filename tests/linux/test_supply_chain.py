@@ -70,7 +70,7 @@ def test_a_wheel_cannot_open_the_users_project(user, env, registry, tools, proje
 
 @ONE_USER
 def test_a_wheel_cannot_replace_the_interpreter(user, env, registry, tools):
-    """Names of scripts and files in the wheel have `../` to leave the directory for packages."""
+    """Use names of scripts and files with `../` in a wheel, to leave the directory for packages."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     climbing = "../" * 4 + "bin/python"
     cases = {
@@ -102,7 +102,9 @@ def test_a_package_cannot_start_the_users_program(user, env, registry, npm, proj
 
 @ONE_USER
 def test_settings_without_effect_share_an_installation(user, env, registry, npm, scratch):
-    """If a setting had no effect on an installation, a later start without the setting uses that installation."""
+    """Install with a setting that has no effect on the installation. A later start without the
+    setting uses the same installation.
+    """
     archive = publish(registry)
     settings = scratch / ".npmrc"
     # The last setting is the control, because it could have changed the installation.
@@ -160,7 +162,7 @@ BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-pat
 
 @ONE_USER
 def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
-    """Building the package runs its code, which rewrites the lock file. That file names the index of each package."""
+    """Let a package's build script rewrite the lock file, which names the index of each package."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     other = Registries()
     try:
@@ -178,7 +180,7 @@ def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, t
         assert theirs.stdout == b"theirs\n", theirs.stderr.decode()
         (row,) = entries(user, env)
         lock = next(pathlib.Path(row["path"]).glob("*.lock")).read_text()
-        assert registry.url in lock  # the control: the script did forge it
+        assert registry.url in lock  # the control: the script did forge the lock file
         assert other.url not in lock
         assert user.corral(*words, env=env).stdout == b"ours\n"
     finally:
@@ -197,7 +199,7 @@ def archive(top: str, files: dict[str, str]) -> bytes:
 
 @ONE_USER
 def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
-    """A project's configuration can name another registry in its `env`."""
+    """Name another registry in the `env` of a project's configuration."""
     other = Registries()
     try:
         for place, text in ((other, "theirs"), (registry, "ours")):
@@ -216,7 +218,7 @@ def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
 
 
 def test_a_cache_of_another_user_is_not_used(user, env, scratch):
-    """With `sudo`, HOME may belong to another user, who may have written the cache."""
+    """Use another user's HOME, as `sudo` may do. That user may have written the cache."""
     path = put(user, scratch, manifest())
     # The control: the user's own cache works.
     assert user.corral("run", path, env=env).returncode == 0
@@ -236,7 +238,9 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
-    """The user keeps values by a bundle's name, and any bundle can use that name."""
+    """Run another bundle with the same name. The user keeps values by a bundle's name, and any
+    bundle can use that name.
+    """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
         user,
@@ -266,7 +270,9 @@ def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch, project):
-    """A virtual environment's Python would make the projects that are installed in it readable."""
+    """Name the Python of the user's virtual environment in a bundle. It would make the projects
+    that are installed there readable.
+    """
     venv = scratch / "venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
     with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:
@@ -287,7 +293,7 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
 
 @ONE_USER
 def test_a_bundle_cannot_climb_out_by_a_relative_trampoline(user, env, scratch, project):
-    """The bundle has the shell line that pip writes for long paths. Its path has `../` to leave the store."""
+    """Use the shell line that pip writes for long paths, with `../` in its path to leave the store."""
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
     with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:
@@ -395,8 +401,8 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
-    """Variables that a client sets for a server also reach the corral that starts it, and could make corral run other
-    code.
+    """Set corral's variables for a server. The client passes them to corral too, so they could make
+    corral run other code.
     """
     code = "import os; print(*map(os.environ.get, ('PYTHONPATH', 'LEVEL')))"
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -443,7 +449,9 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)
 def test_root_without_namespaces_is_refused_with_the_reason(user, env, scratch):
-    """Root's targets have their own user id, which cannot read root's cache."""
+    """Run as root without namespaces. Root's targets have their own user id, which cannot read
+    root's cache.
+    """
     path = put(user, scratch, manifest())
     done = user.corral("run", path, env=env)
     assert done.returncode == REFUSED
@@ -501,7 +509,9 @@ def test_wrapping_installs_packages(user, env, registry, tools, scratch):
 
 @ONE_USER
 def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch):
-    """The control: with `--no-install` there is no progress to show."""
+    """Check the progress lines on a terminal. The control: with `--no-install` there is no progress
+    to show.
+    """
     publish(registry)
     place = own(user, scratch / "desk" / "mcp.json", "")
     servers = {"one": {"command": "npx", "args": ["-y", "server"]}}
@@ -516,7 +526,7 @@ def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch
 
 @ONE_USER
 def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
-    """The client's first start finds the pinned package and asks no registry."""
+    """Check that the client's first start finds the pinned package and asks no registry."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     code = "import mcp\ndef main():\n    print(mcp.version)\n"
     entry_point = {"mcp-server-sqlite": "server:main"}
@@ -537,7 +547,9 @@ def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, 
 
 @ONE_USER
 def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
-    """A virtual environment links to its interpreter. An npm package may have no such link."""
+    """Put a link to an interpreter into an npm package. Only a virtual environment may have such a
+    link.
+    """
     for name, leads in (("evil", "/etc"), ("good", "../node_modules")):
         script = f"mkdir ../../bin && ln -s {leads} ../../bin/python"
         files = {"main.js": "console.log(JSON.stringify('ran'))"}
@@ -552,7 +564,7 @@ def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
 
 
 def test_a_script_that_is_replaced_during_the_question_is_refused(tmp_path, monkeypatch):
-    """The script is replaced by a link while corral waits for the user's answer."""
+    """Replace the script with a link while corral waits for the user's answer."""
     server, private = tmp_path / "server", tmp_path / "private"
     for path in (server, private):
         path.mkdir()
@@ -591,7 +603,9 @@ def test_a_directory_named_like_a_command_starts_only_by_its_path(user, env, scr
 
 @ONE_USER
 def test_a_directory_named_like_a_package_is_not_started(user, env, registry, npm, scratch):
-    """Clients start their servers in the open project's directory, which may have any content."""
+    """Make a directory with the name of a package. Clients start their servers in the open
+    project's directory, which may have any content.
+    """
     files = {"main.js": "console.log(JSON.stringify('the package'))"}
     registry.publish_npm("server", "1.0.0", files, bin={"server": "main.js"})
     text = "version = 1\n[server]\ncommand = ['/bin/echo', '\"the project\"']\n"

@@ -91,7 +91,9 @@ def test_a_bus_error_is_reported_by_name(bus, member, arguments, name):
 
 
 def test_no_service_is_activated_to_answer(bus):
-    """The bus refuses a call to a name without an owner at once, even if it could activate a service."""
+    """Call a name without an owner. The bus refuses the call at once, even if it could activate a
+    service.
+    """
     with Bus(bus, PATIENCE) as one, pytest.raises(CallError) as caught:
         one.call(
             systemd_scope.NAME, systemd_scope.PATH, systemd_scope.INTERFACE, "GetDefaultTarget"
@@ -286,7 +288,7 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
-    """The job is reported as done, but the process was not moved."""
+    """Report the job as done without moving the process."""
     heard = listen()
     with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
@@ -305,7 +307,9 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, calls):
-    """systemd would take these pids for other processes. The control runs without a PID namespace."""
+    """Run in another PID namespace, whose pids systemd would take for other processes. The control
+    has no PID namespace.
+    """
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
     heard = listen()
@@ -323,7 +327,9 @@ def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
-    """The first client of a session starts the bus before systemd has joined it."""
+    """Ask before systemd has joined the bus. The first client of a session starts the bus earlier
+    than that.
+    """
     answers: list[str] = []
 
     def ask() -> None:
@@ -346,7 +352,7 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """After the failure the process that kept the scope has ended, and init was not released."""
+    """Check that the process that kept the scope has ended, and that init was not released."""
     leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
     results = Results()
     before = children()

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import shlex
-from subprocess import PIPE
+import subprocess
 from urllib.parse import unquote
 
 import pytest
@@ -40,13 +40,43 @@ def check_printed(done, *, marked: bool = True) -> None:
     assert not marked or MARK.encode() in done.stdout + done.stderr
 
 
+# One interpreter runs all command lines of a test, each in a fork, because its start would take most of the time.
+EACH = """
+import json, os, sys
+sys.path.insert(0, sys.argv.pop(1))
+from corral.cli import main
+for words in json.loads(sys.argv.pop()):
+    ends = [os.pipe(), os.pipe()]
+    if os.fork() == 0:
+        for number, (_, writer) in enumerate(ends, 1):
+            os.dup2(writer, number)
+        for pipe in ends:
+            os.closerange(min(pipe), max(pipe) + 1)
+        sys.argv[1:] = words
+        sys.exit(main())
+    for _, writer in ends:
+        os.close(writer)
+    said = [open(reader, "rb").read().decode("latin-1") for reader, _ in ends]
+    print(json.dumps([*said, os.waitstatus_to_exitcode(os.wait()[1])]), flush=True)
+"""
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_hostile_arguments_are_printed_as_text(ordinary, command):
+    lines = [(command, *words) for words in GENERIC]
+    if command == "cache":
+        lines.append(("cache", "rm", NAME))
+    argv = [ordinary.python, "-c", EACH, str(ordinary.package), json.dumps(lines)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = ordinary.popen(argv, **pipes)
+    out, err = process.communicate(timeout=100)
+    assert (process.returncode, err) == (0, b"")
     printed = b""
-    for words in (*GENERIC, *((("rm", NAME),) if command == "cache" else ())):
-        done = ordinary.corral(command, *words)
-        check_printed(done, marked=False)
-        printed += done.stdout + done.stderr
+    for line, row in zip(lines, out.splitlines(), strict=True):
+        *said, code = json.loads(row)
+        streams = [text.encode("latin-1") for text in said]
+        check_printed(subprocess.CompletedProcess(line, code, *streams), marked=False)
+        printed += b"".join(streams)
     assert MARK.encode() in printed
 
 
@@ -86,7 +116,9 @@ def test_files_that_a_run_created_are_printed_as_text(user, place):
 
 @pytest.mark.parametrize("closed", ["", ".", ".github"])
 def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
-    """Root can list a directory without permissions, so only an ordinary user needs the warning."""
+    """Close a directory in which a run created files. Root can list it anyway, so only an ordinary
+    user needs the warning.
+    """
     place, report = ordinary.home / NAME, ordinary.home / "report.json"
     place.mkdir()
     os.chown(place, ordinary.uid, ordinary.uid)
@@ -104,7 +136,7 @@ def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
 
 
 def test_program_names_are_printed_as_text(user, place):
-    """The program's own name is hostile. It occurs in the error and in the output of `explain`."""
+    """Give the program a hostile name, which is in the error and in the output of `explain`."""
     script = write(user, f"{place}/{NAME}", "#!/bin/sh\n")
     check_printed(user.corral("run", "--", script))
     os.chmod(script, 0o755)
@@ -115,7 +147,7 @@ def test_program_names_are_printed_as_text(user, place):
 @pytest.mark.parametrize("json_flag", [(), ("--json",)])
 def test_ps_prints_hostile_names_as_text(user, json_flag):
     argv = user.corral_argv("run", "--", "/bin/sh", "-c", "echo ready; read word", NAME)
-    with user.popen(argv, stdin=PIPE, stdout=PIPE) as running:
+    with user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
         assert running.stdout.readline() == b"ready\n"
         done = user.corral("ps", *json_flag)
         running.stdin.close()
@@ -179,7 +211,9 @@ def offer(registry, path: str) -> None:
 
 @ONE_USER
 def test_installed_names_are_printed_as_text(user, env, registry):
-    """Installers refuse such names, but corral does not trust the content of the cache."""
+    """Plant hostile names in the cache. Installers refuse such names, but corral does not trust the
+    content of the cache.
+    """
     offer(registry, "/hello.mcpb")
     assert user.corral("run", "org.example/hello", env=env).returncode == 0
     for path in pathlib.Path(env["XDG_CACHE_HOME"]).glob("corral/store/entries/*"):
@@ -193,7 +227,9 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """On a terminal corral rewrites the progress line, which has the end of a hostile address."""
+    """Show progress on a terminal, where corral rewrites the line with the end of a hostile
+    address.
+    """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}
     code, _, text = on_terminal(user, env, b"", "run", "org.example/hello")
@@ -203,7 +239,9 @@ def test_download_progress_is_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_progress_with_any_name_is_printed_as_text(user):
-    """corral refuses such addresses and packages earlier, but the progress line does not rely on that."""
+    """Call the progress line with hostile names. corral refuses such addresses and packages
+    earlier, but the line does not rely on that.
+    """
     code = "import sys\nfrom corral.servers.registry.download import show_progress\n"
     code += "show_progress(f'fetching {sys.argv[1]}')\nshow_progress('')\n"
     terminal, own = os.openpty()
@@ -255,9 +293,13 @@ def test_a_server_with_words_that_are_not_utf8_keeps_its_home(user):
 
 
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
-    """`script` gives corral a terminal. Every escape sequence in the output must be one of `Painted`."""
+    """Run corral on the terminal of `script`. Every escape sequence in the output must be one of
+    `Painted`.
+    """
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
-    with user.popen(["script", "-qec", line, "/dev/null"], stdin=PIPE, stdout=PIPE) as running:
+    with user.popen(
+        ["script", "-qec", line, "/dev/null"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as running:
         text = running.communicate()[0].decode()
     assert "\x1b[1mProgram\x1b[0m" in text
     left = text.replace("\x1b[1m", "").replace("\x1b[0m", "").replace("\r\n", "")

@@ -87,7 +87,9 @@ def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 @pytest.mark.parametrize("kind", ["pipe", "link", "hard link", "file"])
 def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky, flag, kind):
-    """The kernel prevents some of these attacks if fs.protected_* are set. corral prevents all of them."""
+    """Plant a file, pipe or link where corral writes. The kernel prevents some of these attacks if
+    fs.protected_* are set. corral prevents all of them.
+    """
     path = sticky / "name"
     own = plant(kind, path, ordinary)
     done = ordinary.run("/bin/true", flags=(flag, str(path)))
@@ -99,7 +101,7 @@ def test_a_file_that_another_user_put_in_the_way_is_not_written(ordinary, sticky
 
 @pytest.mark.parametrize("flag", ["--report", "--audit"])
 def test_an_own_file_in_a_shared_directory_is_written(ordinary, sticky, flag):
-    """The control: the user's own file is written, and then replaced."""
+    """Write the user's own file, and then replace it. This is the control for the test above."""
     path = sticky / "name"
     for _ in range(2):
         done = ordinary.run("/bin/true", flags=(flag, str(path)))
@@ -127,7 +129,9 @@ LONG = pytest.mark.rig("long")
     ],
 )
 def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, commands):
-    """Through a planted link root could write to any directory. Also, the user could not remove root's files."""
+    """Run as root with a user's HOME. Through a planted link root could write to any directory.
+    Also, the user could not remove root's files.
+    """
     sticky.chmod(0o755)
     home, valuable = sticky / "home", sticky / "valuable"
     places = [home / ".cache", home / ".config", home / ".local", home / ".local/state"]
@@ -155,14 +159,16 @@ def test_root_creates_nothing_in_a_users_home(attacker, root, sticky, planted, c
 
 
 def test_root_keeps_its_files_in_its_own_home(root):
-    """The control for the test above: in its own home root creates files."""
+    """Run as root in root's own home. This is the control for the test above: root creates files
+    there.
+    """
     assert root.run("/bin/true").returncode == 0
     assert {path.name for path in (root.home / ".cache/corral").iterdir()} >= {"findings", "runs"}
 
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """The control is a link to one of root's own directories."""
+    """Link root's directory to a user's. The control is a link to one of root's own directories."""
     from corral.abi.private_directory import make_private_directory
 
     (sticky / "theirs").mkdir()
@@ -184,7 +190,9 @@ except PermissionError:
 
 
 def test_roots_demo_is_closed_to_other_users(root, attacker):
-    """The demo also tries its acts without walls, as root. A planted link would redirect them."""
+    """Try to plant a link in the directory of root's demo. The demo also tries its acts without
+    walls, and the link would redirect them.
+    """
     from corral.demo.decoys import Decoys
 
     with contextlib.ExitStack() as stack:
@@ -192,7 +200,8 @@ def test_roots_demo_is_closed_to_other_users(root, attacker):
         assert attacker.outside(PLANT, made.granted) == "denied"
         bare = make_user("root", root.package, "bare")
         ids = {"user": bare.owner, "group": bare.owner, "extra_groups": []}
-        allowed = bare.outside(PLANT, made.granted, **ids)  # the control: a target's own ids
+        # The control: a process with the target's ids may plant a link.
+        allowed = bare.outside(PLANT, made.granted, **ids)
         assert sorted(allowed) == ["fifo", "note", "socket"]
 
 
@@ -200,7 +209,7 @@ def test_roots_demo_is_closed_to_other_users(root, attacker):
 
 
 def test_files_that_another_user_planted_are_ignored(ordinary, sticky):
-    """The attacker plants a run record. The control is the same record if it belongs to the user."""
+    """Plant a run record as the attacker. The control is the same record if it belongs to the user."""
     record = sticky / "corral/runs/1-0123abcd"
     left = pathlib.Path(f"/tmp/corral-{ordinary.uid}-{os.getpid()}-0123abcd")
     record.parent.mkdir(parents=True)
@@ -310,7 +319,9 @@ def live(user: User, *flags: str):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_live_run_is_closed_to_other_users(user, root, attacker):
-    """A run has no named socket. In shared directories it has only one closed directory with a random name."""
+    """Attack a live run. It has no named socket, and in shared directories only one closed
+    directory with a random name.
+    """
     owner = root if user.uid == 0 else user
     with live(user, "--env", "PRIVATE=value", "--allow-net", "example.com") as pids:
         tried = attacker.outside(ATTACK, str(user.package), *map(str, pids))
@@ -345,7 +356,7 @@ def named_sockets(pids: list[int]) -> list[str]:
 
 
 def test_the_search_finds_sockets_with_a_name(sticky):
-    """This is the control: the search of the test above finds sockets if there are any."""
+    """Make sockets with a name. The search of the test above finds them. This is its control."""
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:
         named.bind(str(sticky / "socket"))
         tcp.bind(("127.0.0.1", 0))

@@ -65,7 +65,7 @@ def test_the_previous_version_returns_without_the_registry(user, env, registry, 
 
 @pytest.mark.parametrize("name", ["every", "cursor:every"])
 def test_a_server_is_named_as_in_its_client(user, env, installed, scratch, name):
-    """The control is a name that no client has."""
+    """Name a server as in its client. The control is a name that no client has."""
     place = scratch / ".cursor" / "mcp.json"
     place.parent.mkdir()
     servers = {"every": {"command": "npx", "args": ["-y", "server"]}}
@@ -159,7 +159,9 @@ def test_a_python_package_keeps_its_options(user, env, registry, tools):
 
 
 def test_the_newest_version_is_recognized_each_time(user, env, registry, tools):
-    """Two installations of one wheel differ in their bytecode, so corral compares versions and packages."""
+    """Install one wheel twice. The installations differ in their bytecode, so corral compares
+    versions and packages.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     body = "def main():\n    print('old')\n"
     registry.publish_wheel("thing", "1.0.0", {"thing.py": body}, {"thing": "thing:main"})
@@ -221,7 +223,9 @@ rl.on('line', (line) => {
 
 
 def test_an_upgrade_compares_pinned_tools(user, env, registry, npm):
-    """corral starts the new version with the default policy, and pins its tools when the user agrees."""
+    """Upgrade a pinned server. corral starts the new version with the default policy, and pins its
+    tools when the user agrees.
+    """
 
     def publish_offer(version: str, words: str) -> None:
         files = {"main.js": OFFER % words}

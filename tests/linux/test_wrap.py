@@ -18,7 +18,7 @@ from corral.messages.client import Client
 KEEPS = "keep a home directory of its own between runs"
 CLIENT_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 NO_INDEX = "http://127.0.0.1:9/simple"
-# The names of the server's tools contain its results.
+# This server reports its results as the names of its tools.
 SERVER = """\
 import json, os, sys
 seen = ["variable-" + name for name in ("API_TOKEN", "LEVEL", "HIDDEN") if name in os.environ]
@@ -423,7 +423,9 @@ def test_wraps_flags_become_the_servers_grants(desk):
 
 
 def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
-    """`--grant-arguments` changes no wrapped server, so wrap prints the command that does."""
+    """Check that wrap prints a command for a wrapped server whose arguments are not granted,
+    because `--grant-arguments` does not change such a server.
+    """
     path = desk.config("cursor")
     corral = ("--corral", str(desk.corral_path))
     desk.does("wrap", "cursor", "two", *corral)
@@ -464,8 +466,8 @@ def test_a_command_that_this_host_would_refuse_is_not_written(desk):
 
 @pytest.mark.parametrize("tier", ["listened"], indirect=True)
 def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written(desk):
-    """`wrap` leaves an entry unchanged if its profile needs an allowlist and the host cannot enforce one, because every
-    start would be refused.
+    """Check that `wrap` leaves the entry unchanged if its profile needs an allowlist that the host
+    cannot enforce, because every start would be refused.
     """
     servers = {
         "gh": {"command": "npx", "args": ["-y", "@modelcontextprotocol/server-github"]},
@@ -523,7 +525,9 @@ def test_an_explicit_policy_stays_unchanged(desk):
 
 
 def test_backups_are_hidden_from_servers(desk):
-    """A server cannot see the backups of a client's file, because they contain the tokens of every server."""
+    """Check that a server cannot see the backups of a client's file, which contain the tokens of
+    every server.
+    """
     desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     code = "import os; answer = [len(os.listdir(sys.argv[1])), os.path.exists(sys.argv[1] + '/clients')]"
@@ -544,8 +548,8 @@ def test_a_missing_corral_is_reported(desk):
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """`status` names the cause and the command that mends the entry. A path is missing or was replaced by a link, or an
-    earlier corral wrote a grant or a flag that no longer works.
+    """Check that `status` names the cause and the command that mends the entry. A path is missing
+    or was replaced by a link, or an earlier corral wrote a grant or a flag that no longer works.
     """
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
@@ -727,7 +731,9 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
 
 
 def test_status_lists_all_clients_and_the_project(desk):
-    """`status` also lists the current project, and recognizes another program named corral."""
+    """Check that `status` also lists the current project, and recognizes another program named
+    corral.
+    """
     desk.config("codex")
     desk.config("goose")
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
@@ -756,8 +762,9 @@ def test_status_lists_all_clients_and_the_project(desk):
 
 
 def test_entries_that_named_corral_before_wrap_are_marked(desk):
-    """A project's file may already start servers through corral, with grants that the user did not choose. `wrap` shows
-    these grants, and refuses an entry that starts another program named corral.
+    """Use a project's file that already starts servers through corral, with grants that the user
+    did not choose. `wrap` shows these grants, and refuses an entry that starts another program
+    named corral.
     """
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
     words = ["run", "--write", str(desk.home), "--", "x"]
@@ -784,8 +791,8 @@ def test_a_file_in_the_home_belongs_to_the_client(desk):
 
 
 def test_printed_commands_run_nothing_else_when_copied(desk):
-    """A printed command quotes the names of servers and their arguments, which come from the client's file and may be
-    hostile.
+    """Use hostile names of servers and arguments, which come from the client's file. A printed
+    command quotes them.
     """
     place = desk.put("notes; touch x/a", "").parent
     entry = {"command": "/usr/bin/python3", "args": ["-c", "pass", str(place)]}
@@ -856,7 +863,9 @@ def test_an_interpreter_that_a_configuration_names_is_only_run_in_a_sandbox(desk
 
 
 def test_two_wraps_at_once_keep_both_changes(desk):
-    """Each process wraps one server of the same file. The second must not undo the first one's change."""
+    """Wrap two servers of the same file at once. The second process must not undo the change of the
+    first.
+    """
     path = desk.config("cursor")
     before = path.read_bytes()
     running = [

@@ -115,7 +115,7 @@ def test_the_action_installs_corral_and_fails_for_a_bare_server(tmp_path):
     (place / ".continue" / "config.yaml").write_text(
         "mcpServers:\n  - name: one\n    command: node\n    args: [server.js]\n"
     )
-    assert run(steps[1]).returncode == 1  # YAML is read, too
+    assert run(steps[1]).returncode == 1  # YAML files are read, too
 
 
 def test_the_workflows_have_minimal_permissions():

@@ -33,7 +33,7 @@ def server(ordinary):
 
 
 class Talk:
-    """The output that a client gets: answers by id, other messages, and stderr."""
+    """The output that a client gets from a server: answers by id, other messages, and stderr."""
 
     def __init__(self, done: subprocess.CompletedProcess) -> None:
         self.raw: bytes = done.stdout
@@ -162,7 +162,9 @@ def configure(user, **servers: list[str]) -> None:
 
 
 def test_shadowing_is_marked_by_inspect(ordinary, server):
-    """corral cannot stop shadowing, because only the client knows which of two tools it means."""
+    """Check that `inspect` marks shadowing. corral cannot stop it, because only the client knows
+    which of two tools it means.
+    """
     configure(
         ordinary,
         mail=[ordinary.python, str(server), "mail"],
@@ -183,7 +185,9 @@ def test_shadowing_is_marked_by_inspect(ordinary, server):
 
 
 def test_an_inspected_server_that_is_not_configured_is_not_compared(ordinary, server):
-    """A user who chooses between servers may inspect several servers with the same tools, which is not shadowing."""
+    """Inspect several servers with the same tools that are not configured. A user who chooses
+    between servers does this, so it is not shadowing.
+    """
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
     assert "shadows" not in {mark["kind"] for mark in found["marks"]}
@@ -409,7 +413,9 @@ def test_5_a_shadowing_tool_is_hidden_by_an_allowlist(ordinary, server):
 
 
 def test_6_injected_text_in_a_result_passes(ordinary, server):
-    """Nothing stops injected text. Only the client and its model can decide whether a text is an order."""
+    """Check that injected text passes. Only the client and its model can decide whether a text is
+    an order.
+    """
     assert "ignore all" in act(ordinary, server, "document", *GUARD)
 
 
@@ -481,7 +487,7 @@ def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
 
 
 def test_inspect_gives_a_server_only_typed_flags(ordinary, server):
-    """The server gets no variables and no grants from the client's file."""
+    """Check that `inspect` takes no variables and no grants from the client's file."""
     place = ordinary.home / ".cursor"
     place.mkdir()
     code = "import os, json, sys\nfor line in sys.stdin:\n  m = json.loads(line)\n  if 'id' in m: print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], 'result': {'instructions': repr(sorted(os.environ)), 'tools': []}}), flush=True)"
@@ -567,7 +573,7 @@ def test_without_a_guard_its_modules_are_not_imported(ordinary):
 
 
 def test_inspect_shows_only_the_start_of_an_error(ordinary):
-    """A server's error may be megabytes long, so `inspect` shows only its start."""
+    """Let a server answer with an error of several megabytes."""
     error = "{'jsonrpc': '2.0', 'id': m['id'], 'error': {'code': 1, 'message': 'x' * 100000}}"
     code = (
         "import json, sys\n"

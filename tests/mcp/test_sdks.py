@@ -112,7 +112,8 @@ def test_published_servers_answer_the_same_with_a_guard(profile, client, environ
             one.pop("calls")
     steps = [one.pop("progress") for one in found]
     assert found[1] == found[0]
-    # TypeScript's clients lose progress that arrives together with the answer, with or without the guard.
+    # TypeScript's clients lose progress that arrives together with the answer, even without the
+    # guard.
     if profile == "everything" and client == "python":
         assert steps == [[1, 2, 3], [1, 2, 3]]
 

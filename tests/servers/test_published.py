@@ -213,7 +213,7 @@ def listener():
 def test_a_published_server_cannot_do_forbidden_acts(
     server, environment, home, listener, page, work
 ):
-    """The control is the same act by the same program without corral."""
+    """Try forbidden acts with the server's own program. The control is the same act without corral."""
     words = {"work": str(work), "host": page, "url": f"http://{page}/"}
     start, acts = RUNTIMES[server.runtime]
     targets = {"read": str(home / ".ssh" / "id_ed25519"), "connect": listener}
@@ -232,7 +232,9 @@ def test_a_published_server_cannot_do_forbidden_acts(
 
 
 def test_the_memory_server_keeps_its_own_state_between_runs(environment, client, home):
-    """With the profile's `state` a second run reads what the first wrote, in the server's own directory."""
+    """Run the server twice with the profile's `state`. The second run reads what the first wrote,
+    in the server's own directory.
+    """
     server = next(one for one in SERVERS if one.profile == "memory")
     start = {"command": server.reference, "args": [], "env": {}, "sandboxed": {"profile": "memory"}}
     fact = f"fact {secrets.token_hex(8)}"

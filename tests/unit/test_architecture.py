@@ -445,7 +445,7 @@ def test_naming_a_package_imports_no_module_of_clients():
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "corral.servers.reference" in loaded  # the control
+    assert "corral.servers.reference" in loaded  # the control: the list has the imported modules
     assert not {"corral.clients", *SLOW} & loaded
 
 
@@ -482,7 +482,7 @@ def test_unguarded_imports_are_found():
 
 @pytest.mark.parametrize("path", ANY_HOST, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tests_for_any_host_can_be_collected_on_windows(path):
-    """Check that each test file can be imported on Windows, because pytest runs no test at all if
-    one file cannot be imported.
+    """Check that each test file can be imported on Windows. If one file cannot be imported, pytest
+    runs no test at all.
     """
     assert not unguarded_imports(ast.parse(path.read_text(encoding="utf-8"))) & POSIX_ONLY

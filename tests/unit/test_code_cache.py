@@ -140,8 +140,8 @@ def test_no_cache_file_is_written_without_bytecode(site):
 
 
 def test_a_directory_that_cannot_be_written_is_not_an_error(site):
-    """A start must succeed without the cache file and leave no temporary files. A directory is in the place of the cache
-    file, because a mode would not stop root from writing.
+    """Put a directory in the place of the cache file, because a mode would not stop root from
+    writing. The start must succeed without the cache file, and leave no temporary files.
     """
     start(site, keep=False)
     path = site / "corral" / "__pycache__" / f"corral.{sys.implementation.cache_tag}.pyc.all"
@@ -152,9 +152,9 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """corral's processes close descriptors that they do not need, also the cache file's. A later
-    import must then use Python's own loader, also if another file has got the same number
-    (`reused`).
+    """Close the descriptor of the cache file, as corral's processes do with all descriptors that
+    they do not need. A later import must then use Python's own loader, even if another file has got
+    the same number (`reused`).
     """
     start(site)
     code = f"""

@@ -41,7 +41,7 @@ def test_a_declared_rig_that_is_missing_is_an_error(declare, monkeypatch):
     with pytest.raises(pytest.UsageError, match="the rig odd needs odd-package"):
         declare("odd")
     monkeypatch.setitem(rigs.RIGS, "odd", rigs.Rig("nothing", {sys.executable: "python3"}))
-    assert declare("odd") == {"odd"}  # the control
+    assert declare("odd") == {"odd"}  # the control: a rig whose program exists is accepted
 
 
 def test_a_test_with_an_undeclared_rig_is_skipped(declare):
@@ -63,8 +63,8 @@ def test_the_summary_names_the_tests_that_did_not_run():
 
 @pytest.mark.parametrize(("name", "status"), [("nonsense", 4), ("long", 5)])
 def test_pytest_ends_before_the_first_test_if_a_rig_is_unknown(tmp_path, name, status):
-    """For an unknown rig pytest exits with 4. The control is a known rig: pytest goes on, finds no
-    test that is called `nothing`, and exits with 5.
+    """Declare an unknown rig, for which pytest exits with 4. The control is a known rig: pytest
+    goes on, finds no test that is called `nothing`, and exits with 5.
     """
     argv = [
         sys.executable,
@@ -101,11 +101,9 @@ def test_every_rig_that_a_test_names_is_in_the_table():
 
 
 def test_no_test_is_skipped_because_a_program_is_not_on_path():
-    """A test that looks for a program itself would run only on some machines, and the summary would not say how to run
-    it.
-
-    Tests for macOS and Windows are left out, because rigs are for Linux. On other systems the
-    workflows install node.
+    """Check that no test looks for a program itself. It would run only on some machines, and the
+    summary would not say how to run it. Tests for macOS and Windows are left out, because rigs are
+    for Linux. On other systems the workflows install node.
     """
     found = []
     skip, search = "pytest.skip", "shutil.which"

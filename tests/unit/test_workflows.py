@@ -33,7 +33,8 @@ def run(*argv: str | pathlib.Path) -> int:
 def test_workflows_match_the_schema(tmp_path):
     words = (tool("check-jsonschema"), "--builtin-schema", "vendor.github-workflows")
     (tmp_path / "broken.yml").write_text(BROKEN)
-    assert run(*words, tmp_path / "broken.yml") != 0  # the control
+    # The control: the tool notices a broken workflow.
+    assert run(*words, tmp_path / "broken.yml") != 0
     assert run(*words, *WORKFLOWS) == 0
 
 
@@ -41,7 +42,8 @@ def test_workflows_match_the_schema(tmp_path):
 def test_zizmor_finds_no_problem(tmp_path):
     words = (tool("zizmor"), "--offline", "--config", ROOT / ".github" / "zizmor.yml")
     (tmp_path / "unsafe.yml").write_text(UNSAFE)
-    assert run(*words, tmp_path / "unsafe.yml") != 0  # the control
+    # The control: zizmor notices an unsafe workflow.
+    assert run(*words, tmp_path / "unsafe.yml") != 0
     assert run(*words, *WORKFLOWS) == 0
 
 
@@ -117,5 +119,5 @@ def test_actionlint_finds_no_problem(tmp_path):
         return subprocess.run(argv, capture_output=True, check=True, timeout=100).stdout.strip()
 
     (tmp_path / "broken.yml").write_text(BROKEN)
-    assert lint(tmp_path / "broken.yml")  # the control
+    assert lint(tmp_path / "broken.yml")  # the control: actionlint notices a broken workflow
     assert lint(*WORKFLOWS) == b""

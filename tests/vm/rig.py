@@ -46,7 +46,7 @@ class Result:
 
 
 class MachineError(Exception):
-    """The machine stopped, or reached its timeout, before its command had ended."""
+    """Raised when a machine stops, or reaches its timeout, before its command has ended."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,9 @@ def now(name: str) -> hosts.Record:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_recorded_capabilities_are_proven_again(name):
-    """Runs must end with the recorded exit codes, and absent capabilities must have the recorded hints."""
+    """Check that runs end with the recorded exit codes, and that absent capabilities have the
+    recorded hints.
+    """
     record, seen = RECORDS[name], now(name)
     assert set(record["held"]) <= set(seen["held"]), seen["absent"]
     assert [run["code"] for run in seen["runs"]] == [run["code"] for run in record["runs"]]
@@ -40,7 +42,7 @@ def test_every_act_of_the_demo_ends_as_before(name):
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_no_attack_succeeds(name):
-    """An attack that was tried before must not be skipped now."""
+    """Check the results of all attacks. An attack that was tried before must not be skipped now."""
     record, seen = RECORDS[name]["attacks"], now(name)["attacks"]
     assert seen["failed"] == []
     assert seen["passed"] or seen["skipped"]

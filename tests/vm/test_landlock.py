@@ -19,6 +19,8 @@ def test_landlock_and_cgroups(suite, test):
 @pytest.mark.parametrize("test", guest_run.tests_in("no_user_namespaces"))
 @pytest.mark.parametrize("suite", qemu.SUITES)
 def test_without_user_namespaces(suite, test):
-    """Landlock alone is enough on the newer kernel. On the older kernel it is not, because it cannot deny truncation."""
+    """Run with Landlock alone. This is enough on the newer kernel, but not on the older one, whose
+    Landlock cannot deny truncation.
+    """
     machine = qemu.Machine(Source(suite))
     guest_run.expect_passed(machine, "no_user_namespaces", "ordinary", test)

@@ -68,7 +68,9 @@ def test_nothing_is_left_on_the_host(place):
 
 
 def test_a_machine_writes_only_into_itself(place):
-    """Root in the machine mounts the host's root again, and tries to write to a directory that is open to all users."""
+    """Mount the host's root again as root in the machine, and try to write to a directory that is
+    open to all users.
+    """
     shared = place / "shared"
     shared.mkdir()
     shared.chmod(0o777)

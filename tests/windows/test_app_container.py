@@ -83,7 +83,7 @@ def test_dangerous_privileges_fail_verification(profile, monkeypatch):
     with pytest.raises(OSError, match=f"its token has .*{held[0]}"):
         step.verify(results)
     monkeypatch.setattr(restricted_token, "DANGEROUS", frozenset())
-    step.verify(results)  # the control
+    step.verify(results)  # the control: without a dangerous privilege the step succeeds
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,9 @@ def keeps(step: Job) -> bool:
     ],
 )
 def test_a_limit_that_does_not_read_back_is_absent(findings, capability, step):
-    """Wine keeps no limit. Real Windows may keep a limit that has no effect, such as UI limits in a nested job, so the
-    finding for a kept limit may be absent, too.
+    """Check the findings of limits. Wine keeps no limit, so they are absent there. Real Windows may
+    keep a limit that has no effect, such as UI limits in a nested job, so the finding for a kept
+    limit may be absent, too.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found
@@ -67,7 +68,8 @@ def test_unexpected_output_of_a_trial_is_an_absent_finding(monkeypatch, probe):
     other = os.path.join(os.environ["SYSTEMROOT"], "System32", "hostname.exe")
     before = win32.open_handles()
     plain = Job(read_back=keeps(Job()))
-    assert "no number" not in probes._try("it", lambda: probe(plain)).evidence  # the control
+    # The control: python prints what the probe expects.
+    assert "no number" not in probes._try("it", lambda: probe(plain)).evidence
     monkeypatch.setattr(trial, "own_interpreter", lambda: other)
     found = probes._try("it", lambda: probe(plain))
     assert (found.status, "no number" in found.evidence) == ("absent", True)

@@ -48,7 +48,8 @@ def test_a_session_works_through_run(session, tmp_path):
     assert "read_file" in client.list_tools()
     answer = client.call_tool("read_file", {"path": str(note)})
     assert (answer.error, "written outside" in answer.text) == (False, True)
-    assert client.call_tool("read_file", {"path": str(tmp_path / "none")}).error  # the control
+    # The control: a missing file is an error.
+    assert client.call_tool("read_file", {"path": str(tmp_path / "none")}).error
     session.stdin.close()
     assert session.wait(90) == 0
     assert session.stdout.read() == b""

@@ -218,7 +218,7 @@ def test_npm_would_run_in_a_container_without_its_batch_file(index, monkeypatch,
 
 def test_a_changed_redirector_is_not_run(index):
     made = pypi.make_environment(staging_for("pypi:x"), Registry(), "x")
-    pypi.check_environment(made)  # the control
+    pypi.check_environment(made)  # the control: the unchanged redirector is accepted
     with open(made.path(pypi.INTERPRETER), "ab") as file:
         file.write(b"more")
     with pytest.raises(Exception, match="a package changed"):

@@ -28,7 +28,8 @@ def test_the_environment_is_the_policys_and_nothing_more(corral):
     assert "SECRET_OF_THE_USER" not in seen
     for name in ("SYSTEMROOT", "SYSTEMDRIVE", "LOCALAPPDATA", "USERPROFILE", "TEMP", "PATHEXT"):
         assert seen[name], name
-    assert corral.outside(code, env=outer)["SECRET_OF_THE_USER"] == "1"  # the control
+    # The control: outside, the variable is set.
+    assert corral.outside(code, env=outer)["SECRET_OF_THE_USER"] == "1"
 
 
 def test_home_and_temp_are_private_and_gone_afterwards(corral):

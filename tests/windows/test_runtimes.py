@@ -63,7 +63,7 @@ def test_the_copy_of_the_running_python_has_only_the_standard_library():
 
     found = resolve(runtimes.own_interpreter(), cwd=os.getcwd())
     whole = runtimes.plan(runtimes.without_projects(found), directory="C:\\store")
-    assert installed(whole.trees)  # the control
+    assert installed(whole.trees)  # the control: a copy for a server has installed packages
     assert not installed(runtimes.plan_own_interpreter("C:\\users\\nobody").trees)
 
 
@@ -106,7 +106,9 @@ LEADING_AWAY = {
 
 @pytest.mark.parametrize("way", LEADING_AWAY)
 def test_network_paths_in_untrusted_files_are_not_opened(way, tmp_path, monkeypatch):
-    """Opening a network path would send the user's credentials to the server that the path names."""
+    """Check that network paths are not opened, because Windows would send the user's credentials to
+    the server that a path names.
+    """
     for name, text in LEADING_AWAY[way].items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,4 +1,6 @@
-"""Test `few_ctypes`, and that it uses ctypes if CPython's private module lacks a function."""
+"""Test `few_ctypes` with CPython's private module, and with ctypes, which it uses if the private
+module lacks a function.
+"""
 
 from __future__ import annotations
 

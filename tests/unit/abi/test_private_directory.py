@@ -91,7 +91,8 @@ def test_a_lock_of_another_program_is_an_error(tmp_path, monkeypatch):
         return fd
 
     monkeypatch.setattr(private_directory, "MAX_LOCK_TRIES", 3)
-    os.close(private_directory.create_locked(path))  # the control
+    # The control: without another lock the file is made.
+    os.close(private_directory.create_locked(path))
     os.unlink(path)
     monkeypatch.setattr(os, "open", make_and_lose)
     with pytest.raises(BlockingIOError, match="another process has the lock"):

@@ -44,7 +44,8 @@ def test_a_forgotten_value_is_not_the_next_option(value):
     with pytest.raises(UsageError) as caught:
         parse(FLAGS, ["--read", value, "cmd"])
     assert caught.value.message == "--read needs a value: PATH"
-    assert parse(FLAGS, [f"--read={value}"])[0].all("--read") == (value,)  # the control
+    # The control: after `=` the same text is a value.
+    assert parse(FLAGS, [f"--read={value}"])[0].all("--read") == (value,)
 
 
 def test_repeatable_flags_collect_their_values():

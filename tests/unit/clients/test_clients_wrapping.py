@@ -590,7 +590,8 @@ def test_a_package_is_pinned_on_request(monkeypatch):
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
     assert rehearsed == [("/store/python",)]
-    assert "9.1" not in wrapped(request, pin=False).text  # the control
+    # The control: without the request no version is written.
+    assert "9.1" not in wrapped(request, pin=False).text
 
     def fails(package, flags):
         raise SandboxError("no network", hint="plug it in")
@@ -866,7 +867,8 @@ def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"  # the control
+    # The control: an entry is wrapped if packages are proven.
+    assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"
     monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
     left, good = wrap(text, jsonc, REQUEST).outcomes
     assert (left.state, left.why, good.state) == ("left", "no npm here yet", "wrapped")

@@ -214,7 +214,7 @@ def test_any_text_becomes_one_line(text):
 
 
 def test_denials_after_the_end_are_not_recorded(tmp_path):
-    """Add a denial after the report was made, as a proxy's thread does if its lookup ends so late."""
+    """Add a denial after the report was made. A proxy's thread does this if its lookup ends late."""
     path = tmp_path / "audit"
     fd = open_audit(str(path))
     denials = Denials(audit=Audit(fd))

@@ -71,7 +71,7 @@ def test_a_bundle_with_the_files_of_a_package_gets_no_containerfile():
 def test_a_lock_file_with_options_is_refused(line):
     with pytest.raises(SandboxError, match=r"is not a package|came without a hash"):
         build_package(put_python(f"{LOCK}{line}\n"))
-    build_package(put_python(LOCK))  # the control
+    build_package(put_python(LOCK))  # the control: the same lock file without the line is accepted
 
 
 def test_the_exported_lock_file_has_names_versions_and_hashes_only():

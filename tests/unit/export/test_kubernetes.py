@@ -192,7 +192,8 @@ def test_a_volume_inside_a_read_only_one_is_refused():
     volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
     with pytest.raises(PolicyError, match="/d is read-only"):
         objects({"filesystem": {"read": ["/d"], "write": ["/d/e"]}}, volumes)
-    objects({"filesystem": {"write": ["/d", "/d/e"]}}, volumes)  # the control
+    # The control: the inner volume is accepted if the outer one is writable.
+    objects({"filesystem": {"write": ["/d", "/d/e"]}}, volumes)
 
 
 def test_grants_of_the_hosts_sockets_are_refused():
@@ -273,7 +274,8 @@ def test_the_users_flags_count_inside_the_pod():
 def test_corrals_own_paths_and_odd_paths_get_no_volume(path):
     with pytest.raises(SandboxError):
         parse_volume(f"{path}=emptydir")
-    assert parse_volume("/data=emptydir") == ("/data", "emptydir")  # the control
+    # The control: an ordinary path gets a volume.
+    assert parse_volume("/data=emptydir") == ("/data", "emptydir")
 
 
 @pytest.mark.parametrize("image", ["notes", "a/b/c:1", "reg.example:5000/n@sha256:" + "a" * 64])
@@ -463,7 +465,9 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """A template without a network policy could reach the internet, and a claim with variables gets no warm sandbox."""
+    """Check the template. Without a network policy its sandboxes could reach the internet, and a
+    claim with variables gets no warm sandbox.
+    """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
     template = found["SandboxTemplate"]["spec"]

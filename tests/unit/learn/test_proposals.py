@@ -40,8 +40,8 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Check that no write above the file's own directory is proposed, because programs try to
-    create every directory above a new file.
+    """Try to create every directory above a new file, as programs do. No write above the file's own
+    directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]
     found = learned(home, *steps, (f"{home}/data/new.db", True), private=("/home/user",))

@@ -278,7 +278,9 @@ def test_an_answer_without_a_request_is_dropped():
 
 
 def test_an_answer_is_checked_by_the_method_of_its_request():
-    """Check that the request decides which rules apply, whatever the answer contains."""
+    """Send answers that look like answers to another method. The method of the request decides
+    which rules apply.
+    """
     guard, _ = make(deny={"tools": ["b"]})
     ask(guard, "tools/list", identity=1)
     ask(guard, "prompts/list", identity=2)

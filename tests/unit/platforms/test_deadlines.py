@@ -96,7 +96,7 @@ def test_a_signal_interrupts_a_sample(clock):
 
 
 def test_values_of_an_interrupted_sample_count(clock):
-    """When a sample is interrupted, the values that were already read still count."""
+    """Interrupt a sample. The values that were already read still count."""
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=4.0, sample=Sample(memory=100))
     step(watched)

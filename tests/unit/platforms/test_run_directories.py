@@ -66,7 +66,9 @@ def test_without_a_swap_everything_is_removed(left):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
-    """A target that is root may have moved the directory there without the right to empty it."""
+    """Put another user's directory into a kept home. A target that is root may have moved it there
+    without the right to empty it.
+    """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
     os.chown(left / name, 12345, 12345)
@@ -80,7 +82,9 @@ def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 def test_the_targets_directories_in_a_work_directory_are_removed():
-    """The target of root's corral has another user id, and owns the directories in it."""
+    """Use directories of another user id. The target of root's corral has such an id, and owns the
+    directories that it makes.
+    """
     path = run_directories.work_directory(f"1-{os.urandom(4).hex()}")
     for name in ("", "/home", "/home/inner", "/tmp"):
         os.mkdir(path + name, 0o700)
@@ -141,7 +145,9 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
-    """A link that cannot be made there is no reason to refuse every later run of the server."""
+    """Close a directory of a kept home. corral then leaves out the link in it, because otherwise
+    every later run of the server would be refused.
+    """
     (tmp_path / "closed").mkdir(mode=0)
     links = [("closed/notes", "/granted"), ("notes", "/granted")]
     run_directories.make_links(str(tmp_path), links)

@@ -658,8 +658,9 @@ def test_flags_become_a_policy_without_slow_imports():
 
 
 def test_the_variables_that_a_request_set_are_known():
-    """A server's request could set a variable such as A_TOKEN to the name of a host. If corral masked this value like a
-    secret, the host would be missing in the report of denials. So `requested_names` lists these variables.
+    """Check that `requested_names` lists the variables that a server's request set. A request could
+    set a variable such as A_TOKEN to the name of a host. If corral masked this value like a secret,
+    the host would be missing in the report of denials.
     """
     asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
     mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})

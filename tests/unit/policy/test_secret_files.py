@@ -95,5 +95,6 @@ def test_a_java_outside_of_an_installation_makes_only_itself_readable():
         needs.runtime(program, "java", "")
         assert list(needs.reads) == [program]
         needs.reads.clear()
-    needs.runtime("D:\\jdk\\bin\\java.exe", "java", "")  # the control
+    # The control: for a whole JDK its directory is readable.
+    needs.runtime("D:\\jdk\\bin\\java.exe", "java", "")
     assert list(needs.reads) == ["D:\\jdk"]

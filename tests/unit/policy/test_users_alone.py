@@ -24,4 +24,4 @@ def value(name, trust):
 @pytest.mark.parametrize("name", USERS_ALONE)
 def test_an_approved_request_does_not_turn_on_the_switch(name):
     assert not value(name, "request")
-    assert value(name, "user")  # the control
+    assert value(name, "user")  # the control: the user can turn it on

@@ -193,7 +193,7 @@ def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
     with pytest.raises(CommandError) as caught:
         run("server --port 1")
     assert "without quotes" in str(caught.value.hint)
-    with pytest.raises(CommandError) as caught:  # the control
+    with pytest.raises(CommandError) as caught:  # the control: an unknown program gets another hint
         run("nowhere --port 1")
     assert "without quotes" not in str(caught.value.hint)
 
@@ -940,7 +940,8 @@ def test_a_project_does_not_replace_an_installed_module(
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")
     run.cwd = home / "proj"
-    assert str(home / "proj") in run(venv / "bin" / "python", "-m", "pkg").reads  # the control
+    # The control: if no module is installed, the project's module runs.
+    assert str(home / "proj") in run(venv / "bin" / "python", "-m", "pkg").reads
     [site] = venv.glob("lib/python*/site-packages")
     file_at(site / "pkg" / "__main__.py", "print('installed')")
     program = run(venv / "bin" / "python", "-m", "pkg")

@@ -138,7 +138,9 @@ def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
 
 
 def test_relative_and_remote_entries_of_path_are_ignored():
-    """A relative entry depends on the current directory, and a share belongs to another machine."""
+    """Use relative and remote entries in PATH. A relative entry depends on the current directory,
+    and a share belongs to another machine.
+    """
     disk = Table(
         files(
             **{"relative\\tool.exe": b"MZ", "tool.exe": b"MZ", "\\\\server\\share\\tool.exe": b"MZ"}
@@ -167,7 +169,7 @@ def test_a_share_is_never_opened(path, tmp_path, monkeypatch):
         path,
     )
     (tmp_path / "x").mkdir()
-    assert disk.kind("x") == "directory"  # the control
+    assert disk.kind("x") == "directory"  # the control: a local directory is opened
 
 
 def test_extensions_are_tried_in_the_order_of_pathext():

@@ -140,7 +140,9 @@ def test_two_names_for_one_file_are_refused(first, second, tmp_path):
 
 
 def test_a_directory_may_be_listed_after_its_files(tmp_path):
-    """This is the control: zip tools list a directory before its files, after them or not at all."""
+    """List a directory before its files, after them or not at all, as different zip tools do. This
+    is the control for the refusals.
+    """
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
 

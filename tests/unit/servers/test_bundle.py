@@ -263,7 +263,9 @@ def test_sensitive_values_are_secrets_and_cannot_change_corral():
 
 
 def test_only_the_users_values_are_masked():
-    """A default and the text around a value come from the bundle. If they were masked, it could hide its denials."""
+    """Check that a default and the text around a value are not masked. They come from the bundle,
+    which could otherwise hide its denials.
+    """
     settings = {**SETTINGS, "host": {"type": "string", "sensitive": True, "default": "c2.example"}}
     start = {"command": "node", "env": {"A_TOKEN": "c2server.${user_config.key}"}}
     made = parse(

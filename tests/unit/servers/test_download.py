@@ -124,7 +124,9 @@ def test_errors_are_described_in_words(registry):
 
 @pytest.mark.parametrize("length", ["9" * 5000, "\u00b2"])
 def test_a_length_that_is_no_number_is_ignored(registry, length):
-    """`int` raises ValueError for 5000 digits and for a superscript 2, although `str.isdigit` accepts both."""
+    """Send lengths that are not numbers. `int` raises ValueError for 5000 digits and for a
+    superscript 2, although `str.isdigit` accepts both.
+    """
     registry.files["/odd"] = b"x"
     registry.longer["/odd"] = length
     assert download.fetch_document(f"{registry.url}/odd", max_bytes=10) == b"x"

@@ -165,10 +165,13 @@ HOSTILE = {
 
 @pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
 def test_a_very_long_line_is_searched_in_a_moment(lines):
-    """A pattern whose time grows with the square of the line's length would need minutes."""
+    """Search very long lines. A pattern whose time grows with the square of the line's length would
+    need minutes.
+    """
     assert explain_failure(lines) == (UNKNOWN.what, UNKNOWN.hint)
     said = "nosuch was not found in the package registry"
-    assert "nosuch is not" in explain_failure([*lines, said])[0]  # the control
+    # The control: an error after the long lines is found.
+    assert "nosuch is not" in explain_failure([*lines, said])[0]
 
 
 def test_a_requirement_with_too_many_digits_is_no_error():

@@ -70,7 +70,9 @@ def test_a_plain_command_is_recognized_by_its_characters():
 
 
 def test_a_name_that_is_also_a_file_is_refused(tmp_path, monkeypatch):
-    """The user has to choose the file or the package, because the owner of the directory must not choose what runs."""
+    """Check that the user has to choose between the file and the package, because the owner of the
+    directory must not choose what runs.
+    """
     monkeypatch.chdir(tmp_path)
     assert parse_reference("my.tools/serve").kind == "registry"
     (tmp_path / "my.tools").mkdir()

@@ -202,7 +202,9 @@ def test_an_answer_for_another_server_is_refused(case):
 
 
 def test_a_version_of_the_registry_is_safe_to_print():
-    """If the user names no version, the version comes from the registry, and is printed on a terminal."""
+    """Use hostile versions. If the user names no version, the version comes from the registry, and
+    is printed on a terminal.
+    """
     newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}
     assert lookup.parse_answer(json.dumps(good).encode(), newest)["version"] == "1.0.0-rc.1+b"

@@ -89,7 +89,8 @@ def test_a_stored_tree_can_never_be_granted(home):
     free = home / "free"
     free.mkdir()
     places = own_paths(str(home / "home"))
-    check_own(make_grant("read", str(free)), places, {})  # the control
+    # The control: another directory can be granted.
+    check_own(make_grant("read", str(free)), places, {})
     for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
             with pytest.raises(Refused, match="corral's cache"):
@@ -119,7 +120,7 @@ def test_nothing_is_read_where_other_users_could_write(part):
 @POSIX
 def test_a_staging_directory_of_another_user_is_not_used(home):
     os.makedirs(store.staging_root(), mode=0o700)
-    os.rmdir(store.make_staging("npm:thing@1"))  # the control
+    os.rmdir(store.make_staging("npm:thing@1"))  # the control: with mode 0700 the directory is used
     os.chmod(store.staging_root(), 0o777)
     with pytest.raises(SandboxError, match="only you can write"):
         store.make_staging("npm:thing@1")
@@ -326,7 +327,8 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
         store.make_staging("npm:other@1")
         assert os.path.isdir(path)
     store.make_staging("npm:other@1")
-    assert not os.path.isdir(path)  # the control
+    # The control: when no installation runs, old downloads are removed.
+    assert not os.path.isdir(path)
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")

@@ -136,7 +136,7 @@ def test_values_that_the_server_chose_are_not_secrets():
     "text", ["sk-c2.attacker.example.com", "npm_install_and_run", "hf_read_all_my_files", "a?key=b"]
 )
 def test_a_target_cannot_hide_a_name_by_its_form(text):
-    """The control is `test_an_argument_is_masked_for_its_form`."""
+    """Report names that look like keys. The control is `test_an_argument_is_masked_for_its_form`."""
     assert hide_values(make_plan())(text) == (text, "")
 
 
@@ -165,14 +165,16 @@ def test_long_arguments_are_masked_only_up_to_their_limit(given):
 
 
 def test_overlapping_values_take_linear_time():
-    """Marking each character for each value that covers it would take minutes."""
+    """Mask values that overlap. Marking each character for each value that covers it would take
+    minutes.
+    """
     values = SecretValues((f"T{size}", "a" * size) for size in range(8, 2000))
     text = "a" * MAX_SEARCHED_LENGTH
     assert {values.hide(text)[0] for _ in range(5)} == {"***"}
 
 
 def test_a_long_variable_takes_linear_time():
-    """Replacing each pair in the whole text would take minutes."""
+    """Mask a long variable. Replacing each pair in the whole text would take minutes."""
     value = "x" + "".join(f"&key=a{number:06}" for number in range(200_000))
     hide = hide_values(make_plan(("A", value), ("B", value), typed=("server", value)))
     assert hide("a000000.evil.com")[0] == "***.evil.com"

@@ -53,7 +53,9 @@ def test_setting_the_clock_neither_ends_nor_delays_a_run(person):
 
 @pytest.mark.parametrize("most", ["0", "1M"])
 def test_a_start_is_never_allowed_without_memory_in_corrals_cgroup(person, subtree, most):
-    """Whether or not the kernel kills the supervisor, the target must not get another process."""
+    """Use up the memory of corral's cgroup. The target must not get another process, whether or not
+    the kernel kills the supervisor.
+    """
     (subtree / "cgroup.subtree_control").write_text("+memory")
     tight = subtree / f"tight-{most}"
     tight.mkdir()

@@ -162,7 +162,9 @@ def test_files_in_private_directories_count_as_memory(run):
 
 @pytest.mark.parametrize(("limit", "first"), [(16, "11"), (100, "0")])
 def test_processes_beyond_the_limit_are_denied(run, limit, first):
-    """`first` is the errno that the target prints: 11 (EAGAIN) if a fork is denied, 0 if all 60 forks succeed."""
+    """Fork more often than the limit allows. `first` is the errno that the target prints: 11
+    (EAGAIN) if a fork is denied, 0 if all 60 forks succeed.
+    """
     done = run(*PYTHON, FORKS, flags=("--allow-subprocess", "--max-pids", str(limit)))
     assert done.returncode == 0, done.words()
     assert "cgroup" in done.mechanism("pids")
@@ -185,7 +187,9 @@ def test_a_fork_bomb_ends_at_its_deadline_and_leaves_nothing(run):
 
 
 def test_cpu_use_is_limited_to_its_share(run):
-    """--max-cpu 200 is a fifth of one processor. A busy host may give the machine less than that."""
+    """Run with --max-cpu 200, which is a fifth of one processor. A busy host may give the machine
+    less than that.
+    """
     done = run(*PYTHON, SHARE, flags=("--max-cpu", "200"))
     assert done.returncode == 0, done.words()
     assert "cgroup" in done.mechanism("cpu")
@@ -226,7 +230,9 @@ def test_bytes_to_and_from_a_disk_are_limited_to_their_rate(run, tmp_path):
 
 
 def test_reported_usage_is_the_kernels_count(run):
-    """The target uses half a second of CPU time. The bounds are wide, so that only a wrong unit fails."""
+    """Let the target use half a second of CPU time. The bounds are wide, so that only a wrong unit
+    fails.
+    """
     code = "import time\nwhile time.process_time() < 0.5: pass"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))
     assert 500 <= done.report["usage"]["cpu_ms"] < 10_000, done.words()
@@ -260,7 +266,7 @@ def start(person) -> subprocess.Popen:
 
 
 def test_a_killed_corrals_cgroup_is_removed_by_the_next_run(person, run):
-    """The target's processes end with corral. The next run removes their cgroup."""
+    """Kill corral. The target's processes end with it, and the next run removes their cgroup."""
     run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
     groups, running = cgroups(), processes()
     process = start(person)

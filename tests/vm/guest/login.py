@@ -90,7 +90,7 @@ def test_a_cgroup_enforces_a_limit_in_a_delegated_scope(person, environment, tmp
 
 
 def test_no_unit_is_left(person, environment, tmp_path):
-    """The user manager removes corral's scope when the last process in it has ended."""
+    """Check that the user manager has removed corral's scope after its last process has ended."""
     limited(person, environment, tmp_path)
     argv = ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "corral*"]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == ""

@@ -24,8 +24,8 @@ def test_doctor_reports_user_namespaces_as_absent(person):
 
 
 def test_run_does_what_explain_says(person):
-    """Either `explain` and `run` both refuse, and `run` names the missing control, or both work without user
-    namespaces.
+    """Compare `explain` and `run`. Either both refuse, and `run` names the missing control, or both
+    work without user namespaces.
     """
     explained = person.corral("explain", "--json", "--", "/bin/echo", "inside")
     done = person.run("/bin/echo", "inside")
@@ -39,7 +39,9 @@ def test_run_does_what_explain_says(person):
 
 
 def test_corral_runs_exactly_where_landlock_alone_is_enough(person):
-    """corral must refuse the run without Landlock, and with Landlock before ABI 3, which cannot deny truncation."""
+    """Check that corral refuses the run without Landlock, and with Landlock before ABI 3, which
+    cannot deny truncation.
+    """
     number = ctypes.CDLL(None).syscall(LANDLOCK_CREATE_RULESET, None, 0, LANDLOCK_VERSION)
     done = person.run("/bin/echo", "inside")
     assert done.returncode == (0 if number >= 3 else REFUSED), (number, done.stderr)

@@ -120,7 +120,7 @@ def test_invalid_names_get_no_remedy(name):
     told = names("api.example.com")
     assert ask(told, name)[0] == dns_messages.NXDOMAIN
     assert [row.allow for row in told.check.denials.rows()] == [""]
-    ask(told, "other.test")  # the control
+    ask(told, "other.test")  # the control: a valid name gets a remedy
     assert told.check.denials.rows()[1].allow == "--allow-net other.test"
 
 

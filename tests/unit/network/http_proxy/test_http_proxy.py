@@ -191,7 +191,8 @@ def test_without_the_password_a_client_learns_nothing(run, web, word):
             assert head.startswith(b"HTTP/1.1 407 ")
             assert b'Proxy-Authenticate: Basic realm="corral"' in head
             assert running.opened.password.encode() not in end.recv(1000)
-    end, head = running.connect("allowed.test", port)  # the control
+    # The control: with the password the client is connected.
+    end, head = running.connect("allowed.test", port)
     end.close()
     assert head.startswith(b"HTTP/1.1 200 ")
     assert (running.rows(), running.asked, web.heads) == ([], ["allowed.test"], [])

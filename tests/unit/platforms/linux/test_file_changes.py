@@ -102,7 +102,9 @@ def test_without_following_the_link_itself_is_found(tree):
 
 
 def test_other_paths_are_not_looked_up(tree, monkeypatch):
-    """The lookup of a path elsewhere could wait for a network file system."""
+    """Check that no other path is looked up, because the lookup could wait for a network file
+    system.
+    """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)
     for path in (top / "outside/file", top, f"{top}/ones/file", "/", "/proc/self/cwd", "relative"):
@@ -172,7 +174,9 @@ def calling() -> CallingThread:
 
 
 def test_a_path_is_read_up_to_the_end_of_its_page():
-    """The page after the path may be unreadable. A path that goes on there is an error."""
+    """Put a path at the end of a page. The next page may be unreadable, and a path that continues
+    there is an error.
+    """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     libc = ctypes.CDLL(None)
@@ -244,7 +248,7 @@ def test_a_call_is_denied_if_its_thread_cannot_be_started(monkeypatch):
 
 
 def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypatch):
-    """If the thread cannot give up its rights, it answers every call with EPERM."""
+    """Check that the thread answers every call with EPERM if it cannot give up its rights."""
     import _thread
 
     path = tmp_path / "file"
@@ -277,7 +281,9 @@ def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypat
 
 
 def test_failed_lookups_leave_no_memory_behind(tree):
-    """The supervisor runs without the garbage collector, so an error that refers to itself would never be freed."""
+    """Count the objects that failed lookups leave. The supervisor runs without the garbage
+    collector, so an error that refers to itself would never be freed.
+    """
     top, finder = tree
     (top / "one/out").symlink_to(top / "outside")
     paths = [
@@ -294,7 +300,9 @@ def test_failed_lookups_leave_no_memory_behind(tree):
 
 
 def test_only_so_many_calls_wait(monkeypatch):
-    """A target can kill its children while they wait, so the waiting calls are limited."""
+    """Check that the number of waiting calls is limited. A target can make any number of them by
+    killing its children while they wait.
+    """
     monkeypatch.setattr(file_changes._thread, "start_new_thread", lambda *_: None)
     reading, writing = os.pipe()
     changes = FileChanges([], os.geteuid(), os.getegid(), (0, 0))

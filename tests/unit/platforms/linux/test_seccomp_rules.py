@@ -636,7 +636,9 @@ def test_only_brokered_internet_sockets_exist(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_brokered_unix_sockets_are_streams(machine):
-    """Datagram sockets are denied, because each datagram could be sent to another socket."""
+    """Check that datagram sockets are denied, because each datagram could be sent to another
+    socket.
+    """
     held = brokered(machine, unix_sockets=True)
     assert (held("socket", 1, 1, 0), held("socket", 1, 5, 0)) == (ALLOW, ALLOW)
     for call in ("socket", "socketpair"):

@@ -435,8 +435,8 @@ print(processes.measure_grandchild.attempt())
 
 @LINUX
 def test_the_probe_measures_only_the_grandchild_before_it_allocates():
-    """Every forked process counts the 100 MiB that it inherits, so their number shows how many
-    processes were measured.
+    """Count the measured processes. Every forked process inherits 100 MiB, so the measured memory
+    shows their number.
     """
     source = str(pathlib.Path(corral.__file__).parents[1])
     done = subprocess.run(

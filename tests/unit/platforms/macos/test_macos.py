@@ -324,7 +324,8 @@ def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monk
         raise ValueError("current limit exceeds maximum limit")
 
     policy = Policy(limits=Limits(address_space=1 << 26), stated=frozenset({"address_space"}))
-    assert decided(policy)["address_space"] == ("RLIMIT_AS", "applied")  # the control
+    # The control: on Linux the limit is accepted.
+    assert decided(policy)["address_space"] == ("RLIMIT_AS", "applied")
     monkeypatch.setattr(rlimits.resource, "setrlimit", refuse)
     with pytest.raises(UnenforceableError, match="RLIMIT_AS of 67108864 is refused"):
         decided(policy)
@@ -651,8 +652,8 @@ def test_usage_of_the_tree_is_added_up(table):
 def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
     tmp_path, argv, found, warned
 ):
-    """A Python server could end with a PermissionError there, because pydantic-settings reads a `.env` in the working
-    directory (tried with 2.14.1).
+    """Check that the server starts in another directory. pydantic-settings reads a `.env` in the
+    working directory, and the server could end with a PermissionError (tried with 2.14.1).
     """
     for name in ("server.py", "data", "package"):
         (tmp_path / name).touch()

@@ -191,7 +191,8 @@ def test_every_operation_is_known_to_every_release(view, release):
     """
     text, parameters = seatbelt_profile.profile(view)
     Profile(text + seatbelt_profile.proxy_rules(9), parameters, RELEASES[release])
-    with pytest.raises(AssertionError, match="unbound"):  # the control
+    # The control: an invented operation is unknown.
+    with pytest.raises(AssertionError, match="unbound"):
         Profile(f"{text}(deny file-imagined)", parameters, RELEASES[release])
     with pytest.raises(AssertionError):
         Profile(f'{text}(allow process-fork (literal "/"))', parameters, RELEASES[release])
@@ -243,7 +244,7 @@ def test_the_proxy_opens_only_one_port(port, other, view):
         )
 
     assert opened.allows(reach())
-    assert not shut.allows(reach())  # the control
+    assert not shut.allows(reach())  # the control: without the proxy's rules the port is closed
     assert opened.allows(reach(port=other)) == (port == other)
     for act in (
         reach(socket="udp"),

@@ -92,8 +92,8 @@ def test_inherited_entries_of_corral_are_removed_too():
 
 
 def test_a_grant_never_allows_changing_access_lists_or_deleting_its_root():
-    """A grant never contains WRITE_DAC, WRITE_OWNER or FILE_DELETE_CHILD. It contains DELETE only
-    below the root of a write grant.
+    """Check that a grant never contains WRITE_DAC, WRITE_OWNER or FILE_DELETE_CHILD, and that it
+    contains DELETE only below the root of a write grant.
     """
     for access in ("read", "write"):
         for directory in (False, True):

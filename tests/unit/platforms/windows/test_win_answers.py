@@ -247,7 +247,8 @@ def test_a_container_always_gets_the_variables_that_windows_needs(monkeypatch, f
         program=Program(path=path, argv=(path,)), steps=(), controls=(), environment=(("a", "b"),)
     )
     results = Results()
-    assert dict(process_creation._variables(plan, results)) == {"a": "b"}  # the control
+    # The control: without a container no variable is added.
+    assert dict(process_creation._variables(plan, results)) == {"a": "b"}
     results.add(win32_security.Capabilities(parse_sid("S-1-15-2-1"), ()))
     assert dict(process_creation._variables(plan, results)) == {
         "SystemRoot": "C:\\Windows",

@@ -65,8 +65,8 @@ def test_a_plain_tree_is_granted():
 @pytest.mark.parametrize("root_changed", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_kept_grant_still_closes_what_gets_less(monkeypatch, kept, root_changed):
-    """Check that a run sets the entries of secrets, hard links and files that other programs run again, because they may
-    be newer than the entries of a kept grant.
+    """Check that a run sets the entries of some files again: secrets, hard links and files that
+    other programs run. They may be newer than the entries of a kept grant.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
@@ -160,7 +160,8 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     step = plan(outer, inner)
     assert entries(step, "docs", directory=True) == (READ, READ)
     assert entries(step, "DOCS\\sub\\file")[0] == READ
-    assert entries(step, "documents")[0] == WRITE | access_list.DELETE  # the control
+    # The control: a directory with a similar name is writable.
+    assert entries(step, "documents")[0] == WRITE | access_list.DELETE
     other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
     # These are the outer grant's entries. The write grant adds its own entries at docs.
     assert entries(other, "docs", directory=True) == (READ, READ)
@@ -218,7 +219,8 @@ def test_files_that_start_at_logon_are_read_only():
     root = "C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows"
     step = plan((grant(root, "write"), tree(file("Start Menu"))))
     assert entries(step, "Start Menu")[0] == READ
-    assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE  # the control
+    # The control: a similar name is writable.
+    assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE
 
 
 def test_missing_self_starting_files_are_watched():
@@ -351,7 +353,7 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
 )
 def test_strict_grants_refuse_instead_of_giving_less(access, seen, told):
     granted = (grant("D:\\work", access), seen)
-    plan(granted)  # the control
+    plan(granted)  # the control: without strict grants the plan is accepted
     if told:
         with pytest.raises(PolicyError, match=re.escape(told)):
             plan(granted, strict_grants=True)
@@ -519,8 +521,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_must_be_closed_to_every_container():
-    """The other closed names need no check: they are packages with a copy in the store, and files of other users, which
-    cannot be opened.
+    """Check that other closed names need no check. They are packages with a copy in the store, and
+    files of other users, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

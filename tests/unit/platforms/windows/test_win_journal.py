@@ -47,7 +47,9 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
-    """A cut journal has nothing to undo, because corral changes no access list before the journal is complete."""
+    """Cut a journal at every byte. It then has nothing to undo, because corral changes no access
+    list before the journal is complete.
+    """
     raw = journal.encode(one)
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
 

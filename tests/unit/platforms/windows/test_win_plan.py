@@ -327,8 +327,8 @@ def test_named_hosts_need_the_relay_and_no_network_capability(monkeypatch):
 
 
 def test_unenforced_names_have_no_relay_and_open_nothing():
-    """If the network control is not enforced, the allowed names are dropped. The network is not
-    opened to all hosts instead.
+    """Check that the allowed names are dropped if the network control is not enforced. The network
+    must not be opened to all hosts instead.
     """
     policy = Policy(allow=("example.com",), degrade=frozenset({"network"}))
     lacking = host(*(name for name in FULL if name != "relay"))

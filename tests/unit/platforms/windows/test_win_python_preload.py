@@ -63,7 +63,8 @@ def container(monkeypatch, tmp_path):
 
 
 def test_a_temporary_directory_is_open_to_its_maker(container):
-    assert tempfile.mkdtemp() in container.closed  # the control
+    # The control: without the preload the directory is closed.
+    assert tempfile.mkdtemp() in container.closed
     preload.install()
     assert tempfile.mkdtemp() not in container.closed
     os.makedirs(os.path.join(tempfile.mkdtemp(), "a", "b"), 0o700)
@@ -137,7 +138,8 @@ def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypat
         return call(file, *arguments, **options)
 
     monkeypatch.setattr(builtins, "open", denied)
-    with pytest.raises(PermissionError):  # the control
+    # The control: without the preload the file cannot be opened.
+    with pytest.raises(PermissionError):
         open(tmp_path / ".env").close()
     preload.install()
     for path in (tmp_path / ".env", str(tmp_path / ".Env.local")):

@@ -192,7 +192,9 @@ def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatc
 
 
 def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
-    """A run leaves the entries in place while another run claims them, so the last run has to remove them."""
+    """End two runs at once. A run leaves the entries in place while another run claims them, so the
+    last run has to remove them.
+    """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
@@ -206,8 +208,8 @@ def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
 
 
 def test_a_dead_run_is_cleaned_up_by_one_process(tmp_path):
-    """While one process cleans up after the dead run, another run ends. It leaves the entries to
-    the process that cleans up.
+    """End a run while another process cleans up after a dead run. The run leaves the entries to
+    that process.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
@@ -276,4 +278,5 @@ def test_entries_are_removed_below_a_directory_without_a_list(tmp_path, monkeypa
     left = [path for path, raw in descriptors.items() if raw == listed]
     assert left == []
     with pytest.raises(access_list.Unusable):
-        access_list.read(descriptors[str(tmp_path / "open")])  # the control
+        # The control: this directory has no access list.
+        access_list.read(descriptors[str(tmp_path / "open")])
