@@ -1,4 +1,6 @@
-"""Bind Apple's extensions of posix_spawn."""
+"""Bind Apple's extensions of posix_spawn: replace this process, close descriptors, disclaim
+responsibility for the new program, and limit its memory.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,11 @@ class Reaped:
 
 @record
 class Ending:
-    """How a run ended. `replaced` has a sentence for each covered path that was replaced."""
+    """How a run ended.
+
+    `replaced` has a sentence for each path that was no longer hidden or read-only, because a
+    process on the host replaced it.
+    """
 
     reaped: Reaped
     reason: StopReason  # empty unless the supervisor ended the run
