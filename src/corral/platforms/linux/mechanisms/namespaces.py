@@ -24,7 +24,7 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """{kind: its link in /proc} of the host, to compare with."""
+    """The host's namespaces, to compare with: {kind: its link in /proc}."""
 
     links: dict[str, str]
 
@@ -55,7 +55,9 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Makes the cgroup namespace in init, whose cgroup becomes the namespace's root."""
+    """Makes the cgroup namespace after init has joined its cgroup, because that cgroup becomes the
+    namespace's root.
+    """
 
     name = "cgroup_namespace"
     stage: Stage = "init"
