@@ -27,12 +27,15 @@ NAME_OF_STATE = ".server"
 
 
 class Budget:
-    """The number of files that one sweep may remove, because a target can leave millions."""
+    """The number of files that one sweep may remove. There is a limit, because a target can leave
+    millions of files, and a start must not wait until all of them are removed.
+    """
 
     def __init__(self, max_files: int | None = None) -> None:
         self._left = max_files
 
     def spend(self) -> None:
+        """Count one file. Raise OSError when the budget is used up."""
         if self._left is not None:
             if self._left <= 0:
                 raise OSError(0, "too many files for one sweep")
@@ -53,7 +56,9 @@ class Entry:
 
 
 class Run:
-    """Keeps the record of this run. If it cannot be written, the run is not listed."""
+    """Keeps the record of this run. If the record cannot be written, corral does not list the run,
+    and does not remove its leftovers later.
+    """
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
         self.path = os.path.join(_directory(), name)

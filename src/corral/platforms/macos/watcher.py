@@ -31,7 +31,9 @@ MEASURE = 0x80
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""The answers: first the target's pid, then a usage for each request, then the wait status."""
+"""The watcher writes these to `answers`: first the target's pid, then a usage for each request, and
+at the end the wait status.
+"""
 
 
 @record
@@ -64,7 +66,9 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches and kills the target's tree. Removes `directory` if the supervisor does not."""
+    """Watches the target's tree, and kills it at the end. Removes `directory` if the supervisor
+    ends without removing it. `marker` is the marker of the target's profile.
+    """
 
     def __init__(
         self,
@@ -145,7 +149,9 @@ class TreeWatcher:
             pass  # corral has ended, which `control` reports
 
     def _end(self) -> NoReturn:
-        """Kill the tree and report its end. Exit when corral has closed `control`."""
+        """Kill the tree and report its end. When corral has closed `control`, remove the private
+        directory and exit.
+        """
         try:
             self._tree.kill()
             self._answer(STATUS.pack(os.waitpid(self._target, 0)[1]))

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
-"""Names at the top of a write grant that the target may not change. The profile's own rules do not
-protect a `.git` that is a link.
+"""Names at the top of a write grant that the target may not change. Repositories are included,
+because the profile's own rules do not protect a `.git` that is a link.
 """
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the secrets in granted directories, except those that are granted themselves."""
+    """Return the secrets in granted directories, which stay hidden. Leave out a secret that is
+    itself granted.
+    """
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
     # If the path of a secret has links, the rule has to be for the real path.
@@ -48,7 +50,10 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the topmost parent below `tops` that the target could create or replace, or `path`."""
+    """Return the topmost parent of `path` below `tops` that is not a directory, or `path` itself if
+    all parents are directories. The target could create this parent if it is missing, or replace it
+    if it is a file or a link.
+    """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
         path = parent
@@ -66,7 +71,9 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the directories of write grants above `kept` paths, which may not be renamed."""
+    """Return the write grants with `kept` paths in them, and the directories between the two. These
+    may not be renamed, because that would evade the rules for the `kept` paths.
+    """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:
         for path in kept:
