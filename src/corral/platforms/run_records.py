@@ -129,7 +129,9 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
 
 
 def end(entry: Entry) -> str:
-    """Kill a live run's process and remove its record. Return its path, or "" if it is gone."""
+    """Kill a live run's process and remove its record. Return the record's path, or "" if the
+    record is gone.
+    """
     from corral.abi.signal_numbers import SIGKILL
 
     path = os.path.join(_directory(), entry.name)
@@ -179,7 +181,9 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of the records, or none if another user may have made them."""
+    """Return the names of this user's records. Return none if the directory is a link, belongs to
+    another user, or can be written by other users.
+    """
     try:
         for path in (directories().cache, _directory()):
             seen = os.lstat(path)

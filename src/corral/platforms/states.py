@@ -62,7 +62,9 @@ def _read_server(path: str) -> ServerId:
 
 
 def measure(path: str) -> int:
-    """Return the total size of the files below `path`. Stop after MAX_ENTRIES entries."""
+    """Return the total size of the files below `path`, in bytes. Do not follow links. After
+    MAX_ENTRIES entries, read no further directory.
+    """
     total = seen = 0
     pending = [path]
     while pending and seen < MAX_ENTRIES:

@@ -28,8 +28,7 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory to start in, and warnings. "" means the program's own working directory.
-    """
+    """Return the directory to start in, and warnings. "" means the program's own directory."""
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
     if not is_python or not program.cwd or not os.path.lexists(path):

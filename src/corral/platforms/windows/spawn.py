@@ -34,7 +34,9 @@ class Child:
         return self.pid
 
     def signal(self, number: int) -> None:
-        """Kill the tree on SIGKILL. Otherwise close the target's input: Windows has no signals."""
+        """Kill the tree on SIGKILL. Otherwise close the target's input, because Windows has no
+        signals.
+        """
         if number == SIGKILL:
             self.kill()
         else:
@@ -73,7 +75,9 @@ class Child:
         raise NotImplementedError  # Windows hides files with access lists and covers no path
 
     def reap(self) -> Reaped:
-        """End the remaining processes. Return the exit code in the form of a POSIX wait status."""
+        """End the remaining processes after the first one has ended. Return the exit code in the
+        form of a POSIX wait status.
+        """
         code = abi.exit_code(self.pidfd)
         self._job.end()
         self._streams.drain()
@@ -88,7 +92,9 @@ class Child:
 
 
 def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
-    """Start the target. Apply all steps in the order of the plan. After a failure leave nothing."""
+    """Start the target. Apply all steps in the order of the plan, and verify them in the suspended
+    process. On failure raise StepFailed with the failed step, and leave nothing behind.
+    """
     results = Results()
     results.add(Launch(plan=plan, stdio=stdio))
     try:

@@ -75,8 +75,7 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Writes the text that `attempt` returns to `fd`. Then fails, so that no program is executed.
-    """
+    """Writes the text that `attempt` returns to `fd`. Then fails, so that nothing is executed."""
 
     name = "trial"
     fd: int

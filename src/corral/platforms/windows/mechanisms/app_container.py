@@ -92,18 +92,22 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path. Windows redirects AppData for packaged clients."""
+    """The planned and the actual path of a profile's folder. They differ if Windows redirects
+    AppData, as it does for programs that a packaged client has started.
+    """
 
     planned: str
     found: str
 
     def path(self, path: str) -> str:
-        """Return the actual path of a file in the planned folder."""
+        """Return the actual path of a file in the planned folder. Other paths stay the same."""
         return self.found + path[len(self.planned) :] if is_inside(path, self.planned) else path
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return the name of a profile: lower case, and at most 64 characters for Windows."""
+    """Return the name of a run's profile, with at most 64 characters, as Windows requires. It is in
+    lower case, like the name of the profile's folder.
+    """
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
 
@@ -133,7 +137,9 @@ def elsewhere() -> str:
 
 
 def probe() -> Finding:
-    """Check that a profile can be made. `probes/app_container.py` checks that it confines."""
+    """Check that a profile can be created, has the SID that corral computes, and can be deleted.
+    This does not prove that a target is confined: `probes/app_container.py` does.
+    """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()
     try:
