@@ -171,9 +171,7 @@ def is_encrypted(fd: int) -> bool:
 
 
 def supports_encryption(path: str) -> bool:
-    """Return whether fscrypt can encrypt directories of the file system at `path`. Return True if
-    that is unknown.
-    """
+    """Return whether fscrypt can encrypt directories at `path`. Return True if that is unknown."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -340,9 +338,7 @@ def inotify_add_watch(fd: int, path: str, mask: int) -> int:
 
 
 def reset_signals() -> None:
-    """Reset every signal to its default action, because Python ignores SIGPIPE, and exec would keep
-    it ignored.
-    """
+    """Reset every signal to its default. Python ignores SIGPIPE, and exec would keep it ignored."""
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
         if signal not in {9, 19}:
@@ -364,8 +360,8 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute a program. `cookie` is passed in three registers, which the kernel ignores and the
-    seccomp filter reads.
+    """Execute a program. The seccomp filter reads `cookie` from registers that the kernel
+    ignores.
     """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 

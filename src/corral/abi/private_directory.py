@@ -15,9 +15,7 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The most files of one kind that are kept. A limit is needed, because each version of corral adds
-its own files.
-"""
+"""The most files of one kind that are kept, because each version of corral adds its own files."""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (
@@ -102,9 +100,7 @@ def _directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether an id is the overflow id, which the kernel shows for every id without a
-    mapping.
-    """
+    """Return whether this is the overflow id, which the kernel shows for every unmapped id."""
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -165,7 +161,7 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a checksum that detects damage. `hashlib` is not used, because its import takes
+    """Return a checksum that detects damage. Importing `hashlib` instead would take
     milliseconds.
     """
     return int.from_bytes(content, "little") % PRIME

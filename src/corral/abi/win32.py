@@ -200,9 +200,7 @@ class Handle:
         return self._value
 
     def detach(self) -> int:
-        """Return the handle, which the caller then has to close. This object counts as closed from
-        then on.
-        """
+        """Return the handle, which the caller has to close. This object then counts as closed."""
         value = self.value
         self._value = 0
         _open.discard(self)

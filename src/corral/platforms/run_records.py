@@ -129,9 +129,7 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
 
 
 def end(entry: Entry) -> str:
-    """Kill a live run's process and remove its record. Return the record's path, or "" if the
-    record is gone.
-    """
+    """Kill a live run's process. Remove its record and return the path, or "" if it is gone."""
     from corral.abi.signal_numbers import SIGKILL
 
     path = os.path.join(_directory(), entry.name)

@@ -31,9 +31,7 @@ PATH_MAX = 4096
 
 @record
 class TargetIds:
-    """The target's ids on the host. With `taken`, this thread takes on these ids in a
-    `with` block.
-    """
+    """The target's ids on the host. With `taken`, a `with` block gives this thread these ids."""
 
     uid: int
     gid: int
@@ -160,9 +158,7 @@ class CallingThread:
             return os.readlink(f"{self._proc}/cwd")
 
     def take(self, fd: int) -> _socket.socket:
-        """Return a descriptor of the caller's own open socket. Raise OSError (ESRCH) if the caller
-        no longer waits.
-        """
+        """Return a copy of the caller's open socket. Raise ESRCH if the caller no longer waits."""
         try:
             pidfd = abi.pidfd_open(self._request.pid, abi.PIDFD_THREAD)
         except OSError as error:

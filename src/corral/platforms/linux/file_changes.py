@@ -49,9 +49,7 @@ SHARE = 0.06
 LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
 MAX_JOBS = 1024
-"""The most calls that may wait. Further calls are denied. So many can wait only if most of their
-callers were killed.
-"""
+"""The most calls that may wait. Only calls of killed callers can become so many."""
 MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
 FLAGS = abi.AT_SYMLINK_NOFOLLOW | abi.AT_EMPTY_PATH
@@ -156,9 +154,7 @@ class FileChanges:
             self._close()
 
     def _start(self, listener: int) -> None:
-        """Start the thread with its own copy of the listener. Only the thread closes this copy, at
-        its end.
-        """
+        """Start the thread with its own copy of the listener, which only the thread closes."""
         copy = os.dup(listener)
         try:
             _thread.start_new_thread(self._work, (copy,))
@@ -207,7 +203,7 @@ class Budget:
 
 
 def _has_become(uid: int, gid: int) -> bool:
-    """Give this thread the target's ids for good, and no capabilities. Return whether that
+    """Give this thread the target's ids and no capabilities, for ever. Return whether that
     worked.
     """
     try:
@@ -373,9 +369,7 @@ class Finder:
         raise OSError(errno.ELOOP, "too many links")
 
     def _locate(self, text: str) -> tuple[Place, str, str]:
-        """Return the innermost place that contains a path, the place's own path, and the rest of
-        the path.
-        """
+        """Return the innermost place that contains a path, the place's path, and the rest."""
         found = [
             (len(name), place, name)
             for place in self._places
@@ -428,9 +422,7 @@ def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
 
 
 def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None:
-    """Copy access and modification time, as two struct timespec. Return None if the present time is
-    meant.
-    """
+    """Copy access and modification time, as two struct timespec. None means the present time."""
     if not pointer:
         return None
     if kind == "timespec":

@@ -71,9 +71,7 @@ class SearchedDirectories:
         self._kept: Known = {}
 
     def find(self, directory: str) -> list[str] | None:
-        """Return a directory's cached subdirectories, or None if it is not cached or has
-        changed.
-        """
+        """Return a directory's cached subdirectories, or None if it is unknown or has changed."""
         if not self._known:
             return None
         try:

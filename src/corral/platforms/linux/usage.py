@@ -351,9 +351,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0) if there is
-    none.
-    """
+    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0) without one."""
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"
         try:

@@ -108,9 +108,7 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Return the kernel queue. It is opened at its first use, because a fork does not inherit a
-        kernel queue.
-        """
+        """Return the kernel queue. Open it at its first use, because a fork does not inherit it."""
         if self._queue is None:
             self._queue = select.kqueue()
         return self._queue

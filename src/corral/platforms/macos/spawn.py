@@ -77,9 +77,7 @@ class Child:
         """Report nothing, because only the services of `open_services` see denials."""
 
     def open_services(self, plan: Plan, denials: Denials) -> NetworkServices:
-        """Start the proxy if the policy allows hosts. There are no other services, because Seatbelt
-        reports no denials.
-        """
+        """Start the proxy if the policy allows hosts. Seatbelt itself reports no denials."""
         if not plan.allow:
             return None, ()
         return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()

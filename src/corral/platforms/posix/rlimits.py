@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Limits of the policy that apply to each process separately, with their rlimits. Only the rlimits
-enforce them.
-"""
+"""Limits of the policy that apply to each process separately. Only these rlimits enforce them."""
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 
@@ -67,7 +65,7 @@ def set_limit(name: str, value: int) -> None:
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because with 0 Linux still pipes a core dump to its
+    """Return the limits to set. CORE is 1, because with 0 Linux still runs the core dump
     handler.
     """
     values = [("CORE", 1)]

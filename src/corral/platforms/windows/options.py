@@ -109,8 +109,8 @@ def _network(policy: Policy) -> Sequence[Option]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return an option for each token with each subset of `EXTRAS`. The option with all extras
-    comes first.
+    """Return an option for each token with each subset of `EXTRAS`, first the one with all
+    extras.
     """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}

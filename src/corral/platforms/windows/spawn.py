@@ -34,9 +34,7 @@ class Child:
         return self.pid
 
     def signal(self, number: int) -> None:
-        """Kill the tree on SIGKILL. Otherwise close the target's input, because Windows has no
-        signals.
-        """
+        """Kill the tree on SIGKILL. Otherwise close the target's input: Windows has no signals."""
         if number == SIGKILL:
             self.kill()
         else:

@@ -18,7 +18,7 @@ CHUNK = 65536
 
 
 class Streams:
-    """Makes the three handles that the target inherits. `close_handles` then closes them in this
+    """Makes the three handles that the target inherits. `close_handles` closes them in this
     process.
     """
 

@@ -96,8 +96,8 @@ class Watch:
         )
 
     def stop(self, reason: contract.StopReason, number: int) -> None:
-        """Ask the target to stop. Kill it at once if the console closes, because Windows then soon
-        ends corral too.
+        """Ask the target to stop. Kill it if the console closes, because Windows then ends
+        corral.
         """
         if number == SIGHUP:
             self.child.kill()

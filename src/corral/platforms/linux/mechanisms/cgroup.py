@@ -55,9 +55,7 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add the kernel's counts and the reached limits to the result. Call this before the leaf
-        is removed.
-        """
+        """Add the kernel's counts and the reached limits. Call this before the leaf is removed."""
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
         if table(f"{self.path}/pids.events").get("max"):

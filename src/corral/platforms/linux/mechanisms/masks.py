@@ -135,9 +135,7 @@ class _Search:
             self.consider(path, "hide")
 
     def look_up(self, grant: Grant) -> None:
-        """Consider the known paths in a grant. Raise PolicyError for a write grant that this user
-        may not list.
-        """
+        """Consider the known paths in a grant. Raise PolicyError if a write grant is unreadable."""
         if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
 
@@ -275,9 +273,7 @@ class _Search:
                 self.protect(path)
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
-        """Protect a path, unless the user granted it by name. Note it if it is or contains a write
-        grant.
-        """
+        """Protect a path, except a `named` one. Note it if it is or contains a write grant."""
         if not named:
             self.consider(path, "protect", role=role)
         if any(is_inside(grant, path) for grant in self.writable):
@@ -319,9 +315,7 @@ class _Search:
         return ""
 
     def refuse(self, path: str) -> None:
-        """Raise PolicyError, because the run would need too many masks. `path` is one of
-        the paths.
-        """
+        """Raise PolicyError because of too many masks. `path` is one of the paths to mask."""
         above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
         less = "single directories in it" if above in self.layers else f"{flag} {above}"
         text = f"the grants contain more than {MAX_MASKS} paths to hide or protect"

@@ -55,9 +55,7 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Makes the cgroup namespace after init has joined its cgroup, because that cgroup becomes the
-    namespace's root.
-    """
+    """Makes the cgroup namespace. Its root is init's cgroup, so init must have joined it before."""
 
     name = "cgroup_namespace"
     stage: Stage = "init"

@@ -79,8 +79,8 @@ class NamespaceHandles:
 
 @record
 class OpenNamespaces:
-    """Opens init's namespaces while init waits, because a locked-down init can no longer be
-    inspected.
+    """Opens init's namespaces while init waits, because they cannot be opened after its
+    lockdown.
     """
 
     name = "namespace_handles"

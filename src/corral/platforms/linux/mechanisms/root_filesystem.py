@@ -102,8 +102,8 @@ class DetachedTrees:
 
 @record
 class Sources:
-    """Opens the sources of binds before init changes its ids, because the new ids may not be
-    allowed to open them.
+    """Opens the sources of binds before init changes its ids, which may not be able to open
+    them.
     """
 
     name = "bind_sources"
@@ -218,8 +218,8 @@ def _check_mask(mask: Mask, binds: list[str]) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Return whether the mount at `path` is read-only. Do not follow a link, because it has its own
-    mount.
+    """Return whether the mount at `path` is read-only. Do not follow a link, because a link has its
+    own mount.
     """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -183,9 +183,7 @@ def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
 
 
 def _keep(step: Seccomp, variants: list[Seccomp]) -> list[bytes]:
-    """Compile the filters and write them to the disk. If the write fails, the next run compiles
-    them again.
-    """
+    """Compile the filters and write them. If the write fails, the next run compiles them again."""
     from corral.platforms.linux.mechanisms import seccomp_init_rules
 
     init = _init.get(step.machine) or seccomp_init_rules.compile_filter(step.machine)
@@ -264,9 +262,7 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor decides socket calls. It denies all of them until the target
-    executes.
-    """
+    """Check that the supervisor decides socket calls. It denies all until the target executes."""
     from corral.abi import linux_sockets as sockets
 
     made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)

@@ -1,5 +1,5 @@
-"""Probe whether a cgroup enforces its limits: exceed each limit, then do the same with a higher
-limit or none.
+"""Probe whether a cgroup enforces limits: exceed each, then do the same with a higher one
+or none.
 """
 
 import contextlib
@@ -86,8 +86,8 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe in a scope that systemd makes. The probing process stays in the scope, because systemd
-    removes an empty one.
+    """Probe inside a scope that systemd makes. Stay in it, because systemd removes an empty
+    scope.
     """
     from corral.platforms.linux.mechanisms import systemd_scope
 

@@ -51,7 +51,7 @@ class FootprintLimit:
 
 
 def plan(memory: int) -> Jetsam:
-    """Return the step, with the limit in whole mebibytes. The limit is at least 1, because 0 means
-    no limit.
+    """Return the step, with the limit in whole mebibytes. It is at least 1, because 0 means no
+    limit.
     """
     return Jetsam(megabytes=max(1, memory // MEGABYTE))

@@ -105,9 +105,7 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the port of ::1, so that connections to it are refused. Return the socket, or None if
-    this Mac has no IPv6.
-    """
+    """Bind the port of ::1, so that connections to it are refused. Return None without IPv6."""
     try:
         reserved = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)
     except OSError:

@@ -85,9 +85,7 @@ apply. A clone of a directory contains its hidden files. A set-id file would rem
 With an access list that denies deletion, the target could make a file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""Operations that show a program the Mac's network. They are denied unless the target may use the
-proxy's port.
-"""
+"""Operations that show the Mac's network. They are allowed only if the target may use the proxy."""
 
 
 def _any_case(name: str) -> str:
@@ -175,9 +173,7 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield a rule, or nothing if there are no filters, because a rule without filters applies to
-    everything.
-    """
+    """Yield a rule, but none if there are no filters, because it would apply to everything."""
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
 

@@ -28,9 +28,7 @@ because the profile's own rules do not protect a `.git` that is a link.
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the secrets in granted directories, which stay hidden. Leave out a secret that is
-    itself granted.
-    """
+    """Return the secrets in granted directories, except those that are granted themselves."""
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
     # If the path of a secret has links, the rule has to be for the real path.

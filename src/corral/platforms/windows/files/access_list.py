@@ -107,8 +107,8 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with `ours` as the only entries of this SID, or None if it already has
-    exactly these.
+    """Return the descriptor with `ours` as the only entries of this SID, or None if that changes
+    nothing.
     """
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:

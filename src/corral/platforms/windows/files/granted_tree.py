@@ -108,9 +108,7 @@ def problem(node: Node, *, shown: str) -> str:
 
 
 def open_object(path: str, *, change: bool = True) -> Handle:
-    """Open an object with the right to read its access list, and with `change` also to change the
-    list.
-    """
+    """Open an object with the right to read its access list, and with `change` to change it."""
     access = win32_files.READ_CONTROL | (win32_files.WRITE_DAC if change else 0)
     try:
         return win32_files.open_itself(extended_path(path), access=access)
@@ -206,8 +204,8 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether an object is a link or a mount point. OneDrive's files are reparse points too,
-    but neither of these.
+    """Return whether an object is a link or a mount point. OneDrive's reparse points are
+    neither.
     """
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False

@@ -56,9 +56,7 @@ class Entry:
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the content of a journal file: the name of the format, lines of JSON, and a digest of
-    these lines.
-    """
+    """Return the content of a file: the name of the format, lines of JSON, and their digest."""
     lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
     return text + _closing(text)

@@ -37,9 +37,7 @@ ACCESS = (
     | abi.DESKTOP_WRITEOBJECTS
     | abi.READ_CONTROL
 )
-"""The target's rights on its desktop. They do not include hooks, journals or switching to the
-desktop.
-"""
+"""The target's rights on its desktop. They exclude hooks, journals and switching to the desktop."""
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
 """The target's rights on its window station. They do not include the clipboard or the screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
@@ -50,7 +48,7 @@ CAPABILITY = capability_sid("corral.desktop")
 
 @record
 class PrivateDesktop:
-    """Makes the target's desktop. `package` is the SID of its AppContainer, or "" for a restricted
+    """Makes the target's desktop. `package` is its AppContainer's SID, or "" for a restricted
     token.
     """
 

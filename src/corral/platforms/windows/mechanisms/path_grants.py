@@ -187,8 +187,8 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 
 def _path_in_home(path: str, home: str) -> str:
-    """Return a path relative to the user's profile, or "" if it is the profile itself or is not in
-    the profile.
+    """Return a path relative to the user's profile, or "" for the profile and paths outside
+    of it.
     """
     return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 

@@ -113,8 +113,8 @@ def powers(token: int) -> list[str]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that still give a target access if corral is elevated, or none if corral is
-    not elevated.
+    """Return the SIDs that still give a target access if corral is elevated. Return none if corral
+    is not elevated.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
@@ -183,8 +183,8 @@ def set_low(token: int) -> None:
 
 
 def check_low(token: int) -> None:
-    """Raise OSError unless the token's level is Low, because some systems accept a new level
-    without setting it.
+    """Raise OSError unless the level is Low, because some systems accept a level without setting
+    it.
     """
     found = format_sid(abi.token_integrity(token))
     if found != LOW:

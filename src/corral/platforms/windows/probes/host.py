@@ -112,9 +112,7 @@ LABELS: tuple[Label, ...] = (
 
 
 class Machine:
-    """Probes a capability when its finding is first needed, so that a run makes only the probes
-    that it needs.
-    """
+    """Probes a capability when it is first needed, so that a run makes only the needed probes."""
 
     def __init__(self) -> None:
         self.found: dict[str, Finding] = {}

@@ -110,9 +110,7 @@ class Stream:
         self._ended = self._end_sent = self._gone = False
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Return some bytes, or b"" at the end of the stream. Raise TimeoutError after `timeout`
-        seconds.
-        """
+        """Return some bytes, or b"" at the end. Raise TimeoutError after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not self._arrived and not self._ended and not self._gone:
@@ -317,8 +315,8 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends, because on some systems only a reset wakes the thread of the other
-        direction.
+        """Reset both ends, because on some systems only a reset wakes the other direction's
+        thread.
         """
         with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()

@@ -75,8 +75,8 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether the copied runtime has started in a trial. Such a trial leaves a note
-        beside the copy.
+        """Return whether the copied runtime has started in a trial, which leaves a note
+        beside it.
         """
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
@@ -186,9 +186,7 @@ def _digest(words: tuple[str, ...]) -> str:
 
 
 def own_interpreter() -> str:
-    """Return the path of the interpreter that runs corral. In a virtual environment this is not the
-    path of the launcher.
-    """
+    """Return the path of corral's interpreter, not of the launcher of a virtual environment."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -234,9 +232,7 @@ def plan_copy(
 
 
 def settings_path(program: Program) -> str:
-    """Return the path of the settings of the program's virtual environment, or "" if the program is
-    not in one.
-    """
+    """Return the path of the settings of the program's virtual environment, or "" without one."""
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
         return ""
@@ -330,16 +326,12 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of the mark of a complete copy. The mark is beside the copy, where no target
-    can read it.
-    """
+    """Return the path of a complete copy's mark, beside the copy, where no target can read it."""
     return tree.directory + MARK
 
 
 def make_copy(tree: TreeCopy) -> None:
-    """Copy a tree directly to its final path, because a rename could fail while a virus scanner
-    reads the copy.
-    """
+    """Copy a tree to its final path. A rename could fail while a virus scanner reads the copy."""
     file_trees.remove(tree.directory)  # another process may have died while it made the copy
     os.makedirs(tree.directory)
     # The directory is empty, so every file made in it inherits the entry.
