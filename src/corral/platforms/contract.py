@@ -1,4 +1,8 @@
-"""Define the contract that every operating system's backend fulfils: its Protocols and records."""
+"""Define the contract that every operating system's backend fulfils: its Protocols and records.
+
+A backend is a module or an object with the functions of `Backend`. No other part of corral asks
+which system it runs on to decide what to enforce.
+"""
 
 from __future__ import annotations
 

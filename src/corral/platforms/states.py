@@ -37,6 +37,9 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
+    """Return the homes in `base`. Return none if its mode has a `forbidden` bit, because another
+    user could then have made them.
+    """
     try:
         # The mode of each home is not checked, because a server can change it.
         if not is_private(os.lstat(base), forbidden):

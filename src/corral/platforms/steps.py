@@ -74,6 +74,7 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
 
 
 def keep_only(keep: Iterable[int]) -> None:
+    """Close every descriptor except those in `keep`."""
     low = 0
     for fd in sorted(keep):
         if low < fd:  # closerange(0, 0) would close everything

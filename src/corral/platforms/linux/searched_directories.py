@@ -100,7 +100,7 @@ class SearchedDirectories:
         """Cache an open directory. `names` are its subdirectories. `seen` was read before they were
         listed.
 
-        Do nothing if the directory changed in the last two seconds, or is encrypted.
+        Do nothing if the directory changed in the last two seconds, or may be encrypted.
         """
         if seen.st_dev == self._device and seen.st_ctime_ns < self._settled:
             try:

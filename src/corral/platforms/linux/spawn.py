@@ -370,6 +370,7 @@ def _clone(
 
 
 def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
+    """Return the supervisor's ends and init's ends."""
     control_read, control_write = os.pipe()
     exec_read, exec_write = os.pipe()
     status_read, status_write = os.pipe()

@@ -5,9 +5,9 @@ process that forked it (`p_puniqueid`) never changes. So a tree consists of its 
 process that a process of the tree has forked. Ids of ended processes are kept, because their
 children may be alive. Processes in the target's own process group belong to the tree too.
 
-If a process forks and ends between two walks, its id is never seen. Its children are recognized by
-their profile, which contains a marker of this run, or by their responsible process, which is the
-target unless they have disclaimed it.
+If a process forks and ends between two walks, its id is never seen. Under Seatbelt its children are
+recognized by their profile, which contains a marker of this run. They are also recognized by their
+responsible process, which is the target unless they have disclaimed it.
 """
 
 from __future__ import annotations

@@ -213,6 +213,7 @@ def executables(program: Program) -> tuple[str, ...]:
 
 
 def _find_shell() -> str:
+    """Return the shell that /bin/sh executes."""
     try:
         return os.readlink(SELECTED_SHELL)
     except OSError:

@@ -1,8 +1,9 @@
 """Watch and kill a target's processes from a process between supervisor and target.
 
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
-corral is killed, because macOS has no parent-death signal and no subreaper. Without Seatbelt a
-target could kill the watcher and the supervisor at once.
+corral is killed, because macOS has no parent-death signal and no subreaper. If the watcher is
+killed, the supervisor kills the tree. Without Seatbelt a target can signal the user's processes,
+and could kill both at once.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Pipes:
 
 
 def open_pipes() -> tuple[Pipes, Pipes]:
+    """Return the supervisor's ends and the watcher's ends."""
     control, answers, executed, end = (os.pipe() for _ in range(4))
     return (
         Pipes(control=control[1], answers=answers[0], exec_result=executed[0], end=end[0]),

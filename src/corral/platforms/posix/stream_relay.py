@@ -72,6 +72,7 @@ def relay_files(stdio: Stdio) -> Relay:
 
 
 def _start(relay: Relay, file: int, *, feeds: bool) -> int:
+    """Start a copying process. Return the target's end of its pipe."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

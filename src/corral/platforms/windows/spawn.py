@@ -18,6 +18,8 @@ from corral.platforms.windows.streams import Streams
 
 
 class Child:
+    """A started target. `pidfd` is the handle of its first process."""
+
     exec_pipe = -1
     services: tuple[contract.Service, ...] = ()
 

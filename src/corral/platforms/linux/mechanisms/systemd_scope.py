@@ -76,6 +76,7 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
+        """Start the scope, make the leaf in it and move init there. On failure leave nothing."""
         idle = _fork_idle()
         try:
             pids = (idle, results.get(init.InitProcess).pid)

@@ -39,6 +39,7 @@ class Disclaimed:
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:
+    """Return a warning if macOS asks for consent before one of `paths` is read."""
     from corral.paths.posix import is_inside
 
     asked = ["/Volumes", *(f"{home}/{name}" for home in homes for name in IN_HOME)]

@@ -82,6 +82,7 @@ def read_tree(
 
 
 def is_foreign(path: str) -> bool:
+    """Return whether this user may not change the object's access list."""
     try:
         open_object(path).close()
     except PermissionError:

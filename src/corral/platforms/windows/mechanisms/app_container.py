@@ -4,8 +4,10 @@ Each run has its own profile, which is deleted when the run ends. With `state = 
 server share a profile, which is kept. A target's token has the profile's package SID and exactly
 the capabilities of its policy. Both are read back from the suspended process before it runs.
 
-ACCESS_DENIED means that a policy of the machine forbids profiles, or that corral itself runs in an
-AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no AppContainers.
+Creating a profile fails with ACCESS_DENIED if a policy of the machine forbids profiles, or if
+corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no
+AppContainers. If a profile already exists, a kept one is used again, and that of a single run is
+deleted and created again.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
 Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
@@ -120,6 +122,7 @@ def local_app_data(home: str) -> str:
 
 
 def explain(error: OSError) -> tuple[str, str]:
+    """Return why a call on a profile failed, and a hint."""
     code = win32.winerror(error)
     if code in FIREWALL_STOPPED:
         return "the firewall service, which registers AppContainers, does not answer", FIREWALL

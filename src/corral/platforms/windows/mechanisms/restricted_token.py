@@ -226,6 +226,7 @@ def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
 
 
 def own_sids() -> tuple[str, str]:
+    """Return the SIDs of this user and this logon."""
     with abi.own_token(TOKEN_QUERY) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         return format_sid(abi.token_user(own.value)), format_sid(logon)

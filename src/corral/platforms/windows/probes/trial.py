@@ -72,6 +72,10 @@ MEANINGS = {
 
 @record
 class Outcome:
+    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the job's
+    accounting.
+    """
+
     output: str
     reaped: Reaped
     hung: bool = False
