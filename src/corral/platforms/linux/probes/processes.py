@@ -1,4 +1,4 @@
-"""Probe whether processes can be kept together, limited, counted and measured from outside."""
+"""Probe whether corral can adopt orphans, and limit, count and measure processes."""
 
 import os
 import sys
