@@ -108,7 +108,7 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Return the kqueue. Open it at its first use, because a child process does not inherit it."""
+        """Return the kqueue. Open it at first use, because a child process does not inherit it."""
         if self._queue is None:
             self._queue = select.kqueue()
         return self._queue
