@@ -328,6 +328,66 @@ def test_grant_without_flags_asks_about_each_denial(desk):
     assert "hunter2.y.com" not in words
 
 
+WRITES_BESIDE = """\
+import socket
+try:
+    open(__file__ + ".log", "w")
+except OSError as error:
+    print("log", error.errno)
+try:
+    socket.getaddrinfo("api.x.com", 443)
+except OSError as error:
+    print("lookup", error.errno)
+"""
+
+
+def test_a_file_that_does_not_exist_yet_does_not_refuse_the_other_answers(desk):
+    server = desk.put("srv/server.py", WRITES_BESIDE)
+    entry = {"command": str(desk.user.python), "args": [str(server)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    run(desk, path)
+    code, shown = answer_questions(desk, [b"y\n"])
+    assert code == 0, shown
+    assert f"{server}.log does not exist, so this cannot be granted yet" in shown
+    words = entries(path)["notes"]["args"]
+    assert "api.x.com" in words
+    assert "--write" not in words
+    desk.put("srv/server.py.log", "")  # the control: the question follows once the file exists
+    code, shown = answer_questions(desk, [b"y\n"])
+    assert code == 0, shown
+    assert f"{server}.log" in entries(path)["notes"]["args"]
+
+
+def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    path = desk.put(".mcp.json", json.dumps({"mcpServers": {"app": entry}}))
+    desk.does("wrap", ".mcp.json", "--corral", str(desk.corral_path))
+    shown = desk.does("why", "app")
+    command = shown.rpartition("did not find: corral ")[2].strip()
+    assert command == f"wrap --learn 2h {path} app"
+    desk.does(*shlex.split(command), "--corral", str(desk.corral_path))
+    assert "--learn-until" in entries(path)["app"]["args"]
+
+
+def test_a_server_of_another_file_is_answered_with_the_command_that_changes_it(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    path = desk.put("settings.json", json.dumps({"mcpServers": {"app": entry}}))
+    desk.does("wrap", "settings.json", "--corral", str(desk.corral_path))
+    done = desk.corral("grant", "app", "--read", "private.txt")
+    assert b"for a server of another file: corral wrap FILE SERVER FLAG" in done.stderr
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", "settings.json", "app", "--read", "private.txt", *corral)
+    assert str(desk.private) in entries(path)["app"]["args"]
+
+
+def test_explain_suggests_no_grant_of_the_home_directory(desk):
+    configure(desk, "cursor")
+    shown = desk.does("explain", "cursor:notes")
+    assert f"it cannot start in {desk.home}, which is never granted as a whole" in shown
+    assert desk.corral("grant", "notes", "--read", str(desk.home)).returncode == 125
+
+
 def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
     """Replace the client's file while a question waits for the answer."""
     path = configure(desk, "cursor")
