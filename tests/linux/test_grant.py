@@ -265,6 +265,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     path = configure(desk, "cursor")
     assert "memory 1" in run(desk, path)
     assert "memory 2" in run(desk, path)
+    assert "memory 3" in desk.does("run", "cursor:notes")  # the same server, so the same home
     assert not (desk.home / "memory").exists()
     assert "its home, kept between runs" in desk.does("status", "cursor")
     desk.does("cache", "rm-home", "notes")
@@ -274,6 +275,28 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     assert "--state" not in entries(path)["notes"]["args"]
     assert "memory 1" in run(desk, path)
     assert "memory 1" in run(desk, path)
+
+
+def test_a_program_that_several_servers_share_names_no_home(desk):
+    python = str(desk.user.python)
+    scripts = [str(desk.put(f"{name}/server.py", "print(1)\n")) for name in "abc"]
+    for script in scripts:
+        desk.does("run", "--state", "--", python, script)
+
+    def list_homes():
+        return [one["server"][-1] for one in json.loads(desk.does("cache", "homes", "--json"))]
+
+    assert sorted(list_homes()) == scripts
+    for words in ((python,), (python, scripts[0] + "x"), (f"{python} {scripts[0]}", "no-server")):
+        done = desk.corral("cache", "rm-home", *words)
+        assert done.returncode == 125
+        assert b"name one by its command or its path" in done.stderr
+        assert sorted(list_homes()) == scripts
+    desk.does("cache", "rm-home", python, scripts[0])  # the controls
+    desk.does("cache", "rm-home", f"{python} {scripts[1]}")
+    assert list_homes() == scripts[2:]
+    desk.does("cache", "rm-home", python)
+    assert list_homes() == []
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
