@@ -67,6 +67,7 @@ def test_only_what_is_typed_after_a_question_answers_it(user, diary, scratch, an
     words = ("learn", "--output", str(policy), "--", SYSTEM_PYTHON, "-c", WAITS_FOR_A_LINE)
     terminal = Terminal(user, user.corral_argv(*words, str(diary)))
     assert terminal.wait_for(b"continue? "), terminal.shown
+    assert b"the server waits for a client's messages on this terminal" in terminal.shown
     terminal.write(b"y\n" * 9)
     asked = terminal.wait_for(b"[y/N]")
     while asked:

@@ -265,6 +265,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     path = configure(desk, "cursor")
     assert "memory 1" in run(desk, path)
     assert "memory 2" in run(desk, path)
+    assert "memory 3" in desk.does("run", "cursor:notes")  # the same server, so the same home
     assert not (desk.home / "memory").exists()
     assert "its home, kept between runs" in desk.does("status", "cursor")
     desk.does("cache", "rm-home", "notes")
@@ -274,6 +275,28 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     assert "--state" not in entries(path)["notes"]["args"]
     assert "memory 1" in run(desk, path)
     assert "memory 1" in run(desk, path)
+
+
+def test_a_program_that_several_servers_share_names_no_home(desk):
+    python = str(desk.user.python)
+    scripts = [str(desk.put(f"{name}/server.py", "print(1)\n")) for name in "abc"]
+    for script in scripts:
+        desk.does("run", "--state", "--", python, script)
+
+    def list_homes():
+        return [one["server"][-1] for one in json.loads(desk.does("cache", "homes", "--json"))]
+
+    assert sorted(list_homes()) == scripts
+    for words in ((python,), (python, scripts[0] + "x"), (f"{python} {scripts[0]}", "no-server")):
+        done = desk.corral("cache", "rm-home", *words)
+        assert done.returncode == 125
+        assert b"name one by its command or its path" in done.stderr
+        assert sorted(list_homes()) == scripts
+    desk.does("cache", "rm-home", python, scripts[0])  # the controls
+    desk.does("cache", "rm-home", f"{python} {scripts[1]}")
+    assert list_homes() == scripts[2:]
+    desk.does("cache", "rm-home", python)
+    assert list_homes() == []
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
@@ -326,6 +349,66 @@ def test_grant_without_flags_asks_about_each_denial(desk):
     words = entries(path)["notes"]["args"]
     assert "api.x.com" in words
     assert "hunter2.y.com" not in words
+
+
+WRITES_BESIDE = """\
+import socket
+try:
+    open(__file__ + ".log", "w")
+except OSError as error:
+    print("log", error.errno)
+try:
+    socket.getaddrinfo("api.x.com", 443)
+except OSError as error:
+    print("lookup", error.errno)
+"""
+
+
+def test_a_file_that_does_not_exist_yet_does_not_refuse_the_other_answers(desk):
+    server = desk.put("srv/server.py", WRITES_BESIDE)
+    entry = {"command": str(desk.user.python), "args": [str(server)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    run(desk, path)
+    code, shown = answer_questions(desk, [b"y\n"])
+    assert code == 0, shown
+    assert f"{server}.log does not exist, so this cannot be granted yet" in shown
+    words = entries(path)["notes"]["args"]
+    assert "api.x.com" in words
+    assert "--write" not in words
+    desk.put("srv/server.py.log", "")  # the control: the question follows once the file exists
+    code, shown = answer_questions(desk, [b"y\n"])
+    assert code == 0, shown
+    assert f"{server}.log" in entries(path)["notes"]["args"]
+
+
+def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    path = desk.put(".mcp.json", json.dumps({"mcpServers": {"app": entry}}))
+    desk.does("wrap", ".mcp.json", "--corral", str(desk.corral_path))
+    shown = desk.does("why", "app")
+    command = shown.rpartition("did not find: corral ")[2].strip()
+    assert command == f"wrap --learn 2h {path} app"
+    desk.does(*shlex.split(command), "--corral", str(desk.corral_path))
+    assert "--learn-until" in entries(path)["app"]["args"]
+
+
+def test_a_server_of_another_file_is_answered_with_the_command_that_changes_it(desk):
+    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
+    path = desk.put("settings.json", json.dumps({"mcpServers": {"app": entry}}))
+    desk.does("wrap", "settings.json", "--corral", str(desk.corral_path))
+    done = desk.corral("grant", "app", "--read", "private.txt")
+    assert b"for a server of another file: corral wrap FILE SERVER FLAG" in done.stderr
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", "settings.json", "app", "--read", "private.txt", *corral)
+    assert str(desk.private) in entries(path)["app"]["args"]
+
+
+def test_explain_suggests_no_grant_of_the_home_directory(desk):
+    configure(desk, "cursor")
+    shown = desk.does("explain", "cursor:notes")
+    assert f"it cannot start in {desk.home}, which is never granted as a whole" in shown
+    assert desk.corral("grant", "notes", "--read", str(desk.home)).returncode == 125
 
 
 def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):

@@ -388,6 +388,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
     assert "one  wrapped" in wrapped(entry)
     assert "outside of the project that names it" in wrapped({**entry, **more})
+    assert "without --dry-run, corral asks" in wrapped({**entry, **more}, "--dry-run")
     already = {**entry, **more, "command": str(launcher)}
     already["args"] = ["run", "--", user.python, *already["args"]]
     assert "outside of the project that names it" in wrapped(already)

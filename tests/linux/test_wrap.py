@@ -540,11 +540,13 @@ def test_backups_are_hidden_from_servers(desk):
 
 
 def test_a_missing_corral_is_reported(desk):
-    desk.config("cursor")
+    path = desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     assert "does not exist" not in desk.does("status", "cursor")
     desk.corral_path.unlink()
-    assert f"it cannot start: {desk.corral_path} does not exist" in desk.does("status", "cursor")
+    shown = desk.does("status", "cursor")
+    assert f"it cannot start: {desk.corral_path} does not exist" in shown
+    assert f"or: corral unwrap {path} " in shown
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):

@@ -7,6 +7,7 @@ from corral.cli import client_output, output, why
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.platforms import states
+from corral.servers.reference import SEPARATORS
 from corral.servers.store import store
 from corral.servers.store.store import Entry
 from corral.supervisor.report import to_json
@@ -83,26 +84,47 @@ def _list_homes(*, as_json: bool) -> int:
 
 
 def _remove_homes(words: list[str], *, as_json: bool) -> int:
-    """Remove home directories, named by a wrapped server, by its command, or by path."""
-    removed: list[str] = []
-    for word in words:
+    """Remove home directories, named by a wrapped server, by its command, or by path. Remove
+    nothing if a word names none.
+    """
+    homes = states.list_states()
+    found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
+    for word in () if found else words:
         named = [
             why.identify(one) for _, _, one in client_output.list_wrapped() if one.name == word
         ]
         fitting = [
             one
-            for one in states.list_states()
-            if word in {one.path, shlex.join(one.server.command), *one.server.command[:1]}
+            for one in homes
+            if word in {one.path, shlex.join(one.server.command)}
             or any(one.server.is_started_by(wanted) for wanted in named)
-        ]
+        ] or _find_by_program(word, homes)
         if not fitting:
-            raise SandboxError(f"no home directory of {word} is kept", hint="corral cache homes")
-        for one in fitting:
-            states.remove(one)
-        removed += [one.path for one in fitting]
+            raise SandboxError(
+                f"no home directory of {word} is kept",
+                hint="`corral cache homes` lists them; name one by its command or its path",
+            )
+        found += [one for one in fitting if one not in found]
+    for one in found:
+        states.remove(one)
+    removed = [one.path for one in found]
     lines = [f"removed {path}" for path in removed]
     output.write_result({"removed": removed}, lines, as_json=as_json)
     return 0
+
+
+def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]:
+    """Find homes by the package or program of their servers. Different servers can share a program
+    such as python3, so refuse a program that several servers have.
+    """
+    fitting = [one for one in homes if one.server.command[:1] == (word,)]
+    is_package = word.partition(":")[0] in SEPARATORS
+    if not is_package and len({one.server.command for one in fitting}) > 1:
+        raise SandboxError(
+            f"{word} starts {len(fitting)} servers that keep a home directory",
+            hint="`corral cache homes` lists them; name one by its command or its path",
+        )
+    return fitting
 
 
 def _is_meant(entry: Entry, word: str) -> bool:

@@ -167,6 +167,7 @@ def find_wrapped(word: str) -> list[Row]:
     near = find_nearest(word, names)
     listed = ", ".join(dict.fromkeys(names))
     others = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
+    others += "; for a server of another file: corral wrap FILE SERVER FLAG..."
     raise SandboxError(
         f"no client has a wrapped server {word}", hint=f"did you mean {near}?" if near else others
     )
@@ -240,8 +241,9 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
     output.write_line(output.Painted(edit.path, "bold"), linked)
     for outcome in edit.outcomes:
         name = f"{outcome.name} ({outcome.scope})" if outcome.scope else outcome.name
-        why = f": {outcome.why}" if outcome.why else ""
-        output.write_line(f"  {name}  {texts[outcome.state]}{why}")
+        why, *more = outcome.why.split("\n")
+        output.write_line(f"  {name}  {texts[outcome.state]}{': ' if why else ''}{why}")
+        output.write_lines(f"      {line}" for line in more)  # an installer's own words
         if outcome.hint:
             output.write_line(f"    hint: {outcome.hint}")
         if outcome.state in {"wrapped", "already", "changed"}:

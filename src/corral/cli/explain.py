@@ -6,8 +6,10 @@ import os
 
 from corral.cli import output, run_flags, what_to_run
 from corral.cli.option_parser import Flag, Options
+from corral.directories import home_directory
 from corral.plan.model import Held, Plan
 from corral.policy import profiles
+from corral.policy.home_grants import is_home
 from corral.policy.model import LIMITS
 from corral.policy.variables import masked
 from corral.record import replace
@@ -93,7 +95,9 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
     output.write_line(output.Painted("Program", "bold"))
     output.write_lines(_indent(plan.program.describe()))
     if plan.program.cwd not in {cwd, os.path.realpath(cwd)}:
-        output.write_line(f"  it cannot start in {cwd}, which --read or --write would grant")
+        home = is_home(cwd, home_directory())
+        why = "is never granted as a whole" if home else "--read or --write would grant"
+        output.write_line(f"  it cannot start in {cwd}, which {why}")
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
     output.write_line(output.Painted("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 
@@ -156,6 +157,15 @@ def _parse_allow(allow: str) -> list[FlagWords]:
         return []
 
 
+def _find_missing(allow: str) -> str:
+    """Return a path in the flags of a denial that does not exist; "" if there is none. One grant
+    that cannot be made would otherwise refuse all answers.
+    """
+    named = [one for one in _parse_allow(allow) if one.flag in wrap.PATH_FLAGS]
+    paths = [wrap.make_absolute_value(one.flag, one.value) for one in named]
+    return next((path for path in paths if not os.path.exists(path)), "")
+
+
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
     """Ask about each recent denial that is not granted. Return the flags that the user accepts."""
     rows: dict[str, Denial] = {}
@@ -180,7 +190,9 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
     agreed: list[str] = []
     for allow, denial in rows.items():
         output.note(denial.describe())
-        if approve.ask(f"grant {allow}?"):
+        if missing := _find_missing(allow):
+            output.note(f"{missing} does not exist, so this cannot be granted yet")
+        elif approve.ask(f"grant {allow}?"):
             agreed += shlex.split(allow)
     chosen, _ = parse(run_flags.FLAGS, agreed)
     return wrap.select_flags(chosen)

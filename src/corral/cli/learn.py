@@ -51,6 +51,8 @@ def main(options: Options, rest: list[str]) -> int:
     if (path := options.get("--output")) is not None:
         _check_output(path)
     plan = watched_run.watched_plan(_prepare(options, what_to_run.replace_runner(options, rest)))
+    if os.isatty(0):
+        output.note("the server waits for a client's messages on this terminal; Ctrl-C ends it")
     started = time.monotonic()
     signals = current.load().signals(run.forwarded_signals())
     restore_terminal = run.keep_terminal()

@@ -101,7 +101,8 @@ def name_server(rest: list[str]) -> tuple[str, ...]:
     from corral.servers import reference
 
     server = _find_configured(rest)
-    return reference.name_server((*server.argv, *rest[1:]) if server else rest)
+    words = (*server.argv, *rest[1:]) if server else rest
+    return reference.name_server(words) if ":" in words[0] else ()
 
 
 def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from corral.cli import client_output, grant, output
 from corral.cli.option_parser import Flag, Options, find_nearest
 from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.find_server import read_own_files
 from corral.denials import kept
 from corral.denials.records import Denial
 from corral.denials.server_id import ServerId
@@ -155,4 +156,10 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
     """Name `corral learn`: files that are missing inside a sandbox are not recorded as denials."""
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)
-    output.write_line(f"  to see files that it did not find: corral learn {server}")
+    command = f"corral learn {server}"
+    # `corral learn CLIENT:SERVER` does not search the files of projects.
+    own = {f"{client}:{one.name}" for client, _, one in read_own_files()}
+    for client, path, one in client_output.list_wrapped() if name and name not in own else ():
+        if name == f"{client}:{one.name}":
+            command = f"corral wrap --learn 2h {shlex.quote(path)} {shlex.quote(one.name)}"
+    output.write_line(f"  to see files that it did not find: {command}")

@@ -166,7 +166,8 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str = "") -> Prop
         refuse_elsewhere(server, project, find_granted(proposal.flags))
         _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
-        output.note(f"{server.name}: {error.message}")
+        asks = "; without --dry-run, corral asks whether it may" if dry_run else ""
+        output.note(f"{server.name}: {error.message}{asks}")
         flags = tuple(word for path in error.reads for word in ("--read", path))
         if not dry_run and not approve.is_on_terminal():
             raise

@@ -164,6 +164,7 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
     """Yield entries below an "mcp" key that look like servers, at places not in SHAPES."""
+    in_list = isinstance(data, list)
     if isinstance(data, list):
         data = {str(at): item for at, item in enumerate(data)}
     if not isinstance(data, dict) or len(keys) > MAX_DEPTH:
@@ -173,9 +174,11 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
         below = any("mcp" in key.lower() or "modelcontext" in key.lower() for key in path[:-1])
         command = entry.get("command") if below and isinstance(entry, dict) else None
         if isinstance(command, str) or _is_list_of_texts(command):
-            if not any(_fits(shape, path[:-1]) for shape in SHAPES):
+            nameless = in_list and not isinstance(entry.get("name"), str)
+            if nameless or not any(_fits(shape, path[:-1]) for shape in SHAPES):
                 place = ".".join(path[:-1])
                 why = f"corral does not support servers at this place of a file ({place})"
+                why = f"it has no name in the list {place}" if nameless else why
                 yield ConfiguredServer(
                     name=str(name), key_path=path, table=NOTHING, why=why, understood=False
                 )

@@ -405,6 +405,14 @@ def test_a_server_at_an_unknown_place_is_refused(text):
     assert [why for state, why in states if state == "refused" and "does not support" in why]
 
 
+def test_a_list_of_servers_without_names_is_refused():
+    text = '{"mcpServers": [{"command": "x"}, {"name": "good", "command": "node"}]}'
+    good, refused = wrap(text, jsonc, REQUEST).outcomes
+    assert (good.name, good.state) == ("good", "wrapped")
+    assert (refused.name, refused.state) == ("0", "refused")
+    assert refused.why == "it has no name in the list mcpServers"
+
+
 NO_SERVERS = (
     '{"lsp": {"go": {"command": "gopls", "args": []}}}',
     '{"mcp": {"allowed": ["a"], "serverCommand": "x"}}',
