@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         def recv(self, size: int, /) -> bytes: ...
         def close(self) -> None: ...
 
-    Streams = tuple[int, int, int] | tuple[()]
+    Streams = tuple[int, int, int] | tuple[()]  # empty for a spare, which gets its streams later
 
     class Supervisors(Protocol):
         def launch(self, plan: Plan, stdio: Streams) -> Channel: ...
@@ -95,7 +95,9 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """Start the target. `connect` returns the channel to its supervisor (default: new)."""
+        """Start the target. `connect` returns the channel to the target's supervisor. Without
+        `connect` a new supervisor is started.
+        """
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]
         self.stdout: Stdout = None  # type: ignore[assignment]
@@ -137,7 +139,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to all processes of the target, and SIGKILL after the grace time."""
+        """Send a signal to the target's processes. Kill those that remain after the grace time."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal")
         if self.report is None:

@@ -99,7 +99,9 @@ def change_servers(
 def merge_flags(
     name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
 ) -> tuple[str, ...]:
-    """Add the flags of `change` to `current`, or remove them. A flag to remove must be there."""
+    """Return `current` with the flags of `change` added, or removed with `remove`. Raise an error
+    if a flag to remove is not there.
+    """
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
@@ -120,7 +122,9 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`. The value of a switch is empty."""
+    """Split words into flags of `run`. The value of a switch is empty. Raise an error for a word
+    that is not such a flag.
+    """
     found: list[FlagWords] = []
     rest = list(words)
     while rest:
@@ -157,7 +161,9 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
-    """Ask about each recent denial that is not granted. Return the flags that the user accepts."""
+    """Ask about each recent denial that is not granted yet, and return the flags to which the user
+    agrees. Refuse if there is no such denial, or no terminal.
+    """
     rows: dict[str, Denial] = {}
     for server in servers:
         rows |= {one.allow: one for one in list_open_denials(server) if _parse_allow(one.allow)}

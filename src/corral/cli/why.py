@@ -24,7 +24,9 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 @record
 class ServerDenials:
-    """The denials of a server, and whether the flags of the clients in `names` now allow each."""
+    """The denials of one server. `names` are the configured servers (CLIENT:SERVER) that start it
+    through corral. `granted` says for each denial whether their flags allow it by now.
+    """
 
     command: tuple[str, ...]
     names: tuple[str, ...] = ()
@@ -87,7 +89,9 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
 
 
 def _find_unwrapped(word: str) -> list[ServerId]:
-    """Return the stored servers of a name that is no longer wrapped. Refuse if it has no runs."""
+    """Return the stored servers of a name that is no longer wrapped. If there are none, raise an
+    error that names the command to wrap the server.
+    """
     found: list[ServerId] = []
     for client, server in client_output.list_unwrapped(word):
         package = parse_runner(server.argv[0], server.argv[1:])
@@ -108,7 +112,9 @@ def identify(server: ConfiguredServer) -> ServerId:
 
 
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
-    """Describe a server's runs. A denial is granted if all clients, or the named ones, allow it."""
+    """Describe the stored runs of a server. A denial counts as granted if all configured servers
+    that start it allow it. If the user named some of them, only those have to.
+    """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
     denials = kept.merge(runs)
@@ -152,7 +158,9 @@ def _print(found: ServerDenials, word: str) -> None:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Name `corral learn`: files that are missing inside a sandbox are not recorded as denials."""
+    """Print the `corral learn` command. It also shows files that the server did not find, which are
+    not recorded as denials, because they do not exist inside the sandbox.
+    """
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)
     output.write_line(f"  to see files that it did not find: corral learn {server}")

@@ -50,7 +50,10 @@ class WrapRequest:
 
 @record
 class Proposal:
-    """`corral run FLAGS -- PROGRAM ARGUMENTS`. With an `outcome` the server is not changed."""
+    """The command that would start one server: `corral run FLAGS -- PROGRAM ARGUMENTS`.
+
+    A proposal with an `outcome` is already decided: the server is not changed.
+    """
 
     server: ConfiguredServer
     flags: tuple[str, ...] = ()
@@ -207,7 +210,11 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
 def _find_profile(
     server: ConfiguredServer, package: Package | None, request: WrapRequest
 ) -> profiles.Profile | None:
-    """Return the package's profile. One that grants the arguments needs `--grant-arguments`."""
+    """Return the profile for the package, unless the user names another profile or wants none.
+
+    Raise UnfitError if the profile grants the paths in the server's arguments, and the user did not
+    give `--grant-arguments`.
+    """
     if package is None or not request.use_profiles or "--profile" in request.flags:
         return None
     found = profiles.fitting(package.bare)
