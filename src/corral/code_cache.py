@@ -171,7 +171,8 @@ def _pack(names: list[str]) -> bytes:
 
 
 def _read_pyc(source: str) -> tuple[Identity, bytes] | None:
-    """Return the source's identity and code, or None if the `.pyc` file is missing or out of date.
+    """Return the identity and the code of a source file. Return None if its `.pyc` file is missing
+    or out of date.
     """
     directory, name = os.path.split(source)
     try:

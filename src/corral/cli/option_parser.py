@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @record
 class Flag:
-    """One flag. Without `value` the flag is a switch. `key` is the policy key that it sets, if any.
+    """One flag. Without `value` the flag is a switch. `key` is the policy key that the flag sets,
+    if any.
     """
 
     name: str

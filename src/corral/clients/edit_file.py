@@ -107,6 +107,7 @@ def wrap_file(
 def change_flags(
     file: ClientFile, flags: Mapping[KeyPath, tuple[str, ...]], *, dry_run: bool = False
 ) -> FileEdit:
+    """Replace the flags of wrapped servers in a file that the caller has locked."""
     text, known = file.content.text, backups.load(file.content.path)
     result = grants.change_flags(text, file.form, file.servers, flags, known)
     return _edit(file, result.text, result.outcomes, list(result.originals), dry_run=dry_run)

@@ -58,11 +58,12 @@ def _keep(rows: Sequence[Discarded], home: str) -> str:
 
 
 def _granted(row: Discarded) -> tuple[str, str]:
-    """Return the narrowest grant that keeps a file, and the command that creates its path.
+    """Return the narrowest grant that keeps a file, as a path below the home, and the command that
+    creates this path.
 
     The grant is the file's directory. It is the file itself if the directory is the home, or one
-    that programs share, such as ~/.config: in ~/.local/share the target could make files that other
-    programs run.
+    that programs share, such as ~/.config. In a shared directory, such as ~/.local/share, the
+    target could make files that other programs run.
     """
     parent = row.path.rpartition("/")[0]
     shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))

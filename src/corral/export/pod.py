@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# The findings of `corral doctor` in a hardened pod whose kernel has all of Landlock's features.
+# The findings of `corral doctor` in a hardened pod whose kernel has all Landlock features that
+# corral uses.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
@@ -49,7 +50,9 @@ class PodPath:
 
 @record
 class PodPolicy:
-    """A policy for a pod. `policy` has no paths: those of a pod do not exist here."""
+    """A policy for a pod. `policy` has no paths, because a pod's paths do not exist on this
+    machine. They are in `paths`.
+    """
 
     policy: Policy
     paths: tuple[PodPath, ...]
@@ -59,7 +62,9 @@ class PodPolicy:
 def make_pod_policy(
     sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
 ) -> PodPolicy:
-    """Merge the sources. An error names all controls that a pod cannot enforce."""
+    """Merge the sources for a pod. If a pod cannot enforce some controls, raise an error that names
+    all of them.
+    """
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}
     without = [replace(one, manifest=replace(one.manifest, **no_paths)) for one in sources]

@@ -49,7 +49,10 @@ KINDS: dict[str, Kind] = {
 
 @record
 class Seen:
-    """The paths that the target sees. With `same_files` links resolve as on the host."""
+    """The paths that the target sees. `reads` and `writes` are granted.
+
+    With `same_files` the target sees the host's own directories, so links resolve as on the host.
+    """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -69,7 +72,10 @@ class AskedFor:
 
 @record
 class Proposal:
-    """A grant `flag path`. `more` says how the path differs from the one that was asked for."""
+    """A suggested grant. The user types `flag` with `path`. `why` is its comment in a policy.
+
+    `more` describes how the path differs from the path that the target asked for.
+    """
 
     flag: str
     path: str
@@ -86,7 +92,9 @@ class Proposal:
 
 @record
 class Learned:
-    """The proposals of a run. `never` lists what is not proposed, with the reasons."""
+    """The proposals of a run. `never` lists paths and variables that are not proposed, each with
+    the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
+    """
 
     asked_for: tuple[AskedFor, ...] = ()
     proposed: tuple[Proposal, ...] = ()
@@ -174,7 +182,9 @@ def _is_denied(path: str, access: str, reads: Tree, writes: Tree) -> bool:
 
 
 def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
-    """Group denied accesses into the smallest grants. List paths that are never proposed."""
+    """Group denied accesses into the smallest grants. List paths that are never proposed, with the
+    reasons.
+    """
     never: dict[str, str] = {}
     wanted: dict[str, dict[str, list[str]]] = {"read": {}, "write": {}}
     own = Tree(seen.own)

@@ -1,4 +1,8 @@
-"""Find corral's own files. A target that could write one would run code outside of the sandbox."""
+"""Find the files of corral itself: its directories, code, programs, and modules of its Python.
+
+If a target could write one of them, its code would run outside of the sandbox at the next start of
+corral.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""The limit of the search for hard links. A write grant with more entries is refused."""
+"""The number of entries of a write grant that are searched for hard links to corral's code. A grant
+with more entries is refused.
+"""
 ELSEWHERE = "grant another directory, or a smaller one"
 REINSTALL = (
     "grant a smaller directory, or, in corral's clone: "
@@ -100,7 +106,9 @@ def _code() -> str:
 
 
 def _programs() -> list[str]:
-    """Return the started program, `corral` beside Python, and `corral` on PATH."""
+    """Return the program that was started, `corral` beside the Python interpreter, and the program
+    that a shell finds as `corral`.
+    """
     name = "corral.exe" if sys.platform == "win32" else "corral"
     search = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = [os.path.abspath(os.path.join(directory, name)) for directory in search]
@@ -113,8 +121,8 @@ def _programs() -> list[str]:
 def _import_paths() -> Iterator[str]:
     """Yield the directories from which Python imports modules before or while corral starts.
 
-    The entry point removes PYTHONPATH and the user's site from `sys.path` only after Python has
-    loaded `encodings`, `sitecustomize` and `.pth` files from them.
+    The entry point removes PYTHONPATH and the user's site from `sys.path`. But Python has already
+    loaded `encodings`, `sitecustomize` and `.pth` files by then.
     """
     yield from filter(None, sys.path)
     if not sys.flags.ignore_environment and (named := os.environ.get("PYTHONPATH")):

@@ -1,8 +1,8 @@
 """Store the tools and prompts that a server offered, to compare them in later runs.
 
 A pin is a whole definition, so that a difference can be shown. Pins that other users could have
-written are ignored. The names of tools that `corral inspect` listed are stored too, only to find
-equal names of other servers' tools.
+written are ignored. The names of tools that `corral inspect` has listed are stored too, to find
+tools of other servers with the same names. Runs are not compared with these names.
 """
 
 import json
@@ -96,7 +96,9 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the file of a server. Masked words would give different servers the same file."""
+    """Return the file of a server. The words must not be masked, because then different servers
+    could have the same file.
+    """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())
 

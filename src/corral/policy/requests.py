@@ -42,7 +42,7 @@ SWITCH_TEXTS = {
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",
     "trustd": "have certificates checked outside of the sandbox (macOS)",
 }
-GUARD = "mcp"
+GUARD = "mcp"  # the field of an item that sets the MCP guard
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
 
 
@@ -56,6 +56,7 @@ class RequestedItem:
 
 
 def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
+    """Return what a manifest requests beyond the defaults, in plain words."""
     items = requested_items(manifest, home or home_directory(), cwd or os.getcwd())
     return [item.text for item in items]
 

@@ -1,4 +1,6 @@
-"""Forward connections from the host's loopback to the target's ports (`network.listen`)."""
+"""Forward connections from the host's loopback to the target's published ports
+(`network.listen`).
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ MAX_CONNECTIONS = 256
 
 
 class PublishedPorts:
-    """Forwards connections from `listeners` on the host, one per published port, to the target."""
+    """Forwards connections from listeners on the host to the target. `listeners` has a descriptor
+    for each published port. The caller drives this object like the gateway.
+    """
 
     def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:
         self._dialer = dialer

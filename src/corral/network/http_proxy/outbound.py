@@ -1,6 +1,6 @@
 """Look up, check, dial and count the servers to which an HTTP proxy connects for a target.
 
-A proxy has one thread for each connection, so these functions may wait.
+A proxy has one thread for each connection, so these functions may wait for lookups and dials.
 """
 
 import socket
