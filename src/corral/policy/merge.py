@@ -276,6 +276,7 @@ def resolve_paths(
 def make_grants(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str], problems: Problems
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
+    """Return the grants, and the mounts below them that the target must not see."""
     if not any(getattr(source.manifest, name) for source in sources for name, _, _ in PATHS):
         return (), ()
     from corral.policy.grant_checks import check_grants

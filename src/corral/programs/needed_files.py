@@ -155,7 +155,9 @@ def home_names(home: str) -> set[str]:
 
 
 def is_shared(directory: str, homes: set[str]) -> bool:
-    """Return whether a directory may contain secrets or several servers, so it is not bound."""
+    """Return whether a directory is never bound as a whole, because it may contain secrets or more
+    than one server.
+    """
     if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
         return True
     if any(is_inside(directory, root) for root in NEVER_INSIDE):
@@ -176,7 +178,8 @@ def is_shared(directory: str, homes: set[str]) -> bool:
 class NeededFiles:
     """Collects the files that must be visible inside.
 
-    `reads` maps a real path to its reason, `links` maps a symlink to its target.
+    `reads` maps a real path to its reason. `links` maps the path of a symlink to its target.
+    `scope` decides whether the server's own files may make a path readable.
     """
 
     def __init__(self, homes: set[str], scope: Scope) -> None:
@@ -198,7 +201,9 @@ class NeededFiles:
         return self._targets[path]
 
     def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
-        """Return the real path, and each symlink on the way as (path, target), or raise OSError."""
+        """Return the real path, and each symlink on the way to it as (path, target). Raise OSError
+        like open(2).
+        """
         real, links = "", []
         left = path.split("/")[::-1]
         while left:
@@ -273,7 +278,9 @@ class NeededFiles:
 
 
 def inspect_executable(path: str, needed: NeededFiles) -> Executable:
-    """Return the file that executing `path` would execute, or raise CommandError."""
+    """Return the file that executing `path` would execute. Raise CommandError if that would
+    fail.
+    """
     try:
         real = needed.trace(path)[0]
         status = os.stat(real, follow_symlinks=False)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Dialer(Protocol):
+        """Makes sockets in the target's network namespace."""
+
         def make(self) -> int: ...
         def close(self) -> None: ...
 

@@ -101,7 +101,9 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return a template of `--config`. The key is quoted, because the bundle's author chose it."""
+    """Return the template of the flag that sets a value. The key is quoted, because the bundle's
+    author chose it.
+    """
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"
 
