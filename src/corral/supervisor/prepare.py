@@ -34,8 +34,8 @@ CERTIFICATES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
-STATE = "${STATE_DIRECTORY}"
-DOTS = 3
+STATE = "${STATE_DIRECTORY}"  # in a policy's values, the directory that persists between runs
+DOTS = 3  # in an IPv4 address
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
@@ -93,7 +93,8 @@ def prepare(
 ) -> Plan:
     """Return the plan of a run. No grant may contain the `protected` files, such as its report.
 
-    `server` identifies the server whose state and denials are stored.
+    `server` identifies the server whose state and denials are stored. `notify` is called with a
+    line if probing this machine takes long.
     """
     subject = find_subject(
         argv, sources, environment=environment, cwd=cwd, protected=protected, server=server
@@ -296,7 +297,9 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment: the system's, `certificates`, and what the policy passes."""
+    """Return the target's environment. Of the caller's variables it has only `certificates` and
+    those that the policy passes. Raise PolicyError if a secret is not set.
+    """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]
     if missing:

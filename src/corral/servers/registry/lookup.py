@@ -1,7 +1,8 @@
 """Look up the package of a server in an MCP registry: `org.example/name@version`.
 
-The answer is stored and used by later runs, even if no version was given. The publisher wrote
-server.json, so the variables in it are a request.
+The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. Its answer is
+stored and used by later runs, even if no version was given. The publisher wrote server.json, so the
+variables in it are a request. The user fills in values with `--config`.
 """
 
 import json
