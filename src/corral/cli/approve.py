@@ -186,7 +186,9 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user. Without a terminal, raise an error whose hint is `corral approve --yes`."""
+    """Ask the user on the terminal. If there is none, raise an error whose hint is `corral approve`
+    with `words`.
+    """
     if not is_on_terminal():
         raise SandboxError(
             "there is no terminal to ask on, and only you can approve",

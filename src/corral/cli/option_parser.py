@@ -22,7 +22,7 @@ class Flag:
     name: str
     help: str
     value: str = ""
-    many: bool = False  # it may be given several times
+    many: bool = False  # whether the flag may be given several times
     short: str = ""
     key: str = ""
 

@@ -114,7 +114,7 @@ class Tree:
         return path in self._tops or self.is_below(path)
 
     def is_below(self, path: str) -> bool:
-        """Return whether a path is strictly below one of the tops."""
+        """Return whether a path is strictly below one of the paths in this set."""
         return any(one in self._tops for one in _find_parents(path))
 
     def is_above(self, path: str) -> bool:
@@ -153,7 +153,7 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether the target did not create a path in a private directory itself.
+    """Return whether a path in a private directory was not created by the target itself.
 
     For a write, the path's directory decides. Outside the home, a directory that the host has
     counts as not created, even if the target created it in the sandbox.

@@ -18,7 +18,7 @@ HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
 MAX_TEXT_LENGTH = 45
 MAX_ADDRESSES = 16
-"""Further addresses of a name are ignored."""
+"""The number of addresses that are used for one name. Further addresses are ignored."""
 
 
 @record

@@ -31,7 +31,7 @@ MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
 MAX_PORTS = 64
-"""The limit for the whole allowlist, because each port needs a listener in the sandbox."""
+"""The maximum number of ports in the whole allowlist. Each port needs a listener in the sandbox."""
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
 """The network from which the gateway gives each name an address. No entry can allow these
 addresses.

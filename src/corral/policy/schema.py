@@ -47,7 +47,9 @@ PAGE = 4096
 
 @record
 class Key:
-    """One key of a policy. `field` is its name in Manifest, `flag` the option of `corral run`."""
+    """One key of a policy. `field` is its name in Manifest. `flag` is the option of `corral run`
+    that sets it.
+    """
 
     path: str
     field: str

@@ -325,7 +325,9 @@ ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
-"""Names of `.env` files that corral checks even where it does not search for others."""
+"""Usual names of `.env` files at the top of a project. corral checks these names even where it does
+not search for others.
+"""
 
 ETC_SECRETS = (
     "shadow", "shadow-", "gshadow", "gshadow-", "security/opasswd", "sudoers", "sudoers.d",

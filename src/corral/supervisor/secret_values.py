@@ -151,7 +151,7 @@ def _letters(text: str) -> tuple[str, list[int]]:
 
 
 def _fold(text: str) -> str:
-    """Return a text in lower case and in the same length."""
+    """Return a text in lower case, without a change of its length."""
     folded = text.lower()
     return folded if len(folded) == len(text) else "".join(one.lower()[0] for one in text)
 

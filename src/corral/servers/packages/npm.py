@@ -39,13 +39,14 @@ FLAGS = (
     "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
-ENGINE_LINES = 3  # of npm's warning: the package, the required and the current versions
+ENGINE_LINES = 3  # lines of npm's warning: the package, the required and the current versions
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
 def install(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
+    """Install into `staging`. Return values for the store's entry."""
     node, origin, output = _run_npm(reference, staging, how, notify)
     version, integrity = read_lock(staging, reference.name)
     if wanted := find_unmet_engine(output, f"{reference.name}@{version}"):
