@@ -118,7 +118,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the target's end, and return the exit code that `corral run` would return. Raise
-        TimeoutError if the target still runs after `timeout` seconds.
+        TimeoutError if the target still runs after `timeout` seconds, and SupervisionError if this
+        sandbox was closed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):

@@ -97,7 +97,7 @@ def select(words: list[str], usage: str) -> Selection:
 
 def find_files(word: str) -> list[str]:
     """Return the existing files of the client that `word` names, or `word` itself if it is a path.
-    Raise an error if there is no such client or file.
+    Raise an error if `word` is neither, or if the client has no files here.
     """
     client = catalogue.find_client(word)
     if client is None:

@@ -78,7 +78,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 def check_files(words: list[str], *, as_json: bool) -> int:
     """Return 1 if a server in the named files, or else in this project's files, does not start
-    through corral, or if a file cannot be read.
+    through corral or would be refused by `wrap`, or if a file cannot be read.
 
     Servers that `wrap` leaves alone, such as remote ones, do not count.
     """

@@ -97,8 +97,8 @@ def _find_configured(rest: list[str]) -> FoundServer | None:
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words that identify the server of a reference, without its version. Return () for
-    a plain command.
+    """Return the words that identify the server of a package or of CLIENT:SERVER, without its
+    version. Return () if the first word has no colon.
     """
     if not rest or ":" not in rest[0]:
         return ()

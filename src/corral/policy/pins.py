@@ -82,7 +82,9 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. It cannot be computed from `server`, because these words are masked."""
+    """Write pins to `path`. The path cannot be computed from `server`, because these words are
+    masked.
+    """
     made = {
         "server": server,
         "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

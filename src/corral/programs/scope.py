@@ -153,7 +153,9 @@ class Scope:
         return self.is_managed(real) or self.is_on_path(real) or real == find_own_python()
 
     def is_managed(self, real: str) -> bool:
-        """Return whether a path is below a system prefix or a version manager's directory."""
+        """Return whether a path is below a system prefix or a version manager's directory, and is
+        not writable by the target.
+        """
         if not self._managed:
             own = managed_directories(self.caller.environment, self.homes)
             self._managed = (*SYSTEM_PREFIXES, *own)
@@ -161,7 +163,9 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is directly in a directory of PATH, or contains one."""
+        """Return whether a path is directly in a directory of PATH, or contains one, and is not
+        writable by the target.
+        """
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]
             self._path = (*written, *map(os.path.realpath, written))

@@ -166,7 +166,9 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return the paths, addresses and variables that the command names and the policy denies."""
+    """Return the paths, addresses and variables that the arguments or the values of variables name,
+    and that the policy denies.
+    """
     policy, program = subject.policy, subject.program
     # Values of secrets are left out, because hints quote these words.
     passed = [environment[name] for name in policy.pass_names if name in environment]

@@ -179,7 +179,9 @@ def build_policy(
 
 
 def _read_limits() -> LimitsDict:
-    """Return limits that are enough for a large package, lowered to the user's ceilings."""
+    """Return limits that are enough for a large package. Leave out those for which the user set a
+    ceiling. For these the default applies, or the ceiling if it is lower.
+    """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
     found = LIMITS.copy()
