@@ -1,6 +1,8 @@
-"""Try corral on a file system: each directory that corral uses, as each user, with and without namespaces.
+"""Try each directory that corral uses on one file system, by the users and tiers in `TRIED`.
 
-    python3 file_system_trial.py NAME    prints each try as JSON, for a machine that a test boots
+    python3 file_system_trial.py NAME    try the file system NAME of file_systems.py, and print each result as JSON
+
+Tests on this host call `look`. `file_system_hosts.py` runs the command inside a virtual machine.
 
 A try ends with `works`, with `refuses` (exit code 125, one error and a hint), or with `fails`, which no test accepts.
 """

@@ -1,12 +1,14 @@
-"""Check the records of the hosts on which corral was tried, and make a page from them.
+"""Try corral on a host and record the results, check the records, and make a page from them.
 
-A record is `docs/hosts/KIND-NAME.json`, with the results of `tests/host_trial.py` on one host.
-`docs/hosts.md` is made from the records.
+A record is `docs/hosts/KIND-NAME.json`, with the results of `tests/host_trial.py` or `tests/file_system_trial.py` on one
+host. `docs/hosts.md` is made from the records.
 
-    python3 tests/hosts.py try KIND NAME [PART...]   try a host, write its record and the page; parts: see host_trial.py,
-                                                     and for kernels one_attack and every_attack
+    python3 tests/hosts.py try KIND NAME [PART...]   try a host, and write its record and the page
     python3 tests/hosts.py write                     write the page from the records
     python3 tests/hosts.py check                     fail if the page is stale
+
+KIND is `kernel` or `file_system`. For a kernel, PART is one of the parts of `host_trial.py`, `one_attack` or `every_attack`.
+A file system has no parts.
 """
 
 from __future__ import annotations

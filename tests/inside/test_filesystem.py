@@ -588,7 +588,9 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
-    """The target cannot link a file that it cannot see. A visible file is on another mount, or Landlock denies the link."""
+    """With namespaces, an ungranted file is not visible, and a granted file is on another mount. Without namespaces,
+    Landlock denies both links.
+    """
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")
     give(user, scratch / "read/file", "before")

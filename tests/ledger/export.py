@@ -33,7 +33,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-refuses",
-            "without root also memory and CPU shares.",
+            "It refuses to export what a runtime cannot enforce: a network allowlist, a timeout, an I/O rate, and without root also a limit of memory or CPU shares.",
             LINUX,
             (
                 f"{OCI}::test_controls_that_no_runtime_enforces_are_refused",

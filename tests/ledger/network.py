@@ -451,7 +451,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-door-beside",
-        sentence="corral takes the same port of `::1` for the run, so that no other program can use it.",
+        sentence="corral also binds the proxy's port on `::1`, so that no other program can listen there.",
         tests=(f"{DOOR}::test_the_same_port_of_ipv6_loopback_is_reserved",),
         source=GATEWAY,
         where=PLAYED,

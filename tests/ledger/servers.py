@@ -143,7 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-size",
-                "The walls do not limit the size of an installation, so corral refuses one above 4 GiB or 200 000 files once it is complete.",
+                "So corral measures the finished installation, and refuses one above 4 GiB or 200 000 files.",
                 ANY,
                 ("tests/unit/servers/test_package_files.py::test_a_package_with_too_many_bytes_or_files_is_refused",),
             ),

@@ -432,7 +432,10 @@ def test_a_planted_file_does_not_end_the_search(tmp_path):
 
 
 def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
-    """Write a git index of version 4 with gitlinks. Each name begins with the previous name."""
+    """Write a git index of version 4 with a file and a gitlink for each name.
+
+    The first byte of a name is the number of bytes to drop from the end of the previous name. The rest is appended.
+    """
     git.mkdir()
     entries = [(b"\0\0\x81\xa4", b"\0" + first), *((b"\0\0\xe0\0", name) for name in names)]
     packed = [bytes(24) + mode + bytes(32) + b"\0\1" + name + b"\0" for mode, name in entries]

@@ -239,7 +239,7 @@ def test_download_progress_is_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_progress_with_any_name_is_printed_as_text(user):
-    """Call the progress line with hostile names. corral refuses such addresses and packages
+    """Print the progress line with hostile names. corral refuses such addresses and packages
     earlier, but the line does not rely on that.
     """
     code = "import sys\nfrom corral.servers.registry.download import show_progress\n"

@@ -1,6 +1,7 @@
 """Let hostile servers attack a client, with the guard between them and without it.
 
-The attacks that the guard stops succeed without it. The sandbox stops some of the others, and nothing stops the rest.
+A test shows for each attack that the guard stops that it succeeds without the guard. The sandbox stops some of the other
+attacks, and nothing stops the rest.
 """
 
 from __future__ import annotations

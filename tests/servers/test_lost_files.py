@@ -89,4 +89,7 @@ def test_no_server_reports_a_file_that_is_gone_unless_corral_names_it(
     if server == "stand-in":
         assert succeeded == (where != "host"), said
     if where == "home" and named:
-        assert "`mkdir -p ~/Documents`, then --write ~/Documents" in said
+        assert (
+            "`mkdir -p ~/Documents; touch ~/Documents/report.xlsx`, then --write ~/Documents/report.xlsx"
+            in said
+        )

@@ -36,8 +36,9 @@ class proc_taskinfo(ctypes.Structure):
 
 
 class _proc_uniqidentifierinfo(ctypes.Structure):
-    """Ids that are not reused before the next boot. `p_puniqueid` is the process that forked this
-    one, even if another process has become its parent since.
+    """The unique ids of a process, from bsd/sys/proc_info_private.h in xnu. No id is reused before
+    the next boot. `p_puniqueid` is the id of the process that forked this one, even if another
+    process has become its parent since.
     """
 
     _fields_ = (
@@ -105,7 +106,9 @@ def count_user(uid: int) -> int:
 
 
 def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int) -> list[int]:
-    """Return the pids that `read` puts into a buffer. Double `size` until they do not fill it."""
+    """Return the pids that `read` puts into a buffer for `size` pids. If they fill the buffer, the
+    list may be truncated, so read it again into one of twice the size.
+    """
     while True:
         found = (ctypes.c_int * size)()
         count = read(found, ctypes.sizeof(found))
@@ -124,7 +127,9 @@ def group_pids(group: int) -> list[int]:
 
 
 def unique_ids(pid: int) -> tuple[int, int]:
-    """Return the unique ids of a process and of the process that forked it."""
+    """Return the unique ids of a process and of the process that forked it. Raise OSError if the
+    process has ended.
+    """
     info = _proc_uniqidentifierinfo()
     size = ctypes.sizeof(info)
     if proc_pidinfo(pid, _PROC_PIDUNIQIDENTIFIERINFO, 0, ctypes.byref(info), size) != size:
@@ -139,7 +144,9 @@ def threads(pid: int) -> int:
 
 
 def rusage(pid: int) -> tuple[int, int]:
-    """Return the CPU time of a process and its reaped children in mach ticks, and its footprint."""
+    """Return the CPU time of a process and its reaped children in mach ticks, and the physical
+    footprint of the process in bytes.
+    """
     info = rusage_info_v4()
     proc_pid_rusage(pid, RUSAGE_INFO_V4, ctypes.byref(info))
     own = info.ri_user_time + info.ri_system_time

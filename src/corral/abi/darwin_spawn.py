@@ -1,4 +1,6 @@
-"""Bind Apple's extensions of posix_spawn."""
+"""Bind Apple's extensions of posix_spawn: replace this process, close descriptors, disclaim
+responsibility for the new program, and limit its memory.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def exec_in_place(
     megabytes: int = 0,
     disclaim: bool = False,
 ) -> None:
-    """Replace this process with the program `path`, which gets only descriptors 0 to 2.
+    """Replace this process with the program `path`, which gets only descriptors 0 to 2. Raise
+    OSError on failure.
 
     With `disclaim`, macOS asks the user for consent in the name of the new program, and not in the
     name of the program that started corral. The kernel kills the program when its footprint exceeds

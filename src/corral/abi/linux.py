@@ -171,7 +171,7 @@ def is_encrypted(fd: int) -> bool:
 
 
 def supports_encryption(path: str) -> bool:
-    """Return whether fscrypt can encrypt directories at `path`; True if that is unknown."""
+    """Return whether fscrypt can encrypt directories at `path`. Return True if that is unknown."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:
@@ -237,7 +237,7 @@ def mount_setattr(fd: int, path: str, flags: int, *, attr_set: int, userns_fd: i
 
 
 def fsmount(kind: str, options: dict[str, str], *, attributes: int = 0) -> int:
-    """Return a new, detached mount."""
+    """Return the descriptor of a new, detached mount of a file system of type `kind`."""
     context = syscall("fsopen", kind.encode(), FSOPEN_CLOEXEC)
     try:
         for key, value in options.items():
@@ -338,7 +338,7 @@ def inotify_add_watch(fd: int, path: str, mask: int) -> int:
 
 
 def reset_signals() -> None:
-    """Reset every signal, because Python ignores SIGPIPE, and exec would keep it ignored."""
+    """Reset every signal to its default. Python ignores SIGPIPE, and exec would keep it ignored."""
     default = bytes(32)  # struct kernel_sigaction: handler, flags, restorer, mask
     for signal in range(1, 65):
         if signal not in {9, 19}:
@@ -360,7 +360,9 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute a program. The kernel ignores `cookie`; the seccomp filter reads it."""
+    """Execute a program. The seccomp filter reads `cookie` from registers that the kernel
+    ignores.
+    """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 
 

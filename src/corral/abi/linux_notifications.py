@@ -22,7 +22,8 @@ SECCOMP_ADDFD_FLAG_SETFD = 1
 SECCOMP_ADDFD_FLAG_SEND = 2
 SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
 SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP = 1
-# id, pid, flags, then struct seccomp_data: number, architecture, pointer, six arguments.
+# id, pid, flags, then struct seccomp_data: number, architecture, instruction pointer, six
+# arguments.
 SECCOMP_NOTIF = "=QIIiIQ6Q"
 SECCOMP_NOTIF_RESP = "=QqiI"
 SECCOMP_NOTIF_ADDFD = "=QIIII"
@@ -30,7 +31,9 @@ SECCOMP_NOTIF_ADDFD = "=QIIII"
 
 @record
 class Notification:
-    """A waiting call. `pid` is the calling thread, and `number` the number of the system call."""
+    """A waiting call. `pid` is the calling thread in this process's pid namespace. `number` is the
+    number of the system call.
+    """
 
     id: int
     pid: int
@@ -80,7 +83,9 @@ def send(listener: int, call: int, *, value: int = 0, error: int = 0, flags: int
 
 
 def wake_synchronously(listener: int) -> None:
-    """Let caller and listener share a processor, which halves a call's time (from Linux 6.6)."""
+    """Let the caller and the listener share a processor, which halves the time of a call. Before
+    Linux 6.6, do nothing.
+    """
     try:
         fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_SET_FLAGS, SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP)
     except OSError:

@@ -74,7 +74,9 @@ def send_descriptors(fd: int, data: bytes, descriptors: Sequence[int]) -> None:
 
 
 def receive_descriptors(fd: int) -> tuple[bytes, list[int]]:
-    """Return a message and its descriptors: (b"", []) at end of file. Do not wait for one."""
+    """Return a message and its descriptors, or (b"", []) at end of file. Raise BlockingIOError if
+    there is no message yet. The caller has to close the descriptors.
+    """
     message = _Message(bytes(MAX_DATA), bytes(CMSGHDR_BYTES + 4 * MAX_DESCRIPTORS + 4))
     size = syscall("recvmsg", fd, message.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)
     control = message.control.raw

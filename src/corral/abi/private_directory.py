@@ -15,7 +15,7 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The most files of one kind, because each version of corral adds its own files."""
+"""The most files of one kind that are kept, because each version of corral adds its own files."""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (
@@ -27,16 +27,19 @@ OPEN_FLAGS: int = (
 # On Windows other processes cannot read locked bytes, so this byte is far after the file's end.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
-"""The tries take ten seconds: on a busy machine a sweep may keep the lock for so long."""
+"""All tries together take at least ten seconds. On a busy machine, a process that removes leftovers
+may keep the lock that long.
+"""
 LOCKED = "another process has the lock"
 
 
 def make_private_directory(path: str) -> None:
-    """Create a directory for this user alone, and the missing directories above it.
+    """Create a directory for this user alone, and the missing directories above it. Do nothing if
+    it exists already.
 
-    On Windows the access list names this user, because the mode 0o700 gives access only to the
-    owner. The administrators' group owns what an elevated process creates, so the same user could
-    not open the directory without elevation.
+    On Windows the directory's access list names this user, because the mode 0o700 gives access only
+    to the owner. The administrators' group owns what an elevated process creates, so the same user
+    could not open the directory without elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -55,7 +58,9 @@ def make_private_directory(path: str) -> None:
 
 
 def _make_directories(path: str) -> None:
-    """Make a directory and those above it. Sync each one, so that a power cut removes none."""
+    """Make a directory and the missing directories above it. Sync each one before the next is made,
+    because a power cut must not remove the directory of a synced file.
+    """
     if os.path.isdir(path or os.curdir):
         return
     from corral.abi.whole_file import sync_directory
@@ -71,7 +76,9 @@ def _make_directories(path: str) -> None:
 
 
 def _refuse_users_directory(path: str) -> None:
-    """Refuse an ordinary user's directory to root: the user could put links there."""
+    """Refuse paths below an ordinary user's directory if this process is root. The user could put
+    links there, and could not use directories that root makes.
+    """
     if sys.platform == "win32" or os.geteuid():
         return
     for whole in (path, os.path.realpath(path)):
@@ -93,7 +100,7 @@ def _directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether the kernel shows this id in place of one without a mapping."""
+    """Return whether this is the overflow id, which the kernel shows for every unmapped id."""
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
     with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -101,7 +108,9 @@ def _is_unmapped(owner: int) -> bool:
 
 
 def read_private_file(path: str) -> bytes:
-    """Read a file that only this user can have written. Do not follow links or wait."""
+    """Read a file that only this user can have written. Raise OSError for any other file. Do not
+    follow links, or wait for a pipe.
+    """
     _refuse_foreign_directories(path)
     fd = os.open(path, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     try:
@@ -124,7 +133,9 @@ def write_private_file(path: str, content: bytes) -> None:
 
 
 def read_checked_file(path: str) -> bytes:
-    """Return what `write_checked_file` wrote. Raise OSError if the file is damaged."""
+    """Return what `write_checked_file` wrote. Raise OSError if the file is damaged, or if another
+    user could have written it.
+    """
     content = read_private_file(path)
     if content[:8] != checksum(content[8:]).to_bytes(8, "little"):
         raise OSError(0, "the file is damaged", path)
@@ -150,7 +161,9 @@ def _refuse_foreign_directories(path: str) -> None:
 
 
 def checksum(content: bytes) -> int:
-    """Return a checksum that detects damage. Importing `hashlib` would take milliseconds."""
+    """Return a checksum that detects damage. Importing `hashlib` instead would take
+    milliseconds.
+    """
     return int.from_bytes(content, "little") % PRIME
 
 
@@ -188,7 +201,10 @@ def _lock_soon(fd: int, path: str) -> None:
 
 
 def lock(fd: int, *, wait: bool) -> None:
-    """Lock a file until it is closed. Without `wait`, raise BlockingIOError if it is locked."""
+    """Lock a file until its descriptor is closed.
+
+    Without `wait`, raise BlockingIOError if another process has the lock.
+    """
     if sys.platform == "win32":
         import msvcrt
 
@@ -212,8 +228,8 @@ def lock(fd: int, *, wait: bool) -> None:
 def lock_dead(path: str) -> int:
     """Lock a file that a dead process left, and return its descriptor.
 
-    Return -1 if another process has the lock, or if the file is not this user's own, because
-    callers remove the file, or paths that it lists.
+    Return -1 if the process is alive, because it keeps the lock. Also return -1 if the file is not
+    this user's own, because callers remove the file, or paths that it lists.
     """
     fd = open_own(path)
     try:
@@ -241,8 +257,8 @@ def open_own(path: str) -> int:
 
 
 def _is_own(seen: os.stat_result) -> bool:
-    """Return whether this user owns a regular file with one name. On Windows do not ask for the
-    owner, because these files are in the user's own profile.
+    """Return whether a regular file belongs to this user and has only one name. On Windows accept
+    every regular file, because these files are in the user's own profile.
     """
     if sys.platform == "win32":
         return stat.S_ISREG(seen.st_mode)

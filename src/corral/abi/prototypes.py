@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def fields(kind: CType, names: str) -> list[tuple[str, CType]]:
-    """Return fields of the same type, as C can declare them in one line."""
+    """Return fields of a structure that have the same type, as C can declare them in one line."""
     return [(name, kind) for name in names.split()]
 
 
 class MissingFunctionError(OSError):
-    """The system does not have the function."""
+    """The system, or this version of it, does not have the function."""
 
 
 class Function:

@@ -22,4 +22,6 @@ SIGSTOP = _number("SIGSTOP", 19)
 SIGXCPU = 24
 
 FORWARDED = (SIGHUP, SIGINT, SIGQUIT, SIGTERM)
-"""Signals that corral forwards, because their sender means the target."""
+"""Signals that corral forwards to the target. A client or a terminal sends them to corral, but
+means the target.
+"""

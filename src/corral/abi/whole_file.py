@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 ENDING = ".corral-new"
 UNSYNCABLE = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
-"""The file system cannot sync a directory, or this user cannot read it."""
+"""Errors which mean that the file system cannot sync a directory, or that this user cannot read it.
+"""
 
 
 def replace_file(
@@ -33,9 +34,9 @@ def replace_file(
 ) -> None:
     """Replace the file `path`. The new file gets the owner and mode of `like`.
 
-    `check` is called just before, and may raise an error to prevent it. Without `sync` a power cut
-    may damage the file. Use this only for files that are checked when they are read, or that are
-    not read after the next boot.
+    `check` is called just before the file is replaced, and may raise an error to prevent that.
+    Without `sync` a power cut may damage the file. Use this only for files that are checked when
+    they are read, or that are not read after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -69,7 +70,7 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # Fail if the file is another user's. That is better than changing its owner.
+            # This fails if the file is another user's. A failure is better than a changed owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:

@@ -92,7 +92,8 @@ def _find(library: str, name: str) -> prototypes.Export:
     if sys.platform != "win32":
         raise MissingFunctionError(0, f"only Windows has {library}", name)
     try:
-        # Otherwise a DLL beside the program could replace a DLL of Windows.
+        # Search only the system's own directory. Otherwise a DLL beside the program or in the
+        # current directory could replace a DLL of Windows.
         loaded = ctypes.WinDLL(library, use_last_error=True, winmode=LOAD_LIBRARY_SEARCH_SYSTEM32)
         return loaded[name]
     except OSError as error:
@@ -152,8 +153,9 @@ def winerror(error: OSError) -> int:
 def read_sized(call: Function, *arguments: object, least: int = 1) -> bytearray:
     """Return the content that a function of the form (..., buffer, size, needed size) writes.
 
-    The content is never copied, because it may contain pointers to parts of itself. Windows may
-    return fewer bytes for an empty list than its structure has, so the buffer has at least `least`.
+    The content is never copied, because it may contain pointers to parts of itself. The buffer has
+    at least `least` bytes, because Windows may return fewer bytes for an empty list than its
+    structure has.
     """
     needed = DWORD()
     try:
@@ -176,7 +178,7 @@ _open: set[Handle] = set()
 
 
 def open_handles() -> int:
-    """Return the number of open `Handle`s. Tests find leaks with it."""
+    """Return the number of open `Handle`s in this process. Tests use it to find leaks."""
     return len(_open)
 
 
@@ -198,13 +200,14 @@ class Handle:
         return self._value
 
     def detach(self) -> int:
-        """Return the handle, which the caller then has to close."""
+        """Return the handle, which the caller has to close. This object then counts as closed."""
         value = self.value
         self._value = 0
         _open.discard(self)
         return value
 
     def close(self) -> None:
+        """Close the handle. Later calls do nothing."""
         if self._value:
             CloseHandle(self.detach())
 

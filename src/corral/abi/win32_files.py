@@ -117,7 +117,8 @@ def final_path(handle: int) -> str:
 
 @contextmanager
 def own_mutex(name: str, security: str, timeout_ms: int = 600_000) -> Iterator[None]:
-    """Own a named mutex inside `with`. `security` is SDDL.
+    """Own a named mutex inside `with`. `security` is SDDL. If the owner dies, Windows frees the
+    mutex.
 
     Raise OSError after `timeout_ms`, because any program of the user can own a mutex of this name.
     """

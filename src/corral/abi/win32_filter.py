@@ -61,7 +61,7 @@ QueryDosDeviceW = kernel32("QueryDosDeviceW", DWORD, LPCWSTR, LPVOID, DWORD)
 
 
 class Port:
-    """A connection to a driver. `receive` waits until another thread calls `stop`."""
+    """A connection to a driver. `receive` waits for a message until another thread calls `stop`."""
 
     def __init__(self, name: str, context: bytes) -> None:
         self._port = made_handle(

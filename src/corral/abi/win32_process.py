@@ -210,7 +210,9 @@ def create_process(
     flags: int,
     attributes: Attributes,
 ) -> Process:
-    """Create a process, with this process's token if `token` is None."""
+    """Create a process with `token`, or with this process's token if `token` is None. The handles
+    in `stdio` must be inheritable.
+    """
     start = STARTUPINFOEXW()
     start.StartupInfo.cb = ctypes.sizeof(start)
     start.StartupInfo.lpDesktop = desktop or None
@@ -264,7 +266,9 @@ def create_event() -> Handle:
 
 
 def on_console_event(handle: Callable[[int], bool]) -> object:
-    """Let Windows call `handle` in another thread. The caller must keep the result alive."""
+    """Let Windows call `handle` in another thread for each console event. The caller must keep the
+    result alive.
+    """
     callback = _HANDLER(lambda event: int(handle(event)))
     SetConsoleCtrlHandler(callback, 1)
     return callback

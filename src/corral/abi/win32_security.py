@@ -156,7 +156,9 @@ def profile_folder(sid: str) -> str:
 
 
 def read_security(handle: int, *, owner: bool = False) -> bytes:
-    """Return the self-relative security descriptor of an open object, with its DACL."""
+    """Return the self-relative security descriptor of an open object. It has the DACL and the
+    control bits, and with `owner` also the owner.
+    """
     parts = DACL_SECURITY_INFORMATION | (OWNER_SECURITY_INFORMATION if owner else 0)
     return bytes(read_sized(GetKernelObjectSecurity, handle, parts))
 

@@ -45,11 +45,11 @@ def describe_discarded(
 def _keep(rows: Sequence[Discarded], home: str) -> str:
     """Return the flags that would keep the files, and the commands that create missing paths."""
     granted = list(dict.fromkeys(map(_granted, rows)))[:MAX_FLAGS]
-    words = [f"~/{shell_word(path)}" for path, _ in granted]
-    flags = " ".join(f"--write {word}" for word in words)
+    flags = " ".join(f"--write ~/{shell_word(path)}" for path, _ in granted)
+    wanted = [one for path, is_file in granted for one in _commands(path, is_file=is_file)]
     missing = [
-        f"{make} {word}"
-        for word, (path, make) in zip(words, granted, strict=True)
+        f"{make} ~/{shell_word(path)}"
+        for make, path in dict.fromkeys(wanted)
         if not os.path.lexists(os.path.join(home, path))
     ]
     if not missing:
@@ -57,9 +57,16 @@ def _keep(rows: Sequence[Discarded], home: str) -> str:
     return f"to keep it: `{'; '.join(missing)}`, then {flags}"
 
 
-def _granted(row: Discarded) -> tuple[str, str]:
-    """Return the narrowest grant that keeps a file, as a path below the home, and the command that
-    creates this path.
+def _commands(path: str, *, is_file: bool) -> list[tuple[str, str]]:
+    """Return the commands that create a path, each with its argument."""
+    if not is_file:
+        return [("mkdir -p", path)]
+    return [("mkdir -p", os.path.dirname(path)), ("touch", path)]
+
+
+def _granted(row: Discarded) -> tuple[str, bool]:
+    """Return the narrowest grant that keeps a file, as a path below the home, and whether it is the
+    file itself.
 
     The grant is the file's directory. It is the file itself if the directory is the home, or one
     that programs share, such as ~/.config. In a shared directory, such as ~/.local/share, the
@@ -67,5 +74,4 @@ def _granted(row: Discarded) -> tuple[str, str]:
     """
     parent = row.path.rpartition("/")[0]
     shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))
-    path, make = (row.path, "touch") if shared else (parent, "mkdir -p")
-    return path[2:], make
+    return (row.path if shared else parent)[2:], shared

@@ -1,4 +1,8 @@
-"""Define the contract that every operating system's backend fulfils: its Protocols and records."""
+"""Define the contract that every operating system's backend fulfils: its Protocols and records.
+
+A backend is a module or an object with the functions of `Backend`. No other part of corral asks
+which system it runs on to decide what to enforce.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +175,11 @@ class Reaped:
 
 @record
 class Ending:
-    """How a run ended. `replaced` has a sentence for each covered path that was replaced."""
+    """How a run ended.
+
+    `replaced` has a sentence for each path that was no longer hidden or read-only, because a
+    process on the host replaced it.
+    """
 
     reaped: Reaped
     reason: StopReason  # empty unless the supervisor ended the run

@@ -1,4 +1,9 @@
-"""Decide when to stop, kill, pause or measure a run, for the watchers of all systems."""
+"""Decide when to stop, kill, pause or measure a run, for the watchers of all systems.
+
+After a signal or a timeout the tree is asked to stop, and is killed GRACE_SECONDS later. A tree
+that exceeds a sampled limit on memory, CPU time or tasks is killed at once. A tree that exceeds its
+CPU share is paused.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +26,15 @@ GRACE_SECONDS = 5.0
 """Seconds between asking the tree to stop and killing it."""
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
-"""The longest wait while a timeout is set, because waits do not count a machine's sleep."""
+"""The longest wait while a timeout is set. A wait does not count the time that the machine sleeps,
+but a timeout does. So the timeout is checked at most this long after the machine wakes up.
+"""
 
 
 def people_time() -> float:
-    """Return the time for timeouts, of a clock that runs during sleep and cannot be set."""
+    """Return the seconds of a clock that also runs while the machine sleeps, and that cannot be
+    set. The user's timeouts are measured with this clock.
+    """
     if sys.platform == "linux":
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     if sys.platform == "darwin":
@@ -59,7 +68,10 @@ class Deadlines:
         return people_time() - self._started
 
     def run_due(self) -> None:
-        """Kill or stop the tree if due. Call this before `sample_if_due`, which can take long."""
+        """Kill the tree if its grace period is over, or ask it to stop if its timeout is over.
+
+        Call this before `sample_if_due`, because a sample can take long.
+        """
         now = time.monotonic()
         if self._kill_at is not None and now >= self._kill_at:
             self._kill()
@@ -69,7 +81,9 @@ class Deadlines:
             self.stop("timeout")
 
     def sample_if_due(self, has_events: Callable[[], bool] = lambda: False) -> None:
-        """Sample the tree if due. A target can make this long, so stop at a deadline or event."""
+        """Sample the tree if a sample is due. Stop the measurement at a deadline or an event,
+        because a target can make it take long, and must not delay its own end in this way.
+        """
         sampler = self._sampler
         if sampler is not None and time.monotonic() >= sampler.next:
             self._sample(sampler, lambda: self._is_due() or has_events())
@@ -131,7 +145,9 @@ class Deadlines:
             sampler.stopped_until = sampler.next = time.monotonic() + pause
 
     def _kill(self) -> None:
-        """Kill the tree, and first read its CPU time, which is lost with its init."""
+        """Measure the CPU time, then kill the tree. The system does not report the CPU time of a
+        tree that was killed with its init.
+        """
         try:
             # An interrupted measurement still has the CPU time, but not the memory.
             used = self.child.measure(interrupted=lambda: True)

@@ -23,7 +23,9 @@ EXPLANATION = (
 def format_lines(
     findings: Iterable[Finding], labels: Iterable[Label], *, show_evidence: bool = True
 ) -> list[Line]:
-    """Return a line for each finding. `show_evidence` adds the evidence to an absent one."""
+    """Return a line for each finding. With `show_evidence`, the line of an absent capability
+    contains the evidence.
+    """
     known = {capability: (label, word) for capability, label, word in labels}
     lines: list[Line] = []
     for item in findings:
@@ -37,7 +39,9 @@ def format_lines(
 
 
 def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
-    """Add to each line how the project knows that the capability works."""
+    """Add to each line how the project knows that the capability works. If that is "read" for any
+    line, explain the word in a last line.
+    """
     found: list[Line] = []
     for status, text, finding in lines:
         basis = format_basis(system, finding.capability) if finding else ""

@@ -113,7 +113,9 @@ TABLES: dict[System, tuple[str, tuple[Row, ...]]] = {
 
 
 def format_basis(system: System, capability: str) -> str:
-    """Return where the project has tested a capability, or "" if it has no row."""
+    """Return how the project knows that a capability works, such as "read" or "seen under Wine".
+    Return "" if the capability has no row.
+    """
     machine, rows = TABLES.get(system, ("", ()))
     found = [row for row in rows if row.capability == capability]
     return _basis(machine, found[0]) if found else ""

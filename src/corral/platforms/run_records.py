@@ -27,12 +27,15 @@ NAME_OF_STATE = ".server"
 
 
 class Budget:
-    """The number of files that one sweep may remove, because a target can leave millions."""
+    """The number of files that one sweep may remove. There is a limit, because a target can leave
+    millions of files, and a start must not wait until all of them are removed.
+    """
 
     def __init__(self, max_files: int | None = None) -> None:
         self._left = max_files
 
     def spend(self) -> None:
+        """Count one file. Raise OSError when the budget is used up."""
         if self._left is not None:
             if self._left <= 0:
                 raise OSError(0, "too many files for one sweep")
@@ -53,7 +56,9 @@ class Entry:
 
 
 class Run:
-    """Keeps the record of this run. If it cannot be written, the run is not listed."""
+    """Keeps the record of this run. If the record cannot be written, corral does not list the run,
+    and does not remove its leftovers later.
+    """
 
     def __init__(self, name: str, *, residue: Sequence[str], command: Sequence[str]) -> None:
         self.path = os.path.join(_directory(), name)
@@ -124,7 +129,7 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
 
 
 def end(entry: Entry) -> str:
-    """Kill a live run's process and remove its record. Return its path, or "" if it is gone."""
+    """Kill a live run's process. Remove its record and return the path, or "" if it is gone."""
     from corral.abi.signal_numbers import SIGKILL
 
     path = os.path.join(_directory(), entry.name)
@@ -174,7 +179,9 @@ def _directory() -> str:
 
 
 def _names() -> list[str]:
-    """Return the names of the records, or none if another user may have made them."""
+    """Return the names of this user's records. Return none if the directory is a link, belongs to
+    another user, or can be written by other users.
+    """
     try:
         for path in (directories().cache, _directory()):
             seen = os.lstat(path)

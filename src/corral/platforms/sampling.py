@@ -1,6 +1,7 @@
 """Enforce stated limits by sampling, on hosts that offer nothing better.
 
-A CPU share is enforced by a duty cycle: a tree that has used more is stopped for a while.
+Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
+is enforced by a duty cycle: a tree that has used more than its share is stopped for a while.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether to measure exactly: a quick measurement counts a page for each process."""
+        """Return whether the memory exceeds the limit, so that an exact measurement is needed. A
+        quick measurement counts a shared page once for each process.
+        """
         return self.asked.memory is not None and usage.memory > self.asked.memory
 
     def pause_seconds(self, usage: Usage) -> float:

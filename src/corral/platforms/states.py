@@ -37,6 +37,9 @@ def list_states() -> list[State]:
 
 
 def _list_homes(base: str, forbidden: int) -> list[State]:
+    """Return the homes in `base`. Return none if its mode has a `forbidden` bit, because another
+    user could then have made them.
+    """
     try:
         # The mode of each home is not checked, because a server can change it.
         if not is_private(os.lstat(base), forbidden):
@@ -62,7 +65,9 @@ def _read_server(path: str) -> ServerId:
 
 
 def measure(path: str) -> int:
-    """Return the total size of the files below `path`. Stop after MAX_ENTRIES entries."""
+    """Return the total size of the files below `path`, in bytes. Do not follow links. After
+    MAX_ENTRIES entries, read no further directory.
+    """
     total = seen = 0
     pending = [path]
     while pending and seen < MAX_ENTRIES:

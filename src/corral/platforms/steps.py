@@ -43,7 +43,9 @@ def apply(steps: Iterable[Step], stage: Stage, results: Results) -> None:
 
 
 def verify(steps: Iterable[Step], results: Results) -> None:
-    """Test every step's effect before the target runs: from inside, or on Windows from outside."""
+    """Test every step's effect just before the target runs: from inside the sandbox, or on Windows
+    from outside, while the target is suspended.
+    """
     for step in steps:
         attempt(step, step.verify, results)
 
@@ -72,6 +74,7 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
 
 
 def keep_only(keep: Iterable[int]) -> None:
+    """Close every descriptor except those in `keep`."""
     low = 0
     for fd in sorted(keep):
         if low < fd:  # closerange(0, 0) would close everything

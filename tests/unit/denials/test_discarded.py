@@ -1,6 +1,7 @@
 """Test the line that describes discarded files, and the commands in it."""
 
 import shlex
+import subprocess
 
 import pytest
 
@@ -32,3 +33,8 @@ def test_no_directory_is_suggested_that_programs_share(tmp_path, path, granted):
     """In such a directory a target could make files that other programs run, and it chooses the path."""
     line = describe_discarded([Discarded(path=path, bytes=5)], home=str(tmp_path), whole=True)
     assert line.endswith(f"then --write {granted}")
+    command = line.partition("`")[2].partition("`")[0]
+    subprocess.run(
+        ["/bin/sh", "-c", command], env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}, check=True
+    )
+    assert (tmp_path / granted.removeprefix("~/")).exists()

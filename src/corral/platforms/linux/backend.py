@@ -37,7 +37,9 @@ SIGINFO_BYTES = 128
 
 
 class Signals:
-    """Signals to corral. They are blocked, so that none is lost before the watcher starts."""
+    """Signals to corral, read from a descriptor. They are blocked, so that none is lost between the
+    fork and the start of the watcher.
+    """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         abi.sigprocmask(abi.SIG_BLOCK, numbers)
@@ -105,7 +107,11 @@ def warm_up() -> None:
 
 
 def clean(path: str, budget: Budget) -> None:
-    """Remove a dead run's directory or cgroup. The target's content does not decide which it is."""
+    """Remove the leftovers of a dead run: its private directory or its cgroup.
+
+    The path and the type of the file system decide which of the two it is. The content does not,
+    because the target wrote it.
+    """
     from corral.platforms.posix import run_directories
 
     if run_directories.is_work_directory(path):

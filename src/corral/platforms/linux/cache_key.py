@@ -39,7 +39,9 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return the answers of an outer filter, because nothing else distinguishes two filters."""
+    """Return the answers of an outer filter, or "" if there is no filter. Nothing else
+    distinguishes two filters.
+    """
     if "Seccomp:\t2" not in status:
         return ""
     from corral.platforms.linux import outer_filter

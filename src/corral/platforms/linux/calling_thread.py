@@ -31,7 +31,7 @@ PATH_MAX = 4096
 
 @record
 class TargetIds:
-    """The target's ids on the host. If `taken`, this thread has these ids in a `with` block."""
+    """The target's ids on the host. With `taken`, a `with` block gives this thread these ids."""
 
     uid: int
     gid: int
@@ -75,7 +75,7 @@ class CallingThread:
 
     def read(self, address: int, size: int) -> bytes:
         """Return a copy of memory. Read it only once, because another thread of the target can
-        change it at any moment. Raise EFAULT if it cannot be read.
+        change it at any moment. Raise OSError (EFAULT) if it cannot be read.
         """
         memory = self._open_memory(os.O_RDONLY)
         try:
@@ -158,7 +158,7 @@ class CallingThread:
             return os.readlink(f"{self._proc}/cwd")
 
     def take(self, fd: int) -> _socket.socket:
-        """Return the caller's open socket itself. Raise ESRCH if the caller no longer waits."""
+        """Return a copy of the caller's open socket. Raise ESRCH if the caller no longer waits."""
         try:
             pidfd = abi.pidfd_open(self._request.pid, abi.PIDFD_THREAD)
         except OSError as error:
@@ -173,6 +173,7 @@ class CallingThread:
         try:
             self.check()
             # With a given kind, Python asks the kernel only for the family, which saves two calls.
+            # No code uses the kind, so it may be wrong.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)

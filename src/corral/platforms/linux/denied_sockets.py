@@ -1,7 +1,8 @@
 """Report that a target wanted the network, in a run without a network namespace or allowed hosts.
 
-`socket` itself is denied, so corral never sees an address or a name. To see them, it would have to
-give the target a socket of the host's network.
+In such a run `socket` itself is denied, so corral never sees an address or a name. To see them,
+corral would have to give the target a socket of the host's network. So the report only recommends
+`corral learn`, which shows the names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 WHY = "without namespaces its name is not seen; `corral learn` shows it"
 BURST, RATE = 64, 64
-"""Calls that are answered at once, and per second after that. Further calls wait."""
+"""How many calls are answered at once, and how many per second after that. Further calls wait,
+which costs no CPU time.
+"""
 
 
 class DeniedSockets:

@@ -1,8 +1,8 @@
 """Record the processes that a target was not allowed to start, by the name of the program.
 
-The denied `fork` comes before the target names the program. So corral guesses the name from the
-arguments that are on the calling thread's stack. No decision depends on the guess. Only the name is
-kept, because arguments can contain secrets.
+The target calls `fork`, which is denied, before it names the program. So corral guesses the name
+from the arguments that are on the calling thread's stack. No decision depends on the guess. Only
+the name is kept, because arguments can contain secrets.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ if TYPE_CHECKING:
 
 FLAG = "--allow-subprocess"
 MAX_NAMED = 64
-"""The most starts for which the program's name is searched."""
+"""For at most this many starts, the supervisor searches for the program's name."""
 BURST, RATE = 64, 64
-"""Starts that are answered at once, and per second after that. Further starts wait."""
+"""How many starts are answered at once, and how many per second after that. Further starts wait,
+which costs no CPU time.
+"""
 PAGE = 4096
 STACK_BYTES = 8 * PAGE
 STACK_TRIES, STACK_RETRY_SECONDS = 8, 0.0005
 MAX_WORDS = 32
 MAX_READS, MAX_PAGES = 8192, 256
-"""The most reads and copied pages for one start. A target can prepare a stack of any size."""
+"""The most reads and copied pages for one start. A target can prepare a stack with any number of
+pointers, and must not keep the supervisor busy with it.
+"""
 MAX_NAME_LENGTH = 64
 MAX_STRING = 1024
 LOWEST_ADDRESS, HIGHEST_ADDRESS = 1 << 16, 1 << 47
@@ -130,15 +134,17 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this clone. posix_spawn gives the process a stack."""
+    """Return whether libc's vfork() made this call, on a machine without a system call vfork.
+    posix_spawn makes a similar call, but gives the new process its own stack.
+    """
     return call == "clone" and bool(arguments[0] & CLONE_VFORK) and not arguments[1]
 
 
 def guess_name(memory: Memory, pid: int) -> str:
     """Return the program's name from a list of arguments that the thread's stack points to, or "".
 
-    Lists of words in a library look like arguments, so prefer a list with a path or an option.
-    Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
+    Lists of words in a library look like arguments, so a list with a path or an option is
+    preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -160,7 +166,9 @@ def guess_name(memory: Memory, pid: int) -> str:
 
 
 def _read_stack_pointer(pid: int) -> int:
-    """Read the stack pointer of a sleeping thread. Raise ValueError if the thread runs."""
+    """Read the stack pointer of a sleeping thread. Raise ValueError if the thread is not asleep
+    yet, or if a signal has woken it up again.
+    """
     for _ in range(STACK_TRIES):
         with open(f"/proc/{pid}/syscall", encoding="ascii") as file:
             words = file.read().split()
@@ -194,7 +202,8 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the program's name, or "" if the words are an environment.
 
-    Python lists the candidates first: a path for each directory of PATH, with the same name.
+    Before a start, Python lists the candidates: one path for each directory of PATH, all with the
+    same name. Then return that name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

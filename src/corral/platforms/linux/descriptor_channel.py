@@ -29,11 +29,12 @@ CODES: dict[Content, bytes] = {
 }
 F_DUPFD_CLOEXEC = 1030
 MAX_SEND_SECONDS = 5.0
-"""How long `send` waits. The kernel refuses to send a descriptor while more than RLIMIT_NOFILE
-descriptors of the user's processes are in flight.
+"""How long `send` waits until the user's other processes have received their descriptors. The
+kernel refuses to send a descriptor while the user's processes together have more descriptors in
+flight than the sender's RLIMIT_NOFILE.
 """
 FIRST_DESCRIPTOR = 3
-"""The inner end is above the streams, because the target puts the streams on 0 to 2."""
+"""The inner end gets at least this number, because the target puts its streams on 0 to 2."""
 
 
 class DescriptorChannel:

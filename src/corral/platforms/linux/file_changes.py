@@ -45,11 +45,11 @@ BURST_SECONDS = 2.0
 archive of a thousand files is not delayed.
 """
 SHARE = 0.06
-"""The share of a processor that further calls may use. These are about 150 calls in a second."""
+"""The share of a processor that further calls may use. That is about 150 calls per second."""
 LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
 MAX_JOBS = 1024
-"""The number of calls that may wait. Only callers that were killed can leave so many behind."""
+"""The most calls that may wait. Only calls of killed callers can become so many."""
 MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
 FLAGS = abi.AT_SYMLINK_NOFOLLOW | abi.AT_EMPTY_PATH
@@ -58,7 +58,7 @@ RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
 wait without an end.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""The maximum number of links that lead out of a place and into one again, and of names in a path
+"""The most links that are followed out of a place and into one again, and the most names in a path
 with such a link.
 """
 MAX_RETRIES = 8
@@ -66,13 +66,15 @@ MAX_RETRIES = 8
 MICROSECONDS = 1_000_000
 OWN_DESCRIPTORS = ("/proc/self/fd/", "/proc/thread-self/fd/")
 NOT_HERE = frozenset((errno.EXDEV, errno.ENOSYS))
-"""Errors of a lookup that say that it left the place, or that it was not possible."""
+"""Errors of a lookup: it left the place (EXDEV), or openat2 is not available (ENOSYS)."""
 
 
 @record
 class Place:
-    """A file or directory that the target may change, with everything in it. `fd` is opened with
-    O_PATH. `path` was its path at the start; `written` may contain links.
+    """A file or directory that the target may change, with everything in it.
+
+    `fd` was opened with O_PATH. `path` was its path at the start. `written` is the path as the user
+    wrote it, which may contain links.
     """
 
     fd: int
@@ -89,8 +91,8 @@ class Place:
 
 @record
 class Arguments:
-    """The positions of a call's arguments; -1 if it has none. `change` is the position of the mode
-    or of the pointer to the times.
+    """The positions of a call's arguments, or -1 if it does not have the argument. `change` is the
+    position of the mode, or of the pointer to the times.
     """
 
     change: int
@@ -113,7 +115,7 @@ CALLS = {
 
 
 class FileChanges:
-    """The decider of calls that change modes and times. Its thread answers them.
+    """Decides calls that change modes and times. Its thread answers them.
 
     `uid` and `gid` are the target's ids. `own` is the identity of corral's own directory, which is
     never changed, even if it is in a grant of /tmp.
@@ -142,9 +144,9 @@ class FileChanges:
         return LATER
 
     def release(self) -> None:
-        """Let the thread close the files. Without a thread, close them here.
+        """Let the thread close the files. Close them here if there is no thread.
 
-        This does not wait for the thread, which may wait for a file system.
+        This does not wait for the thread, because the thread may be waiting for a file system.
         """
         if self._listener >= 0:
             self._jobs.put(None)
@@ -152,7 +154,7 @@ class FileChanges:
             self._close()
 
     def _start(self, listener: int) -> None:
-        """Start the thread, with its own copy of the listener, which is never closed before."""
+        """Start the thread with its own copy of the listener, which only the thread closes."""
         copy = os.dup(listener)
         try:
             _thread.start_new_thread(self._work, (copy,))
@@ -193,7 +195,7 @@ class Budget:
         self._seen = clock()
 
     def use(self, seconds: float) -> float:
-        """Count processor time. Return the time to wait before the next call."""
+        """Count processor time. Return the seconds to wait before the next call."""
         now = self._clock()
         self._left = min(BURST_SECONDS, self._left + (now - self._seen) * SHARE) - seconds
         self._seen = now
@@ -201,7 +203,9 @@ class Budget:
 
 
 def _has_become(uid: int, gid: int) -> bool:
-    """Give this thread the target's ids for good, and no capabilities. Return whether it worked."""
+    """Give this thread the target's ids and no capabilities, for ever. Return whether that
+    worked.
+    """
     try:
         if uid != os.geteuid():
             abi.syscall("setgroups", 0, None)
@@ -214,7 +218,7 @@ def _has_become(uid: int, gid: int) -> bool:
 
 
 def _change(finder: Finder, call: str, request: Notification) -> int:
-    """Do a call. Return 0 or its error."""
+    """Do a call. Return 0, or the number of its error."""
     try:
         ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread has them already
         thread = calling_thread.CallingThread(request, ids)
@@ -253,8 +257,8 @@ def find_file(
 ) -> int:
     """Return an O_PATH descriptor of the file that a call means.
 
-    The caller's memory and descriptors are read first. They were the caller's if it still waits
-    afterwards.
+    The caller's memory and descriptors are read first. If the caller still waits afterwards, they
+    were not those of another process with the same pid.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -345,10 +349,10 @@ class Finder:
         self.own = own
 
     def find(self, text: str, *, follow: bool) -> int:
-        """Return an O_PATH descriptor of a file in a place. Raise EPERM for other paths.
+        """Return an O_PATH descriptor of a file in a place. Raise OSError (EPERM) for other paths.
 
-        The kernel follows links inside of a place. Links that lead out of it are followed here, if
-        they lead into a place again, as links from the private home to a grant do.
+        The kernel follows links inside a place. Links that lead out of a place are followed here if
+        they lead into one again, as links from the private home to a grant do.
         """
         for _ in range(MAX_LINKS):
             place, name, rest = self._locate(clean(text))
@@ -365,7 +369,7 @@ class Finder:
         raise OSError(errno.ELOOP, "too many links")
 
     def _locate(self, text: str) -> tuple[Place, str, str]:
-        """Return the innermost place that contains a path, its own path and the rest."""
+        """Return the innermost place that contains a path, the place's path, and the rest."""
         found = [
             (len(name), place, name)
             for place in self._places
@@ -379,7 +383,7 @@ class Finder:
 
 
 def open_beneath(directory: int, path: str, *, follow: bool) -> int:
-    """Open a path that may not lead out of `directory`. Raise EXDEV if it does."""
+    """Open a path that may not lead out of `directory`. Raise OSError (EXDEV) if it does."""
     flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     how = struct.pack("=QQQ", flags, 0, RESOLVE)
     for _ in range(MAX_RETRIES):
@@ -392,7 +396,9 @@ def open_beneath(directory: int, path: str, *, follow: bool) -> int:
 
 
 def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
-    """Return the path with its first link replaced. Raise EPERM if another thing leads out."""
+    """Return the path with its first link replaced by the link's target. Raise OSError (EPERM) if
+    something other than a link leads out of the place.
+    """
     parts = rest.rstrip("/").split("/")
     follow = follow or rest.endswith("/")
     last = len(parts) if follow else len(parts) - 1
@@ -416,7 +422,7 @@ def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
 
 
 def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None:
-    """Copy access and modification time, as two struct timespec. Return None for the present."""
+    """Copy access and modification time, as two struct timespec. None means the present time."""
     if not pointer:
         return None
     if kind == "timespec":

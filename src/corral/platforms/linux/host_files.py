@@ -40,7 +40,9 @@ ETC = (
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
 OTHER_HOME = "/home/corral"
-"""The sandbox's home if the user's own is HOME. The user's paths must not seem to exist."""
+"""The home inside the sandbox if the user's own home is HOME. With the same path for both, the
+user's paths would seem to exist in the sandbox.
+"""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 

@@ -45,7 +45,9 @@ class InitDescriptors:
 
 @record
 class Pipes:
-    """Ends of the pipes that `spawn` describes. Only init has `start`, to release the target."""
+    """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
+    with which it releases the target.
+    """
 
     control: int
     status: int
@@ -58,7 +60,9 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Let this process die with its supervisor. A change of ids undoes this."""
+    """Let this process die with its supervisor. Call this again after each change of ids, because
+    the kernel then clears the setting.
+    """
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 
 
@@ -127,7 +131,10 @@ def release_target(pipes: Pipes) -> None:
 def wait_for_end(
     target: int, pipes: Pipes, children: int, *, on_control: Callable[[bytes], None]
 ) -> int:
-    """Reap children until the target ends. `on_control` gets b"" when the supervisor has ended."""
+    """Reap children until the target has ended, and return its wait status.
+
+    `on_control` gets the supervisor's signal numbers, and b"" when the supervisor has ended.
+    """
     poll = select.poll()
     poll.register(pipes.control, select.POLLIN)
     poll.register(children, select.POLLIN)

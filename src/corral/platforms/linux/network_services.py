@@ -83,7 +83,9 @@ def preload_gateway() -> None:
 
 
 class LateNetwork:
-    """Opens the network services at the target's first packet, so that no start waits for them."""
+    """Opens the network services at the target's first packet, so that a start does not wait for
+    them. Until then the target's packets wait in the sockets.
+    """
 
     def __init__(self, sockets: list[int], open_services: Callable[[], Sequence[Service]]) -> None:
         self._sockets = sockets

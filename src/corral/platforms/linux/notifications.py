@@ -105,10 +105,10 @@ class Deciders:
 
 
 class Notifications:
-    """Answers notified calls, as a service of the supervisor. `exec_pipe` shows when the target has
-    executed.
+    """Answers notified calls, as a service of the supervisor.
 
-    Calls before that are corral's own tests. They are answered but not recorded.
+    `exec_pipe` shows when the target has executed. Calls before that are corral's own tests. They
+    are answered but not recorded.
     """
 
     def __init__(
@@ -119,7 +119,9 @@ class Notifications:
         *,
         killable: bool = False,
     ) -> None:
-        """`killable` means that only a deadly signal interrupts a call once it is received. Then
+        """Open the service.
+
+        With `killable`, only a deadly signal interrupts a call that the supervisor has received. So
         calls are received during a pause too, and decided after it. Otherwise a signal would make a
         waiting fork fail with EINTR, which programs do not expect.
         """
@@ -167,9 +169,8 @@ class Notifications:
         self._epoll.close()
 
     def _receive_listener(self) -> None:
-        """Take the listener from the channel, even if the channel has no new message.
-
-        The listener may have come together with another message.
+        """Take the listener from the channel. Do this even if the channel has no new message,
+        because the listener may have come together with another message.
         """
         for fd in self._channel.take("listener"):
             self._listener = fd
@@ -197,8 +198,8 @@ class Notifications:
         return any(fd == self._listener and on & POLLIN for fd, on in self._epoll.poll(0))
 
     def _receive(self) -> bool:
-        """Receive one call, and answer it unless there is a pause. Return whether to go on
-        receiving.
+        """Receive one call, and answer it unless there is a pause. Return whether to receive
+        another one.
         """
         try:
             request = abi.receive(self._listener)

@@ -54,11 +54,11 @@ class Given:
 
 @record
 class Decision:
-    """The answer to a call. With `answer` the supervisor has done the call, which returns `value`.
-    With `answer_later` the decider itself sends the answer.
+    """The answer to a call.
 
-    A call that is denied, or that the supervisor could not do, fails with `error`. `then` is called
-    once the thread has the answer.
+    With `answer` the supervisor has done the call, which returns `value`. With `answer_later` the
+    decider itself sends the answer. A call that is denied, or that the supervisor could not do,
+    fails with `error`. `then` is called once the thread has the answer.
     """
 
     verdict: Verdict
@@ -71,8 +71,8 @@ class Decision:
 DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
-# Without namespaces only the supervisor changes modes and times. `change_watch` is `corral learn`
-# with namespaces, where a continued call cannot leave the private root.
+# Without namespaces only the supervisor changes modes and times. `corral learn` with namespaces
+# uses `change_watch`, because a continued call cannot leave the private root there.
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))

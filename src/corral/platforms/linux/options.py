@@ -99,7 +99,9 @@ def _io(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the sampling option for a stated limit only, because it keeps the processor awake."""
+    """Return the sampling option for `control`, but only if the user states this limit, because
+    sampling keeps the processor awake.
+    """
     if control not in policy.stated:
         return ()
     note = "the tree is measured ten times a second, and killed above the limit"
@@ -131,7 +133,9 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process, for a default limit only."""
+    """Return the option that limits each process. Use it only for a default limit, because a stated
+    limit must apply to the whole tree.
+    """
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()
     held = format_limit("memory", max(policy.limits.memory, rlimits.DATA_FLOOR))

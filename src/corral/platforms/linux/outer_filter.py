@@ -1,10 +1,10 @@
 """Find out how an outer seccomp filter answers the calls that a sandbox needs.
 
 The kernel reports that there is a filter, but not what it does. So each call is made with arguments
-that the kernel refuses, and a filter that denies the call gives another error. Whether a listener
-is possible can be seen only by loading one. A filter may also kill the caller, so a child makes the
-calls. The child first enters its own namespaces if it can, because the kernel refuses some calls of
-an ordinary user before it reads an argument.
+that the kernel refuses. Nothing happens then, and a filter that denies the call gives another
+error. Whether a listener is possible can be seen only by loading one. A filter may also kill the
+caller, so a child makes the calls. The child first enters its own namespaces if it can, because the
+kernel refuses some calls of an ordinary user before it reads an argument.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ ALLOW_EVERYTHING = struct.pack("<HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def answers() -> str:
-    """Return the error number of each call. If a filter kills the child, use a child per call."""
+    """Return the error number of each call. If a filter kills the child that makes all the calls,
+    make each call in its own child.
+    """
     attempts: list[Attempt] = [
         partial(abi.syscall, name, *arguments) for name, arguments in (ENTER, *CALLS)
     ]
@@ -73,7 +75,7 @@ def answers() -> str:
 
 
 def _load_listener() -> None:
-    """Load a filter with a listener. The kernel refuses it if the outer filter has one."""
+    """Load a filter with a listener. The kernel refuses it if the outer filter has a listener."""
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     abi.seccomp_set_filter(ALLOW_EVERYTHING, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER)
 

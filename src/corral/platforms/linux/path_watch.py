@@ -1,9 +1,9 @@
 """Record the paths that a target uses.
 
-Every call with a path continues, and is restricted as without this module. Another thread of the
-target can change a path after corral has read it and before the kernel does. So a recorded path is
-only the target's claim. `corral learn` watches all calls with a path; other runs watch calls that
-create files.
+Every call with a path continues, and is restricted in the same way as without this module. Another
+thread of the target can change a path after corral has read it and before the kernel does. So a
+recorded path is only the target's claim. `corral learn` watches all calls with a path. Other runs
+watch calls that create files.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
-"""Maximum length of all paths together. The target chooses the paths, and each can be long."""
+"""The most characters of all paths together. The target chooses the paths, and each can be long."""
 MAX_READ = 1000
 """The maximum number of created files whose paths an ordinary run reads."""
 AT_FDCWD = (1 << 32) - 100
@@ -127,7 +127,9 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Reports the call and path of each file that the target creates, once the call continues."""
+    """Calls `then` with the call and the path of each file that the target creates, once the call
+    continues. Reads at most MAX_READ paths.
+    """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:
         self._then = then
@@ -172,7 +174,9 @@ def read_accesses(call: str, request: Notification) -> list[Access]:
 
 
 def read_denied_memory(request: Notification) -> int:
-    """Return the data size that a request for memory would lead to if the limit denies it, or 0."""
+    """Return the data size in bytes that a request for memory would lead to, if RLIMIT_DATA denies
+    the request. Otherwise return 0.
+    """
     with open(f"/proc/{request.pid}/limits", encoding="ascii") as file:
         limit = next(line for line in file if line.startswith("Max data size")).split()[3]
     with open(f"/proc/{request.pid}/status", encoding="utf-8", errors="replace") as file:

@@ -41,10 +41,10 @@ PAUSE_SECONDS = 0.1
 
 
 class ReplacedFiles:
-    """Watches the covers, as a service of the supervisor. `replaced` has a sentence for each path
-    that lost its cover.
+    """Watches the covers, as a service of the supervisor.
 
-    The descriptor is an epoll with the inotify instance, which is removed from it during a pause.
+    `replaced` has a sentence for each path that lost its cover. The service's descriptor is an
+    epoll that contains the inotify instance. During a pause the instance is removed from the epoll.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:

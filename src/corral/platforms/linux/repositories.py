@@ -34,8 +34,8 @@ MAX_WORDS = 10_000
 MAX_DIRECTORIES = 10_000
 MAX_BYTES = 1 << 20
 MAX_INDEX_BYTES = 1 << 26
-"""Maximum number of bytes to read from a repository's indexes. A target could leave huge indexes to
-delay the next start.
+"""The most bytes to read from a repository's indexes. A target could leave huge indexes to delay
+the next start.
 """
 MAX_INDEXES = 100
 MAX_PATH_BYTES = 4096
@@ -106,7 +106,7 @@ def _files_in_words(
     """Yield the files that the words of a setting name. A word may be `$(...)/FILE`, `$NAME/FILE`,
     or a file in a directory that another word names (as after `cd DIRECTORY`).
 
-    At most `left[0]` words are read, and their number is subtracted from it.
+    Read at most `left[0]` words, and subtract their number from it.
     """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)

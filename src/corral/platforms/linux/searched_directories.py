@@ -38,18 +38,18 @@ Network file systems and overlayfs are missing, because their files can change e
 server, or in a lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
-"""The file systems where a directory without subdirectories, and no other, has two links. Listing
-such a directory does not need the type of each entry.
+"""The file systems where a directory has two links if it has no subdirectories, and otherwise
+another number. Listing a directory with two links does not need the type of each entry.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""The size up to which all names of a directory are read at once. On these file systems the number
-of names in this size is limited.
+"""All names of a directory up to this size are read at once, even if they exceed the budget. On
+these file systems the size of a directory limits the number of its names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of a search. When one of them changes, the cache is discarded."""
 SETTLED_NS = 2_000_000_000
-"""A directory that changed in the last two seconds is not cached, because the clock of change times
-has steps: two changes within one step have the same time.
+"""A directory that changed in the last two seconds is not cached. The clock of change times has
+steps, and two changes within one step have the same time.
 """
 MIN_DIRECTORIES = 50
 
@@ -71,7 +71,7 @@ class SearchedDirectories:
         self._kept: Known = {}
 
     def find(self, directory: str) -> list[str] | None:
-        """Return a directory's cached subdirectories, or None if it is not cached or changed."""
+        """Return a directory's cached subdirectories, or None if it is unknown or has changed."""
         if not self._known:
             return None
         try:
@@ -85,8 +85,8 @@ class SearchedDirectories:
         return known[1].split("/") if known[1] else []
 
     def list_names(self, fd: int, seen: os.stat_result, most: int) -> tuple[list[str], list[str]]:
-        """Return the names in an open directory, and those that are directories. Stop after `most`
-        names, but return all names of a small directory without subdirectories.
+        """Return the names in an open directory, and those of them that are directories. Stop after
+        `most` names, but return all names of a small directory without subdirectories.
         """
         is_small = seen.st_nlink == 2 and seen.st_size <= MAX_LEAF_BYTES
         if is_small and self._counts_links and seen.st_dev == self._device:
@@ -97,10 +97,10 @@ class SearchedDirectories:
         return [entry.name for entry in listed], inner
 
     def add(self, fd: int, seen: os.stat_result, names: Iterable[str]) -> None:
-        """Cache an open directory. `names` are its subdirectories, and `seen` is from before they
-        were listed.
+        """Cache an open directory. `names` are its subdirectories. `seen` was read before they were
+        listed.
 
-        Do nothing if the directory changed in the last seconds or may be encrypted.
+        Do nothing if the directory changed in the last two seconds, or may be encrypted.
         """
         if seen.st_dev == self._device and seen.st_ctime_ns < self._settled:
             try:

@@ -1,9 +1,10 @@
 """Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
 
-The target can create TCP sockets, but may not connect them. The supervisor copies the address once,
-asks the gateway about it, connects the socket to its own loopback listener, and gives the other end
-to the gateway. So the target's sockets are only ever connected to corral. If pidfd_getfd works, the
-target's own socket is connected; otherwise a connected socket replaces it.
+The target can create TCP sockets, but may not connect them. The supervisor copies the address once
+and asks the gateway about it. Then it connects the socket to the supervisor's own loopback
+listener, and gives the other end to the gateway. So the target's sockets are only ever connected to
+corral. If pidfd_getfd works, the target's own socket is connected. Otherwise a connected socket
+replaces it.
 
 A datagram socket of the target is one end of a unix pair, because unix pairs ignore addresses. At
 the other end corral answers name lookups. Resolvers compare an answer's sender with the server that
@@ -49,13 +50,12 @@ CONTINUED = Decision(verdict="continue")
 MAX_ADDRESS = 128  # sizeof(struct sockaddr_storage)
 BACKLOG, MAX_BACKLOG = 512, 4096
 ACCEPT_SECONDS = 1.0
-"""The longest wait for a connection to the supervisor's own listener, which is usually made at
-once.
+"""The longest wait for a connection to the supervisor's own listener. It is usually there
+at once.
 """
 BURST, RATE = 4096, 4096
-"""The number of calls in NAMES that are answered at once, and the number per second after that.
-Another call counts as COST of these. The gateway itself limits refused connections, and allows
-fewer.
+"""How many calls in NAMES are answered at once, and how many per second after that. Every other
+call counts as COST such calls. The gateway has its own, lower limit for refused connections.
 """
 COST = 2
 MAX_PEERS = 4096
@@ -88,8 +88,8 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return an address of the peer's family. On an IPv6 socket an IPv4 address is mapped to
-        IPv6, because otherwise glibc's getaddrinfo aborts the program.
+        """Return an address of the peer's family. On an IPv6 socket, map an IPv4 address to IPv6,
+        because otherwise glibc's getaddrinfo aborts the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -451,8 +451,8 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 
 def _check_unconnected(own: _socket.socket) -> None:
-    """Refuse a socket that is not TCP, or is connected. A second connect could complete an
-    unfinished first one, and the supervisor would then wait for a connection that never comes.
+    """Raise OSError for a socket that is not TCP, or is connected. A second connect could complete
+    an unfinished first one, and the supervisor would then wait for a connection that never comes.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
@@ -471,7 +471,7 @@ def _failed(code: int | None) -> Decision:
 def _accept(
     listener: _socket.socket, own: _socket.socket
 ) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection, which is usually that of `own`, or None if none comes within
+    """Return the next connection, which is usually that of `own`. Return None if none comes within
     ACCEPT_SECONDS.
     """
     try:

@@ -60,7 +60,9 @@ class Spare:
         os.close(null)
 
     def wait(self, channel: int) -> bool:
-        """Wait for a request. Return False if the sandbox has failed or the caller is gone."""
+        """Wait until the sandbox is ready and a request has come. Return False if the sandbox has
+        failed or the caller is gone.
+        """
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
             poll.register(fd, select.POLLIN)

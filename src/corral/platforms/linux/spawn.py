@@ -1,10 +1,10 @@
 """Start a Linux target: supervisor -> init (PID 1 of the sandbox) -> target.
 
 Three pipes connect these processes. All are close-on-exec, so the target gets none. The control
-pipe carries signal numbers to init; its end of file means that the supervisor has ended. The exec
-pipe carries a failed step, or one mark just before exec. End of file after the mark means a
-successful exec; without it the process died before. The status pipe carries the target's wait
-status.
+pipe carries signal numbers from the supervisor to init; its end of file means that the supervisor
+has ended. The exec pipe carries a failed step, or one mark just before exec. End of file after the
+mark means a successful exec; without the mark the process died before exec. The status pipe carries
+the target's wait status.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class Child:
             pass  # init has ended, and so has the whole sandbox
 
     def kill(self) -> None:
-        """Kill PID 1, and with it the namespace. Otherwise tell the subreaper to kill the tree."""
+        """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
+
+        A subreaper is not killed. It gets a message, because it has to kill the tree itself.
+        """
         if not self._has_pid_namespace:
             self.signal(SIGKILL)
             return
@@ -103,7 +106,10 @@ class Child:
             pass
 
     def target(self) -> int:
-        """Return the target's pid on the host, or 0. Call this while it is init's only child."""
+        """Return the target's pid on the host, or 0 if it cannot be read.
+
+        Call this before the target runs, while the target is init's only child.
+        """
         self._target = self._target or self._find_target()
         return self._target
 
@@ -121,7 +127,9 @@ class Child:
             os.close(fd)
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
-        """List the files in the private home after the end. Return whether the list is complete."""
+        """List the files in the private home, which no process can change any more. Also return
+        whether the list is complete.
+        """
         space = self._results.get(descriptor_channel.DescriptorChannel).take("private_space")
         name = self._home if self._has_pid_namespace else self._find_private_home()
         if not name or (self._has_pid_namespace and not space):
@@ -224,7 +232,9 @@ class Child:
 
 
 def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """List the files below a directory and close its descriptor. Most homes are empty."""
+    """List the files below a directory and close its descriptor. Most homes are empty, and for them
+    `discarded_writes` is not imported.
+    """
     try:
         with os.scandir(home) as entries:
             empty = next(entries, None) is None
@@ -263,7 +273,9 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Without Landlock, replace files with pipes, because the target could reopen a file."""
+    """Without Landlock, replace streams that are files with pipes, because the target could reopen
+    a file with more rights. With Landlock, return None.
+    """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in mechanism for mechanism in held):
         return None
@@ -358,6 +370,7 @@ def _clone(
 
 
 def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
+    """Return the supervisor's ends and init's ends."""
     control_read, control_write = os.pipe()
     exec_read, exec_write = os.pipe()
     status_read, status_write = os.pipe()
@@ -405,7 +418,7 @@ def _choose_init(plan: Plan) -> RunInit:
 
 
 def _check_namespaces(plan: Plan, results: Results) -> None:
-    """Refuse to continue in a namespace of the host, which later steps would change."""
+    """Refuse to continue in a namespace of the host, because later steps change settings in it."""
     if (step := _find_namespaces(plan)) is not None:
         steps.attempt(step, step.verify, results)
 

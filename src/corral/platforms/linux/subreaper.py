@@ -1,10 +1,10 @@
 """Run a subreaper between supervisor and target, which keeps the tree together without namespaces.
 
-Reports call it "guardian". Every orphan of the target becomes its child, so the whole tree is below
-it. When the target ends or the supervisor dies, it kills the tree until it has no child left, dead
-or alive. Where Landlock scopes signals, only the subreaper and the tree are in the Landlock domain.
-So one call signals the whole tree and no other process, whatever the tree starts meanwhile.
-Elsewhere the subreaper walks the tree and signals each process.
+Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
+so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills the
+tree until it has no child left, dead or alive. Where Landlock scopes signals, only the subreaper
+and the tree are in the Landlock domain. So one call signals the whole tree and no other process,
+whatever the tree starts meanwhile. Elsewhere the subreaper walks the tree and signals each process.
 
 The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
 subreaper, the target dies too (PDEATHSIG, which the target may not clear). Other processes of the
@@ -39,7 +39,9 @@ WALL = 0x40000000  # __WALL: children of any kind, also those made without SIGCH
 
 @record
 class Subreaper:
-    """Makes this process adopt all orphans. With `scoped`, its signals reach only the tree."""
+    """Makes this process the reaper of all descendants, before the target exists. With `scoped`,
+    signals of this process reach only these descendants.
+    """
 
     name = "subreaper"
     scoped: bool = False
@@ -109,7 +111,8 @@ def _kill_tree(target: int, send: Send) -> int | None:
     """Kill every process until none is left. Return the target's wait status if it was reaped here.
 
     A walk can miss a process that forks faster than the walk, and a process whose first thread has
-    ended looks dead. So only waitpid decides that no child, and so no descendant, is left.
+    ended looks dead. So the loop ends only when waitpid finds no child, dead or alive, because then
+    there is no descendant.
     """
     status: int | None = None
     while True:
@@ -132,7 +135,9 @@ def _send_scoped(number: int) -> bool:
 
 
 def _send(number: int) -> bool:
-    """Signal the descendants that a walk finds. Return whether there are any."""
+    """Signal the descendants that a walk finds, and return whether it found any. Stop all of them
+    before killing the first, so that none forks meanwhile.
+    """
     pids = usage.tree(os.getpid())
     for one in (SIGSTOP, SIGKILL) if number == SIGKILL else (number,):
         for pid in pids:

@@ -51,7 +51,9 @@ STATE_HINT = (
 
 
 def place_state(layout: Layout) -> Layout:
-    """Return a layout in which the kept home of root's target is where its own id can reach it."""
+    """Return a layout whose kept home root's target can reach with its own id. For other targets
+    return the same layout.
+    """
     if not layout.state or not layout.who.drop_groups:
         return layout
     return replace(layout, state=os.path.join(target_homes(), os.path.basename(layout.state)))
@@ -200,7 +202,7 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
     """Describe read-only paths in write grants. They cannot be enforced, because Landlock cannot
-    take rights away below a directory.
+    remove rights below a directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
@@ -213,8 +215,7 @@ def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
 
 
 def _unreachable(policy: Policy, program: Program, uid: int, gid: int) -> list[str]:
-    """List the paths that the target may not open, because root's target runs with another id.
-
+    """Describe the paths that the target may not open, because root's target runs with another id.
     These can include the program's own files, because only root may read root's cache.
     """
     wanted = {"read": user_ids.READ, "write": user_ids.WRITE}
@@ -241,7 +242,8 @@ def _closed_state(uid: int, gid: int) -> list[str]:
 
 def _first_closed(path: str, wanted: int, uid: int, gid: int) -> str:
     """Return the first directory above `path` that this user may not search. If there is none,
-    return `path` if the user lacks the wanted access to it, and "" otherwise.
+    return `path` if the user lacks the wanted access to it, and "" otherwise. Raise OSError if a
+    path does not exist.
     """
     parts = path.split("/")
     for depth in range(1, len(parts)):

@@ -159,7 +159,8 @@ def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
     """Refuse unix sockets if another program could have one in a directory that the target sees.
 
     A read-only mount does not stop a connection, and sockets can appear at any time. The system's
-    directories belong to root, and only corral writes to its store, so these are allowed.
+    directories are allowed, because they belong to root. corral's store is allowed, because only
+    corral writes to it.
     """
     from corral.directories import directories
     from corral.programs.needed_files import is_system

@@ -29,11 +29,15 @@ if TYPE_CHECKING:
     Inode = tuple[int, int]
 
 CPU_FIELDS = slice(11, 15)
-"""utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the name."""
+"""Positions of utime, stime, cutime and cstime in /proc/PID/stat, counted from the field after the
+name.
+"""
 FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors of corral itself. Counting the usage as zero then would disable every limit."""
+"""Errors of corral itself, not of a measured process. Counting the usage as zero after such an
+error would disable every limit.
+"""
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
 OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
@@ -46,7 +50,9 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""A target can start and end processes for ever, and each adds an orphan to the list."""
+"""How often one walk reads the root's list of children at most. A target can start and end
+processes for ever, and each of them adds an orphan to the list.
+"""
 
 
 class Budget:
@@ -71,10 +77,11 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`, a process of corral, and its reaped children.
+    """Measure the descendants of `root`. `root` is a process of corral, so its own usage does not
+    count, but that of its reaped children does.
 
-    `objects` are the bytes of the tree's System V objects. When `interrupted` returns True, the
-    memory found so far is returned.
+    `objects` are the bytes of the tree's System V objects. When `interrupted` returns True, return
+    the memory found so far.
     """
     pids, ticks, tasks = _processes(root)
     memory = objects
@@ -145,9 +152,9 @@ def tree(root: int) -> list[int]:
 def _children(pid: int) -> list[int]:
     """Return a process's children. The kernel lists each child at the thread that forked it.
 
-    When a thread ends, its children move to the process's first living thread. So the lists up to
-    that thread are read again. The others are not, because a target with many threads, of which
-    some always end, could make one walk last for minutes.
+    When a thread ends, its children move to the process's first living thread. So after all lists
+    have been read, the lists up to that thread are read again. The others are not, because a target
+    with many threads, of which some always end, could make one walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -172,7 +179,9 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 
 
 def _lives(pid: int, thread: int) -> bool:
-    """Return whether a thread has not begun to exit. A process's first thread stays listed."""
+    """Return whether a thread has not begun to exit. Its flags show this. The list of threads does
+    not, because a process's first thread stays listed after its exit.
+    """
     try:
         fields = abi.read_file(f"/proc/{pid}/task/{thread}/stat").rpartition(b") ")[2].split()
     except OSError as error:
@@ -182,7 +191,9 @@ def _lives(pid: int, thread: int) -> bool:
 
 
 def _check_readable(error: OSError) -> None:
-    """Raise errors of corral itself. Ignore a process that has ended or hides its data."""
+    """Raise the error if corral itself cannot read anything, for example because too many files are
+    open. Do nothing if the measured process has ended or hides its data.
+    """
     if error.errno in UNREADABLE:
         raise error
 
@@ -203,7 +214,9 @@ def _threads(pid: int) -> list[int]:
 
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
-    """Return the sum of `rows` for the first thread with memory. Exited threads have none."""
+    """Return the sum of `rows` in the status of the first thread that has memory, in bytes. A
+    process's first thread has no memory after its exit, even if others still run.
+    """
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
@@ -219,7 +232,10 @@ def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
 def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
-    """Return a process's memory without `files`, with each page divided by its users."""
+    """Return a process's memory in bytes, with each shared page divided by the number of its users.
+    Leave out mappings of files that are counted as a whole. If smaps cannot be read, return
+    `_resident`.
+    """
     for thread in _threads(pid):
         try:
             with open(f"/proc/{pid}/task/{thread}/smaps_rollup", "rb") as file:
@@ -234,6 +250,7 @@ def _proportional(
 
 
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
+    """Return the sum of the rows with these names, converted from kilobytes to bytes."""
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
 
@@ -257,7 +274,9 @@ def counted_elsewhere(
 
 
 def _is_segment(head: bytes) -> bool:
-    """Return whether a mapping is a System V segment. The target chooses only the name's end."""
+    """Return whether a mapping is a System V segment. Compare only the start of its name, because
+    the target chooses the end of a memfd's name.
+    """
     return head.split(None, 5)[-1].startswith(b"/SYSV")
 
 
@@ -332,7 +351,7 @@ def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
 
 
 def _private_space(pids: list[int]) -> tuple[int, int]:
-    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0)."""
+    """Return (device, bytes) of the tmpfs with /tmp, HOME and /dev/shm, or (-1, 0) without one."""
     for thread in (thread for pid in pids for thread in _threads(pid)):
         path = f"/proc/{thread}/root/dev/shm"
         try:

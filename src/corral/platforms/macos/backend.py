@@ -95,7 +95,9 @@ class Macos:
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the tree below `root`, but not processes whose parents have ended."""
+        """Measure the tree below the watcher `root`. Processes whose parents have ended are left
+        out, because only the watcher knows that they belong to the tree.
+        """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)
 

@@ -23,7 +23,9 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Return whether corral itself is in a sandbox, where no second one can be applied."""
+    """Return "True" or "False" for whether corral itself is in a sandbox, or "" if macOS does not
+    report it. In a sandbox, no second one can be applied.
+    """
     try:
         return str(darwin_sandbox.confined(os.getpid()))
     except OSError:

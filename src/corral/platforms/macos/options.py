@@ -1,6 +1,8 @@
 """List the mechanisms that can enforce each control on macOS, best first.
 
-Only Seatbelt confines a target. The other mechanisms are limits, which a target can evade.
+Only Seatbelt confines a target. If Seatbelt is not proven, or if the policy turns it off, corral
+refuses to start the target. With `--best-effort` the run starts with limits only, which a hostile
+target can evade.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ def chains(policy: Policy) -> Chains:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the network: none for `listen`, which macOS cannot have."""
+    """Return the options for the network. There are none if the policy has `listen`, because corral
+    cannot publish ports on macOS.
+    """
     if policy.listen:
         return ()
     if not policy.allow or policy.macos.seatbelt == "off":
@@ -94,7 +98,9 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Return the options that need Seatbelt, because without it a target could kill the watcher."""
+    """Return the options for the control `tree`. They need Seatbelt, because without it a target
+    could kill the watcher.
+    """
     if policy.macos.seatbelt == "off":
         return ()
     walled = Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt", "marker"))
@@ -103,7 +109,9 @@ def _tree(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the sampling option for a stated limit only, because it keeps the processor awake."""
+    """Return the sampling option for `control`, but only if the policy states this limit, because
+    sampling keeps the processor awake.
+    """
     if control not in policy.stated:
         return ()
     note = "the tree is measured ten times a second, and killed above the limit"
@@ -113,7 +121,9 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Return the jetsam option, which limits one process, if the target may not start others."""
+    """Return the jetsam option, but only if the target may not start processes, because jetsam
+    limits one process. A limit that the policy states is sampled instead.
+    """
     if policy.subprocess or "memory" in policy.stated:
         return ()
     note = "ends when the program executes again; state a memory limit to have the tree measured"
@@ -121,7 +131,9 @@ def _jetsam(policy: Policy) -> tuple[Option, ...]:
 
 
 def _rlimit(policy: Policy, control: Control) -> Option:
-    """Return the rlimit option. macOS refuses small address spaces, so try that limit."""
+    """Return the rlimit option for `control`. Try an address space limit in a child process first,
+    because macOS refuses small limits.
+    """
     name, value = rlimits.PER_PROCESS[control], getattr(policy.limits, control)
     option = Option(mechanism=f"RLIMIT_{name}", needs=("rlimits",))
     if control != "address_space" or value is None:

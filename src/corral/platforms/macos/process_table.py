@@ -16,7 +16,9 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 
 @record
 class Process:
-    """A process. `unique` is never reused. `parent` is the `unique` of its forker."""
+    """One process. `unique` is an id that no other process has until the next boot. `parent` is the
+    `unique` of the process that forked it.
+    """
 
     pid: int
     unique: int
@@ -26,8 +28,8 @@ class Process:
 class ProcessTable:
     """Reads the host's live processes.
 
-    `fileno` becomes readable when a followed process has forked. Only the process that made a table
-    or its fork uses it, never both.
+    `fileno` becomes readable when a followed process has forked. Either the process that made a
+    table or a fork of that process uses the table, never both.
     """
 
     def __init__(self) -> None:
@@ -52,7 +54,11 @@ class ProcessTable:
             return 0
 
     def has_marker(self, pid: int, marker: str) -> bool:
-        """Return whether the profile of a process allows this service name, but not another one."""
+        """Return whether the profile of a process has this marker.
+
+        The marker is a service name that the profile allows. The profile must also deny another
+        name, because the profile of another program may allow every name.
+        """
         try:
             return (
                 darwin_sandbox.confined(pid)
@@ -102,7 +108,7 @@ class ProcessTable:
             pass
 
     def _forks(self) -> select.kqueue:
-        """Return the kernel queue, opened at its first use, because a fork does not inherit one."""
+        """Return the kqueue. Open it at first use, because a child process does not inherit it."""
         if self._queue is None:
             self._queue = select.kqueue()
         return self._queue

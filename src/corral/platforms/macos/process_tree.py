@@ -5,9 +5,9 @@ process that forked it (`p_puniqueid`) never changes. So a tree consists of its 
 process that a process of the tree has forked. Ids of ended processes are kept, because their
 children may be alive. Processes in the target's own process group belong to the tree too.
 
-If a process forks and ends between two walks, its id is never seen. Its children are recognized by
-their profile, which contains a marker of this run, or by their responsible process, which is the
-target unless they have disclaimed it.
+If a process forks and ends between two walks, its id is never seen. Under Seatbelt its children are
+recognized by their profile, which contains a marker of this run. They are also recognized by their
+responsible process, which is the target unless they have disclaimed it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ PAUSE_SECONDS = 0.002
 class Tree:
     """Finds and controls the processes that descend from `root`.
 
-    `grouped` is true if `root` has not been reaped. Then no other process has its pid, so its group
-    and the processes that it is responsible for belong to the tree. `unique` is 0 if `root` had
-    ended before its id was read. No process counts as a child of 0, because a table also reports 0
-    for unknown parents.
+    `grouped` is true if `root` has not been reaped. Then no other process has its pid, so the
+    processes of its group, and those that it is responsible for, belong to the tree. `unique` is
+    the id of `root`, or 0 if `root` had ended before its id was read. No process counts as a child
+    of 0, because a table also reports 0 for unknown parents. `marker` is the marker of the tree's
+    profile.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class Tree:
         return list(found.values())
 
     def _is_recognized(self, row: Process) -> bool:
-        """Return whether a process is new and belongs to the tree. Check each only once."""
+        """Return whether a new process belongs to the tree, by its marker or its responsible
+        process. Check each process only once, because no process joins a tree later.
+        """
         if row.unique in self._known or row.unique in self._others:
             return False
         if self._marker and self._table.has_marker(row.pid, self._marker):

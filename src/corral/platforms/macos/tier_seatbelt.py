@@ -44,9 +44,9 @@ MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""A directory that exists if Homebrew (on Apple silicon) or MacPorts is installed, and the
-directories beside it that every target may read, because a python of pyenv uses libraries there.
-Homebrew on Intel is in /usr/local, which every target may read.
+"""For Homebrew on Apple silicon and for MacPorts: a directory that exists if it is installed, and
+the directories beside it that every target may read. Other programs use libraries from there, such
+as a python that pyenv has built. Homebrew on Intel is in /usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
@@ -113,7 +113,8 @@ def _rlimits(policy: Policy, mechanisms: Mapping[Control, str], running: int) ->
     """Return the step that sets the rlimits.
 
     RLIMIT_DATA is not set, because on macOS it limits the address space, and node could not start.
-    RLIMIT_NPROC counts all of the user's processes, so those that run are added to the limit.
+    RLIMIT_NPROC counts all of the user's processes, so the number of running processes is added to
+    the limit.
     """
     limits = replace(policy.limits, memory=None)
     if not mechanisms.get("address_space"):
@@ -193,20 +194,26 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the data directories of installed services, which stay hidden unless granted."""
+    """Return the directories with data and settings of installed services, which are hidden unless
+    they are granted. On a Mac the user owns them, so the target could read databases and keys in
+    them.
+    """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
     return tuple(path for path in found if not any(is_below(f"{path}/", top) for top in granted))
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check when the program starts."""
+    """Return every path that the kernel may check when the program starts: its typed and its real
+    path, and those of the programs that it executes in its place.
+    """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)
     return tuple(dict.fromkeys((program.path, real, *more)))
 
 
 def _find_shell() -> str:
+    """Return the shell that /bin/sh executes."""
     try:
         return os.readlink(SELECTED_SHELL)
     except OSError:
@@ -214,7 +221,9 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the files that a framework's python (Python, Python3, PythonT) executes, or none."""
+    """Return the files that the python of a framework build executes, or none for other programs.
+    The frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
+    """
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")
     is_python = os.path.basename(prefix).startswith("Python") and name.startswith("python")

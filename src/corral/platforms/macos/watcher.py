@@ -1,8 +1,9 @@
 """Watch and kill a target's processes from a process between supervisor and target.
 
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
-corral is killed, because macOS has no parent-death signal and no subreaper. Without Seatbelt a
-target could kill the watcher and the supervisor at once.
+corral is killed, because macOS has no parent-death signal and no subreaper. If the watcher is
+killed, the supervisor kills the tree. Without Seatbelt a target can signal the user's processes,
+and could kill both at once.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ MEASURE = 0x80
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""The answers: first the target's pid, then a usage for each request, then the wait status."""
+"""The watcher writes these to `answers`: first the target's pid, then a usage for each request, and
+at the end the wait status.
+"""
 
 
 @record
@@ -56,6 +59,7 @@ class Pipes:
 
 
 def open_pipes() -> tuple[Pipes, Pipes]:
+    """Return the supervisor's ends and the watcher's ends."""
     control, answers, executed, end = (os.pipe() for _ in range(4))
     return (
         Pipes(control=control[1], answers=answers[0], exec_result=executed[0], end=end[0]),
@@ -64,7 +68,9 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches and kills the target's tree. Removes `directory` if the supervisor does not."""
+    """Watches the target's tree, and kills it at the end. Removes `directory` if the supervisor
+    ends without removing it. `marker` is the marker of the target's profile.
+    """
 
     def __init__(
         self,
@@ -145,7 +151,9 @@ class TreeWatcher:
             pass  # corral has ended, which `control` reports
 
     def _end(self) -> NoReturn:
-        """Kill the tree and report its end. Exit when corral has closed `control`."""
+        """Kill the tree and report its end. When corral has closed `control`, remove the private
+        directory and exit.
+        """
         try:
             self._tree.kill()
             self._answer(STATUS.pack(os.waitpid(self._target, 0)[1]))

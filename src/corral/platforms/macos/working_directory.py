@@ -28,7 +28,7 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory to start in ("" for the program's own), and warnings."""
+    """Return the directory to start in, and warnings. "" means the program's own directory."""
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
     if not is_python or not program.cwd or not os.path.lexists(path):
@@ -44,7 +44,9 @@ def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
 
 
 def uses_directory(words: Sequence[str], directory: str) -> bool:
-    """Return whether an argument names a file or module in the directory, or is code (`-c`)."""
+    """Return whether an argument is the relative name of a file or a module in the directory. The
+    option `-c` counts too, because its code may import a module from the directory.
+    """
     options = takewhile(lambda word: word.startswith("-"), words)
     return "-c" in options or any(
         name and not name.startswith("/") and os.path.lexists(os.path.join(directory, name))

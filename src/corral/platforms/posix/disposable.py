@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""Ends an answer. If several processes answer, the first error causes the others."""
+"""Ends an answer. If several processes answer, only the first answer is used, because the first
+error causes the others.
+"""
 
 
 def probe(capability: str, attempt: Callable[[], str], hint: str = "") -> Finding:
@@ -57,7 +59,9 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Read until every process has closed the other end. Return None after a long silence."""
+    """Read until every process has closed the other end. Return None if nothing is written for
+    MAX_SILENCE_SECONDS.
+    """
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     found = b""
@@ -71,7 +75,11 @@ def _read(fd: int) -> str | None:
 
 
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
-    """Return the text of the error `by`. Raise if `attempt` succeeds or fails differently."""
+    """Return the text of the error with which the system refuses `attempt`.
+
+    Raise if `attempt` succeeds. Also raise if it fails with an error other than `by`, because then
+    it may have failed for another reason.
+    """
     try:
         attempt()
     except by as error:

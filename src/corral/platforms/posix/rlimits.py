@@ -1,4 +1,6 @@
-"""Set the resource limits of the target before exec, and read them back."""
+"""Set the resource limits of the target before exec, and read them back. Most of them apply to each
+process separately, not to the whole tree.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Limits of the policy that apply to each process, and that only rlimits enforce."""
+"""Limits of the policy that apply to each process separately. Only these rlimits enforce them."""
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 
@@ -63,7 +65,9 @@ def set_limit(name: str, value: int) -> None:
 
 
 def plan(limits: Limits, *, count_init: bool) -> Rlimits:
-    """Return the limits to set. CORE is 1, because with 0 Linux still pipes a core dump."""
+    """Return the limits to set. CORE is 1, because with 0 Linux still runs the core dump
+    handler.
+    """
     values = [("CORE", 1)]
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))

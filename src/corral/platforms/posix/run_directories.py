@@ -27,8 +27,8 @@ TEMPORARY, PREFIX = WORK_DIRECTORIES.rsplit("/", 1)
 MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
 TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EACCES))
-"""The errors if a name is taken, or if a parent is a file, a link or a directory that the target
-has closed.
+"""Errors which mean that a name is taken, or that a parent is a file, a link, or a directory that
+the target has closed.
 """
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -49,8 +49,8 @@ def is_work_directory(path: str) -> bool:
 
 
 def inner(path: str) -> tuple[str, ...]:
-    """Return the directories of the target in the private directory `path`. The private directory
-    itself belongs to corral.
+    """Return the target's directories in the private directory `path`. The private directory itself
+    belongs to corral.
     """
     return tuple(f"{path}/{name}" for name in SUBDIRECTORIES)
 
@@ -106,8 +106,8 @@ class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
     `inside` is its path for the target. `links` are pairs as in `WorkDirectory`. Links of earlier
-    runs stay, but the target cannot use them without their grant. `owner` has the user and group of
-    root's target, if the target cannot use root's own files.
+    runs stay, but the target cannot use them without their grant. `owner` has the uid and gid of
+    root's target if they differ from root's, otherwise None.
     """
 
     name = "state_directory"
@@ -134,8 +134,10 @@ class State:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make or check the home of root's target. The directory above belongs to root, and other
-        users can only search it. So no other process can replace a home or list the homes.
+        """Make the home of root's target, or check it. Raise OSError if it belongs to a third user.
+
+        The directory above belongs to root, and other users can only search it. So no other process
+        can replace a home or list the homes.
         """
         above = os.path.dirname(self.path)
         make_private_directory(above)
@@ -170,8 +172,8 @@ class State:
 
 
 def make_links(top: str, links: Iterable[tuple[str, str]]) -> None:
-    """Make symbolic links below a directory that targets may have written to. Existing names stay
-    as they are. Links that a target put into the path are not followed.
+    """Make symbolic links below a directory that targets may have written to. Leave existing names
+    as they are. Do not follow links that a target put into the path.
 
     Raise OSError for any other failure, such as a full disk, because the target would not find the
     grant below its home.
@@ -211,13 +213,11 @@ def _make_alike(name: str, above: int) -> None:
 
 
 def state_path(program: Program) -> str:
-    """Return the state directory of a server.
+    """Return the path of a server's state directory.
 
     The same program with the same arguments is the same server. All versions of a package are the
-    same server too.
-
-    A file beside the directory, with the ending NAME_OF_STATE, contains the digest of the
-    typed command, and the command with masked secrets.
+    same server too. A file beside the directory, with the ending NAME_OF_STATE, contains the digest
+    of the typed command, and the command with masked secrets.
     """
     import hashlib
 
@@ -229,8 +229,8 @@ def state_path(program: Program) -> str:
 def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and its modes.
 
-    Do nothing if `path` is a link, or belongs to another user than this one and `owner`. After an
-    error, or when the budget is used up, the rest stays.
+    Do nothing if `path` is a link, or belongs neither to this user nor to `owner`. After an error,
+    or when the budget is used up, the rest stays.
 
     The directories in a work directory may belong to a target with another user id. In a kept home
     they belong to the owner of the home.
@@ -252,8 +252,8 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
 
 
 def _open_top(path: str) -> int:
-    """Open a directory. If its permissions deny this, restore them first: the target owns its kept
-    home, and may have removed them.
+    """Open a directory. If its permissions deny this, restore them first, because the target owns
+    its kept home, and may have removed them.
     """
     try:
         return os.open(path, DIRECTORY | os.O_CLOEXEC)
@@ -277,7 +277,7 @@ def reopen(path: str) -> None:
 
 
 def _empty(top: int, budget: Budget, owner: int | None) -> None:
-    """Empty a directory. Directories at deeper levels are moved up to `top`, because a tree can be
+    """Empty a directory. Move directories at deeper levels up to `top`, because a tree can be
     deeper than the longest path or than Python's stack. Raise OSError for a directory in `top` that
     does not belong to `owner`, unless `owner` is None.
     """
@@ -309,8 +309,8 @@ def _remove_inner(name: str, top: int, budget: Budget, owner: int | None) -> Non
 
 
 def _refuse_foreign(name: str, found: int, owner: int | None) -> None:
-    """Raise OSError if a directory belongs to the user `found` instead of `owner`. A target as root
-    may have moved it here.
+    """Raise OSError if a directory belongs to the user `found` instead of `owner`. A target that
+    runs as root may have moved it here.
     """
     if owner not in {None, found}:
         raise OSError(1, "the directory belongs to another user", name)
@@ -320,8 +320,8 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
     """Make a directory accessible and open it. Raise OSError if it does not belong to `owner`,
     unless `owner` is None.
 
-    A link or a directory that has replaced the directory must not be used, so on Linux owner and
-    mode are read and changed through one descriptor.
+    On Linux, read and change owner and mode through one descriptor, because the target may replace
+    the directory with a link or another directory.
     """
     if sys.platform != "linux":
         # Only Linux has O_PATH. Elsewhere chmod can refuse to follow a link.

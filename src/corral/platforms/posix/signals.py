@@ -1,4 +1,8 @@
-"""Block, reset and read signals. The module `signal` would import `enum` on the start path."""
+"""Block, reset and read signals in the way that every POSIX system supports.
+
+Python ignores SIGPIPE and SIGXFSZ, and exec would keep them ignored, so `reset` is called before
+exec. The module `signal` is not used, because it would import `enum` on the start path.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ def unblock(numbers: Iterable[int]) -> None:
 
 
 def reset() -> None:
-    """Set every signal to its default, also those that Python ignores, and unblock all."""
+    """Set every signal to its default and unblock all, so that none of corral's handlers runs."""
     _signal.set_wakeup_fd(-1)
     for number in _signal.valid_signals():
         try:

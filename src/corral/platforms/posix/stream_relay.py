@@ -38,7 +38,9 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the readers, and wait until the writers have written everything."""
+        """Kill the readers, and wait until the writers have written everything. The writers end,
+        because the target has ended and its pipe ends are closed.
+        """
         self.started()
         for pid in self.readers:
             os.kill(pid, SIGKILL)
@@ -70,6 +72,7 @@ def relay_files(stdio: Stdio) -> Relay:
 
 
 def _start(relay: Relay, file: int, *, feeds: bool) -> int:
+    """Start a copying process. Return the target's end of its pipe."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

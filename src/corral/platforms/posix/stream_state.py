@@ -1,12 +1,13 @@
 """Undo a target's changes to the files and terminals behind its standard streams.
 
 Through a descriptor that is only open for reading, a target can change a file's mode, owner and
-access list. It can change a terminal's settings, and set its exclusive mark, so that no other
-process can open it. It can stop its output, and then no key resumes the output.
+access list. It can change a terminal's settings. It can set the terminal's exclusive mark, so that
+no other process can open the terminal. It can stop the terminal's output, and then no key resumes
+the output.
 
 A named pipe is kept open with O_PATH only, because with a real open end the client would not notice
-that the target closed its own end. Other pipes and sockets have no name, so no other process can
-open them, and their state is not kept.
+that the target closed its own end. The state of other pipes and of sockets is not kept, because
+they have no name, so no other process can open them.
 """
 
 from __future__ import annotations
@@ -146,7 +147,9 @@ def _get_attributes(fd: int) -> object:
 
 
 def _attribute_names(fd: int) -> set[str]:
-    """Return the attributes except `security.*`, some of which the kernel drops at a write."""
+    """Return the names of all attributes except `security.*`, because the kernel itself drops some
+    of those when the file is written.
+    """
     if sys.platform != "linux":
         return set()
     return {name for name in os.listxattr(_at(fd)) if not name.startswith("security.")}
@@ -181,7 +184,9 @@ def _set_exclusive(fd: int, value: object) -> None:
 
 
 def _is_foreground(fd: int) -> bool:
-    """Return whether corral may set this terminal: the kernel stops background processes."""
+    """Return whether corral is in the foreground of this terminal. Otherwise the shell has set the
+    terminal for itself, and the kernel would stop corral for changing the settings.
+    """
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:

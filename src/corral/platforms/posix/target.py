@@ -42,7 +42,9 @@ def close_on_exec() -> None:
 
 
 def close_others(keep: Container[int]) -> None:
-    """Close the open descriptors except `keep`, on systems without close_range."""
+    """Close every descriptor except those in `keep`, on systems without close_range. List the open
+    descriptors first, because trying every number would take a million calls.
+    """
     for fd in _open_descriptors():
         if fd not in keep:
             os.close(fd)
@@ -66,7 +68,8 @@ def enter(
     exec_pipe: int,
     request: Callable[[int], Plan] | None = None,
 ) -> Plan:
-    """Apply the target's steps, verify all steps, wait for `start`, and then report EXECUTED.
+    """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
+    EXECUTED. Exit if `start` is closed.
 
     Return the plan to execute: this one, or that of `request`.
     """

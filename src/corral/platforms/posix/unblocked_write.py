@@ -44,14 +44,17 @@ def _write_if_ready(fd: int, data: bytes) -> int:
 if sys.platform == "linux":
 
     def _write_linux(fd: int, data: bytes) -> int:
-        """Write with RWF_NOWAIT (since Linux 6.5), or through a non-blocking descriptor."""
+        """Write with RWF_NOWAIT, which pipes and sockets support since Linux 6.5. Otherwise write
+        through a non-blocking descriptor.
+        """
         try:
             return os.pwritev(fd, [data], -1, RWF_NOWAIT)
         except (OSError, NotImplementedError) as error:
             if isinstance(error, OSError) and error.errno not in NOT_OFFERED:
                 raise
         try:
-            # Open it again: O_NONBLOCK on the shared open file would affect other processes.
+            # Open the stream again, because O_NONBLOCK on the shared open file would affect other
+            # processes.
             own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             return _write_if_ready(fd, data)  # a socket, or another user's terminal

@@ -1,7 +1,8 @@
 """Watch one sandbox until it has ended, in one event loop.
 
 An MCP client ends a server in three steps: it closes stdin, then sends SIGTERM, then kills the
-server. The target inherits stdin, so it sees the end of file itself.
+server. The target inherits stdin, so it sees the end of file itself. Signals are passed on to the
+whole tree. The loop wakes up only for an event or a deadline.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 POLLIN = 1
 PRELOAD_SECONDS = 0.5
-"""When to import modules that may be needed later: an update can replace them on disk."""
+"""After this time the supervisor imports modules that it may need later, because the package can be
+replaced on disk during a long run. Shorter runs need not wait for these imports.
+"""
 
 
 class Watch:
@@ -88,7 +91,9 @@ class Watch:
                 self.poll.register(service.fileno(), POLLIN)
 
     def until_end(self, preload: Callable[[], None] | None = None) -> Ending:
-        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS."""
+        """Watch until the run ends. `preload` is called after PRELOAD_SECONDS, to import modules
+        that are needed later.
+        """
         self._preload = preload
         while not self._step():
             pass
@@ -142,7 +147,9 @@ class Watch:
         return False
 
     def _has_events(self) -> bool:
-        """Return whether there are events, except those of services, which a target can cause."""
+        """Return whether the run has ended, or corral has received a signal or a control message.
+        Events of services do not count, because a target could cause them all the time.
+        """
         return bool(self._events.poll(0))
 
     def _read_exec_pipe(self) -> bool:

@@ -1,6 +1,8 @@
 """Compose the steps of a target on Windows, in the order in which they are applied.
 
-The process is created suspended, and every step is verified in it before it is resumed.
+Every step works from outside the target. The first steps create the journal, the profile, entries
+in access lists, the token, the desktop and the job. Then the process is created suspended. Every
+step is verified in the suspended process before the process is resumed.
 """
 
 from __future__ import annotations
@@ -112,6 +114,9 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
+    """Return the target's private directory, and all steps in their order. The mechanism chosen for
+    `syscalls` decides which layers are used.
+    """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
     bits = BASE if MITIGATIONS in token else 0
@@ -140,6 +145,9 @@ def _contained(
     home: str,
     run: str,
 ) -> tuple[str, list[model.Step]]:
+    """Return the target's private directory, and the steps of an AppContainer. `network` is the
+    mechanism chosen for the control `network`.
+    """
     reach = network_capabilities.plan(policy)
     journals = journal.default_directory()
     known = windows.known_directories(os.environ, home, HostDisk().real)
@@ -197,7 +205,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or none without a driver, because no wall depends on it."""
+    """Return the minifilter's step, or none without a driver. No wall depends on the driver."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]

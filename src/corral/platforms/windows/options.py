@@ -1,8 +1,8 @@
 """List the mechanisms that can enforce each control on Windows, best first.
 
 A run uses an AppContainer or a restricted token, never both, because node and python do not start
-under both. A restricted token does not restrict reads or the network, and is used only if the user
-allows it.
+under both. An AppContainer confines files, network and other processes. A restricted token does not
+restrict reads or the network, and is used only if the user allows it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ SWITCHED_ON = "windows.app_container = true"
 EXTRAS = {
     OWN_DESKTOP: "desktop", MITIGATIONS: "mitigations", UI: "job_ui", PRIORITY: "job_priority",
 }  # fmt: skip
-"""Further restrictions, each with the capability that a runtime starts under it."""
+"""Further restrictions, each with its capability. The finding for the capability says whether a
+runtime starts under the restriction.
+"""
 FALLBACK = "windows.fail_on_app_container_error = false, and AppContainers do not work here"
 NOT_HELD = {
     "filesystem": f"{FALLBACK}: the target reads every file that you can read",
@@ -91,7 +93,9 @@ def _walled(policy: Policy, mechanism: str, note: str = "") -> Option:
 
 
 def _network(policy: Policy) -> Sequence[Option]:
-    """Return the options for the network: none for `listen`, which an AppContainer cannot have."""
+    """Return the options for the network. There are none if the policy has `listen`, because ports
+    inside an AppContainer cannot be reached from outside.
+    """
     if policy.listen:
         return ()
     if policy.allow:
@@ -105,7 +109,9 @@ def _network(policy: Policy) -> Sequence[Option]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return an option for each token with each subset of `EXTRAS`, the one with all first."""
+    """Return an option for each token with each subset of `EXTRAS`, first the one with all
+    extras.
+    """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}
     if has_fallback(policy) or not policy.windows.app_container:
@@ -127,7 +133,9 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _sampled(policy: Policy) -> tuple[Option, ...]:
-    """Return the sampling option for a stated limit only, because it keeps the processor awake."""
+    """Return the sampling option for CPU time, but only if the policy states this limit, because
+    sampling keeps the processor awake.
+    """
     if "cpu_time" not in policy.stated:
         return ()
     note = (

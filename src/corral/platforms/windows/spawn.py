@@ -18,6 +18,8 @@ from corral.platforms.windows.streams import Streams
 
 
 class Child:
+    """A started target. `pidfd` is the handle of its first process."""
+
     exec_pipe = -1
     services: tuple[contract.Service, ...] = ()
 
@@ -73,7 +75,9 @@ class Child:
         raise NotImplementedError  # Windows hides files with access lists and covers no path
 
     def reap(self) -> Reaped:
-        """End the remaining processes. Return the exit code in the form of a POSIX wait status."""
+        """End the remaining processes after the first one has ended. Return the exit code in the
+        form of a POSIX wait status.
+        """
         code = abi.exit_code(self.pidfd)
         self._job.end()
         self._streams.drain()
@@ -88,7 +92,9 @@ class Child:
 
 
 def spawn(plan: Plan, stdio: contract.Stdio) -> Child:
-    """Start the target. Apply all steps in the order of the plan. After a failure leave nothing."""
+    """Start the target. Apply all steps in the order of the plan, and verify them in the suspended
+    process. On failure raise StepFailed with the failed step, and leave nothing behind.
+    """
     results = Results()
     results.add(Launch(plan=plan, stdio=stdio))
     try:

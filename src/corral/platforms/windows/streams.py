@@ -1,8 +1,9 @@
 """Give a target its three standard streams. The target inherits no other handles.
 
-Pipes and files are inherited directly. In three cases the target gets a pipe that a thread of the
-supervisor serves. A target cannot use a console that it does not have. An AppContainer may not be
-able to open NUL. And several runtimes do not start if a stream is missing.
+Pipes and files are inherited directly, so messages take no extra time. In three cases the target
+gets a pipe that a thread of the supervisor serves. A console is replaced, because a target cannot
+use the handles of a console that it does not have. NUL is replaced, because an AppContainer may not
+be able to open it. A missing stream is replaced, because several runtimes do not start without one.
 """
 
 import os
@@ -17,6 +18,10 @@ CHUNK = 65536
 
 
 class Streams:
+    """Makes the three handles that the target inherits. `close_handles` closes them in this
+    process.
+    """
+
     def __init__(self, stdio: tuple[int, int, int]) -> None:
         self.handles: list[Handle] = []
         self._input = -1
@@ -34,7 +39,9 @@ class Streams:
             handle.close()
 
     def end_input(self) -> None:
-        """Send end of file if this process writes the target's input, but not during a write."""
+        """Send end of file if this process writes the target's input. Do nothing during a write,
+        because it may be blocked.
+        """
         if self._writing.acquire(blocking=False):
             fd, self._input = self._input, -1
             if fd >= 0:
@@ -77,7 +84,9 @@ class Streams:
         self.end_input()
 
     def _write_input(self, chunk: bytes) -> bool:
-        """Write to the target's input, which `end_input` may close. Return whether it is open."""
+        """Write to the target's input. Return False if the input is closed. The lock keeps
+        `end_input` from closing the descriptor meanwhile, because its number could be reused.
+        """
         with self._writing:
             try:
                 while chunk and self._input >= 0:

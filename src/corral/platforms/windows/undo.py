@@ -24,6 +24,10 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
+    """Cleans up after dead runs, and writes this run's changes into the journal. Undoes them when
+    the results are released. This is the first step of a run with an AppContainer.
+    """
+
     name = "journal"
     directory: str
     run: str
@@ -58,9 +62,7 @@ class OpenClaim:
 
 def undo_run(own: Journal, *, keep: bool) -> list[str]:
     """Undo a run's changes. With `keep`, keep the entries of its grants. Return the failures as
-    text.
-
-    After a failure the journal stays, so that a later run tries again.
+    text. After a failure the journal stays, so that a later run tries again.
     """
     problems: list[str] = []
     entry = own.entry
@@ -82,6 +84,7 @@ def undo_run(own: Journal, *, keep: bool) -> list[str]:
 
 
 def sweep(directory: str) -> list[str]:
+    """Clean up after every dead run. Return the failures as text."""
     return [text for one in journal.dead(directory) for text in undo_run(one, keep=False)]
 
 
@@ -124,9 +127,8 @@ def withdraw(root: Root) -> list[str]:
 
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
-    """Remove the root's entries from one object. Return whether it is a directory to walk.
-
-    With `top`, another object than the granted one is left alone.
+    """Remove the root's entries from one object. Return whether the object is a directory whose
+    content has to be cleared too. With `top`, leave another object than the granted one alone.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
@@ -150,7 +152,9 @@ def _is_clear(path: str, sid: str) -> bool:
 
 
 def _delete(own: Journal, profile: str) -> list[str]:
-    """Delete a profile that no other run uses, also files whose names Windows does not accept."""
+    """Delete a profile that no other run uses. Also delete files in it whose names Windows' own
+    removal does not accept.
+    """
     if any(entry.profile == profile for entry in own.others()):
         return []
     try:

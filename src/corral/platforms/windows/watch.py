@@ -68,7 +68,9 @@ class Watch:
         gateway: contract.Gateway | None,
         others: Sequence[contract.Service],
     ) -> None:
-        """Keep the services, to close them at the end. Each has its own thread."""
+        """Keep the services, to close them at the end. They need no other call, because on Windows
+        each has its own thread.
+        """
         self._denials = denials
         self._gateway = gateway
         self._others = tuple(others)
@@ -94,7 +96,9 @@ class Watch:
         )
 
     def stop(self, reason: contract.StopReason, number: int) -> None:
-        """Ask the target to stop. Kill it if the console closes: Windows then ends corral, too."""
+        """Ask the target to stop. Kill it if the console closes, because Windows then ends
+        corral.
+        """
         if number == SIGHUP:
             self.child.kill()
         self.deadlines.stop(reason, number)
@@ -131,7 +135,9 @@ class Watch:
 
 
 class Signals:
-    """Receives console events as numbers. Its event is set while there are unread numbers."""
+    """Receives console events as signal numbers. `fileno` returns the handle of an event that is
+    set while there are unread numbers.
+    """
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._wanted = frozenset(numbers)
@@ -168,7 +174,9 @@ class Signals:
 
 
 class Control:
-    """Receives bytes from the caller's pipe in a thread, because Windows cannot wait for a pipe."""
+    """Receives bytes from the caller's pipe. A thread reads the pipe and sets an event, because
+    Windows cannot wait for a pipe.
+    """
 
     def __init__(self, fd: int) -> None:
         self._lock = threading.Lock()
@@ -209,7 +217,9 @@ class Control:
 
 
 def measure(root: int) -> Usage:
-    """Measure a process and its descendants, because only the supervisor can ask the job."""
+    """Measure a process and its descendants. The job's own accounting is not used, because only the
+    supervisor has a handle of the job.
+    """
     cpu, memory, tasks = 0.0, 0, 0
     for pid in tree(root, abi.parents()):
         try:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @record
 class PreparedSockets:
-    """Opened sockets. `ports` has bound sockets by port, `unix` has O_PATH descriptors of granted
-    sockets by path. `step` is the step that opened them.
+    """The opened sockets. `ports` has bound sockets by port. `unix` has O_PATH descriptors of
+    granted sockets by path. `step` is the step that opened them.
     """
 
     step: BrokeredSockets
@@ -42,8 +42,8 @@ class BrokeredSockets:
     """Prepares the sockets, and has the settings of the broker.
 
     `unix` has (path as written, path, device, inode) of granted sockets. `uid` and `gid` are the
-    target's ids. With `same_file` the target's own sockets are connected; otherwise they are
-    replaced.
+    target's ids. With `same_file` the target's own sockets are connected. Otherwise connected
+    sockets replace them.
     """
 
     name = "brokered_sockets"

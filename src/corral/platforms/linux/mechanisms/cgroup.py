@@ -1,8 +1,9 @@
 """Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
 
-The leaf `corral/<id>` is made beside the processes of a subtree, because a cgroup with its own
-processes cannot enable controllers for its children. Init is moved into the leaf while it waits for
-its id maps, so the target is in the leaf before its first instruction.
+The leaf `corral/<id>` is made in a subtree that this user may write to. It is beside the processes
+that are already there, because a cgroup with its own processes cannot enable controllers for its
+children. Every value is read back. Init is moved into the leaf while it waits for its id maps, so
+the target is in the leaf before its first instruction.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ CONTROLLERS = ("memory", "pids", "cpu", "io")
 PERIOD = 100_000
 """The period of cpu.max in microseconds. This is the kernel's own default."""
 MAX_PERIOD, MIN_QUOTA = 1_000_000, 1000
-"""The kernel's limits for cpu.max. A share below a hundredth needs more than PERIOD."""
+"""The longest period and the lowest quota that the kernel accepts for cpu.max, in microseconds. A
+share below a hundredth needs a period longer than PERIOD.
+"""
 
 
 @record
 class Base:
-    """A directory in which leaves can be made. With `manager`, systemd makes a cgroup first."""
+    """A directory of the hierarchy in which leaves can be made, and the controllers that they get.
+    With `manager` the directory is systemd's own, and systemd first makes a cgroup below it.
+    """
 
     path: str
     controllers: tuple[str, ...]
@@ -71,7 +76,9 @@ class Cgroup:
 
 @record
 class Leaf:
-    """Makes a leaf, and enables `controllers` from `base` down. `settings` are (file, value)."""
+    """Makes a leaf. `settings` are (file, value). `controllers` are enabled in every directory from
+    `base` down to the leaf.
+    """
 
     name = "cgroup"
     base: str
@@ -119,7 +126,7 @@ class Enter:
 
 
 def find() -> Base | None:
-    """Return the best base. Search only once, because this process stays in its cgroup."""
+    """Return the best base, or None. Search only once, because this process stays in its cgroup."""
     if not _found:
         _found.append(_find())
     return _found[0]
@@ -129,6 +136,9 @@ _found: list[Base | None] = []
 
 
 def _find() -> Base | None:
+    """Return the base with the most controllers. The candidates are this process's own cgroup, the
+    one above it, systemd's cgroup, and for root also the top of the hierarchy.
+    """
     mounted = mount()
     if mounted is None:
         return None
@@ -141,7 +151,9 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd if it has more controllers than `best`."""
+    """Return the cgroup of this user's systemd, if it has more controllers than `best` and systemd
+    can be called.
+    """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
     offered = _words(f"{path}/cgroup.controllers")
@@ -253,7 +265,9 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Return whether `seen` means `value`. Sizes are rounded, and io.max has a line per disk."""
+    """Return whether `seen`, which was read back, means `value`. The kernel rounds sizes down to
+    whole pages, and io.max has a line for each disk.
+    """
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
     return any({value} == line or set(rounded.split()) <= line for line in lines)

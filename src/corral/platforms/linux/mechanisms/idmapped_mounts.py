@@ -33,7 +33,8 @@ class IdmappedMounts:
     """Makes a mount for each bind, in which the owner's files belong to `uid` and `gid`.
 
     `binds` has (bind, owner's uid on disk, owner's gid), with ids of the host. `state` is the
-    directory that corral keeps for the target. If it cannot be idmapped, its owner is changed.
+    directory that corral keeps for the target. If it cannot be idmapped, corral changes its owner
+    to the target's id.
     """
 
     name = "idmapped_mounts"
@@ -60,7 +61,8 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # The kernel's own file systems, which masks cover, cannot be idmapped.
+                    # Do not clone the mounts that masks cover, because the kernel's own file
+                    # systems cannot be idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree
@@ -136,7 +138,7 @@ def _file_system(path: str) -> str:
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:
-    """Return a descriptor of a user namespace with these maps and no process."""
+    """Return a descriptor of a user namespace with these maps. No process is in the namespace."""
     wait_read, wait_write = os.pipe()
     pid, pidfd = abi.clone(abi.CLONE_NEWUSER)
     if pid == 0:

@@ -51,7 +51,9 @@ class KernelQuotas:
 
 
 def _lower(path: str, position: int, most: int) -> None:
-    """Lower a maximum of the IPC namespace, if this process is uid 0 of the namespace."""
+    """Lower a maximum of the IPC namespace. Only uid 0 of the namespace may do this. An ordinary
+    user's namespace has no uid 0, so the maximum stays as it is there.
+    """
     words = _read(path)
     if len(words) > position and int(words[position]) > most:
         words[position] = str(most)

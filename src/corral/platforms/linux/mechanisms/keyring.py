@@ -1,4 +1,7 @@
-"""Give the target a new session keyring, because /proc/keys lists the keys of the caller's."""
+"""Give the target a new session keyring.
+
+Otherwise the target would inherit the caller's keyring, whose keys /proc/keys lists.
+"""
 
 from __future__ import annotations
 

@@ -110,7 +110,9 @@ class Landlock:
             os.close(ruleset)
 
     def verify(self, _results: Results) -> None:
-        """Check that the host's root cannot be listed. A private root is in `read`, and can be."""
+        """Check that the host's root directory can no longer be listed. Skip the check in a sandbox
+        with a private root, which has "/" in `read`.
+        """
         if "/" in self.read:
             return
         try:
@@ -151,7 +153,9 @@ def open_proc_files(pid: int) -> list[int]:
 
 
 def _proc_files(pid: int) -> list[str]:
-    """Return the files in /proc that get rules. A process keeps its directory across exec."""
+    """Return the files in /proc that get rules. The rules stay valid after exec, because a process
+    keeps its directory.
+    """
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
+    """Brings up loopback. With `alone` there is no route to anything else."""
+
     name = "loopback"
     alone: bool = True
     stage: Stage = "init"

@@ -59,9 +59,11 @@ MAX_PATH = 4000  # in bytes: the kernel takes 4095, but a target can make longer
 
 @record
 class Found:
-    """The result of a search. `masks` are ordered from the outermost. `absent` are paths to cover
-    that do not exist, but that the target can create. `named` are repositories, and files that they
-    run, which are or contain a write grant. `unsearched` are paths that the search had to skip.
+    """The result of a search.
+
+    `masks` are ordered from the outermost. `absent` are paths to cover that do not exist, but that
+    the target can create. `named` are repositories, and files that they run, which are or contain a
+    write grant. `unsearched` are paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -115,7 +117,7 @@ class _Search:
     def look_up_home(self, grants: Sequence[Grant]) -> None:
         """Consider the known paths in the caller's home, and in other homes in the grants."""
         table = read_mounts()
-        bases: list[tuple[str, str]] = []  # of directories, and how the paths in them begin
+        bases: list[tuple[str, str]] = []  # (a directory, its path in a home)
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
             if home == self.home or any(is_inside(home, grant.path) for grant in grants):
                 bases.append((f"{home}/", ""))
@@ -133,7 +135,7 @@ class _Search:
             self.consider(path, "hide")
 
     def look_up(self, grant: Grant) -> None:
-        """Consider the known fixed paths in a grant. Refuse a write grant that cannot be listed."""
+        """Consider the known paths in a grant. Raise PolicyError if a write grant is unreadable."""
         if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
 
@@ -154,7 +156,9 @@ class _Search:
                         self.repository(f"{above}/{name}", above)
 
     def walk(self, top: str, empty: Container[str], *, writable: bool) -> None:
-        """Search a grant level by level, so that no huge inner tree hides the levels above it."""
+        """Search a grant level by level, so that the upper levels are searched even if a huge inner
+        tree uses up the budget.
+        """
         searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
         while level and (writable or depth < MAX_READ_DEPTH):
@@ -177,14 +181,15 @@ class _Search:
         """Return the subdirectories to search. Cover `.env` files, and note repositories.
 
         In a write grant, hide a directory that this user may not list, because the target runs as
-        the same user and could make it readable again. Hide a missing one too: another run's target
-        could move it back after the search.
+        the same user and could make it readable again. Hide a missing directory too, because
+        another run's target could move it back after the search.
         """
         fd = -1
         try:
             if len(directory) * 4 > MAX_PATH and len(os.fsencode(directory)) > MAX_PATH:
                 raise OSError(errno.ENAMETOOLONG, directory)
-            # Later calls use the descriptor, because another run's target could exchange the path.
+            # Later calls use the descriptor, because another run's target could replace the
+            # directory.
             fd = os.open(directory, OPEN_FLAGS)
             seen = os.fstat(fd)
             is_own = seen.st_uid == self.user and seen.st_mode & 0o500 == 0o500
@@ -193,7 +198,8 @@ class _Search:
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
-            # Few directories have one of the names, so all names are tested at once first.
+            # Most directories have none of the searched names, so test all names together before
+            # each one.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
             is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
@@ -213,7 +219,9 @@ class _Search:
         return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
-        """Hide `.env` files, and note a repository. Return whether there is one of them."""
+        """Hide the `.env` files of a directory, and note it if it is a repository. Return whether
+        it has such files or is one.
+        """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
             if not os.path.isdir(path):
@@ -265,6 +273,7 @@ class _Search:
                 self.protect(path)
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
+        """Protect a path, except a `named` one. Note it if it is or contains a write grant."""
         if not named:
             self.consider(path, "protect", role=role)
         if any(is_inside(grant, path) for grant in self.writable):
@@ -306,7 +315,7 @@ class _Search:
         return ""
 
     def refuse(self, path: str) -> None:
-        """Refuse the run, because it would need too many masks. `path` is one of them."""
+        """Raise PolicyError because of too many masks. `path` is one of the paths to mask."""
         above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
         less = "single directories in it" if above in self.layers else f"{flag} {above}"
         text = f"the grants contain more than {MAX_MASKS} paths to hide or protect"
@@ -344,8 +353,8 @@ class _Search:
 
 
 def _has(fd: int, name: str) -> bool:
-    """Return whether a directory has a name. The kernel looks it up, because a directory may ignore
-    case, and characters that are not displayed.
+    """Return whether a directory contains a name. Let the kernel look the name up, because a
+    directory may ignore case, and characters that are not displayed.
     """
     try:
         os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -355,8 +364,8 @@ def _has(fd: int, name: str) -> bool:
 
 
 def _accounts() -> list[str]:
-    """Return the homes in /etc/passwd. Homes that only a directory server knows are left out,
-    because asking it could take seconds.
+    """Return the homes in /etc/passwd. Leave out homes that only a directory server knows, because
+    asking it could take seconds.
     """
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:

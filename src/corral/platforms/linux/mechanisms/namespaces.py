@@ -24,7 +24,7 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """{kind: its link in /proc} of the host, to compare with."""
+    """The host's namespaces, to compare with: {kind: its link in /proc}."""
 
     links: dict[str, str]
 
@@ -55,7 +55,7 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Makes the cgroup namespace in init, whose cgroup becomes the namespace's root."""
+    """Makes the cgroup namespace. Its root is init's cgroup, so init must have joined it before."""
 
     name = "cgroup_namespace"
     stage: Stage = "init"

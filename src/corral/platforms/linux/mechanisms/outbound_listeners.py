@@ -76,7 +76,9 @@ def families() -> list[int]:
 
 @record
 class NetworkSockets:
-    """The sockets in the order in which init sends them. The last two need `network.allow`."""
+    """The sockets of a run, in the order in which init sends them. A run without network has no
+    `datagrams` and no `listeners`.
+    """
 
     dns_udp: int
     dns_tcp: int
@@ -96,7 +98,9 @@ def sort_sockets(found: list[int]) -> NetworkSockets:
 
 @record
 class DeniedNetwork:
-    """Makes sockets for a run without network, to report lookups and refused connections."""
+    """Makes the sockets for a run without network. With them the supervisor answers lookups and
+    sees refused connections, and reports both.
+    """
 
     name = "denied_network"
     stage: Stage = "init"

@@ -79,7 +79,9 @@ class NamespaceHandles:
 
 @record
 class OpenNamespaces:
-    """Opens init's namespaces while init waits, because a locked-down init hides them."""
+    """Opens init's namespaces while init waits, because they cannot be opened after its
+    lockdown.
+    """
 
     name = "namespace_handles"
     stage: Stage = "after_clone"

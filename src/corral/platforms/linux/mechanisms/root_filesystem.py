@@ -39,19 +39,22 @@ ATTRIBUTES = {
 }
 MAX_PARENTS = 64
 TRIED = "/.corral"
-"""The target's process tries to create this link, to check that the root is read-only."""
+"""The link that the target's process tries to create, to check that the root is read-only."""
 PRIVATE = "private-{}"
 """The name of a directory in the private space, by its position in `View.private`."""
 BYTES_PER_INODE = 16384
-"""The private space gets one inode for this many bytes, because each uses kernel memory."""
+"""The private space gets one inode for this many bytes. Otherwise 300 000 empty files would fit
+into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
+"""
 
 
 @record
 class Bind:
     """A path of the host to mount in the sandbox.
 
-    `device` and `inode` identify the file that the policy saw; paths of the system have 0. With
-    `covers`, masks cover the mounts below the path, so an idmapped mount leaves them out.
+    `device` and `inode` identify the file that the policy saw. They are 0 for a path of the system,
+    which is not compared. With `covers`, masks cover the mounts below the path, so an idmapped
+    mount leaves them out.
     """
 
     source: str
@@ -64,8 +67,9 @@ class Bind:
 
 @record
 class Mask:
-    """A path in the sandbox to hide (show an empty one) or protect (make it read-only).
+    """A path in the sandbox to hide or protect.
 
+    `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
     A bind below a mask is mounted after it, and so is visible. The role is `repository` for a
     version-control directory, and `named` for a file in one that the user grants by name.
     """
@@ -98,7 +102,9 @@ class DetachedTrees:
 
 @record
 class Sources:
-    """Opens the sources of binds before init changes its ids, because the new ids may not."""
+    """Opens the sources of binds before init changes its ids, which may not be able to open
+    them.
+    """
 
     name = "bind_sources"
     binds: tuple[Bind, ...]
@@ -122,9 +128,10 @@ class Sources:
 class View:
     """Builds the private root and enters it.
 
-    `private` directories share one tmpfs of `size` bytes. `anchors` are directories in a write
-    grant that contain a bind or a mask. They are bound onto themselves, so that the target cannot
-    rename them. Otherwise the host would later find another directory under that name.
+    `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
+    `anchors` are directories in a write grant that contain a bind or a mask. They are bound onto
+    themselves, so that the target cannot rename them. Otherwise the host would later find another
+    directory under that name.
     """
 
     name = "root_filesystem"
@@ -211,7 +218,9 @@ def _check_mask(mask: Mask, binds: list[str]) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Return whether the mount of a file, or of a link itself, is read-only."""
+    """Return whether the mount at `path` is read-only. Do not follow a link, because a link has its
+    own mount.
+    """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         return bool(os.statvfs(fd).f_flag & os.ST_RDONLY)
@@ -308,7 +317,9 @@ class _NewRoot:
         return f".space/{self.made}"
 
     def _make_empty(self, *, directory: bool) -> int:
-        """Make an empty file or directory. Without a name it could not be attached (ENOENT)."""
+        """Make an empty file or directory in the private space, where the target cannot reach it.
+        It keeps its name there, because an unlinked file cannot be attached (ENOENT).
+        """
         name = self._next_name()
         if directory:
             os.mkdir(name, 0o555, dir_fd=self.root)

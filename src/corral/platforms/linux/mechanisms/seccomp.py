@@ -1,7 +1,7 @@
 """Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules`. Compiled filters are kept on disk. The cookie that lets only
-the first exec through exists only in the process that becomes the target.
+The rules are data in `seccomp_rules`. Compiled filters are kept on disk. A random cookie lets only
+the first exec through. It exists only in the memory of the process that becomes the target.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
-"""An outer filter has a listener (EBUSY), or forbids one (EPERM), as corral's own does."""
+"""Errors which mean that an outer filter has a listener (EBUSY) or forbids one (EPERM). corral's
+own filter forbids one, too.
+"""
 TIOCSTI = 0x5412
 
 
 @record
 class ExecCookie:
-    """The value of execve's last three registers, which the kernel ignores."""
+    """The value that execve must have in its last three registers, which the kernel ignores."""
 
     words: Cookie
 
@@ -77,10 +79,11 @@ class Seccomp:
             abi.seccomp_set_filter(target_filter(quiet, cookie))
 
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
-        """Load the filter with a listener.
+        """Load the filter with a listener, and return whether that worked.
 
-        If an outer filter prevents a listener that is not required, return False. The filter
-        without it denies process starts and changes of modes and times, but does not report them.
+        Return False only if an outer filter prevents a listener that is not required. Raise OSError
+        for any other failure. The filter that is then loaded without a listener denies process
+        starts and changes of modes and times, but nothing reports them.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -104,7 +107,9 @@ class Seccomp:
         return True
 
     def verify(self, _results: Results) -> None:
-        """Check that the filter denies calls that no policy, or not this policy, allows."""
+        """Check that the filter denies a call that no policy allows, and calls that this policy
+        denies.
+        """
         if not is_filtered():
             raise OSError(0, "the filter has no effect")
         if not self.subprocess:
@@ -168,7 +173,7 @@ def warm_up(machine: str) -> None:
 
 
 def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
-    """Return the kept filters of init and of the target, or None to compile them."""
+    """Return the kept filters of init and of the target, or None if they have to be compiled."""
     try:
         wanted = _key(step)
         key, *programs = _split(read_checked_file(_path(wanted)))
@@ -178,7 +183,7 @@ def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
 
 
 def _keep(step: Seccomp, variants: list[Seccomp]) -> list[bytes]:
-    """Compile the filters, and write them if possible."""
+    """Compile the filters and write them. If the write fails, the next run compiles them again."""
     from corral.platforms.linux.mechanisms import seccomp_init_rules
 
     init = _init.get(step.machine) or seccomp_init_rules.compile_filter(step.machine)
@@ -238,7 +243,9 @@ def _compile(step: Seccomp, cookie: Cookie, *, own_pid: int | None) -> bytes:
 
 
 def is_filtered() -> bool:
-    """Return whether a filter denies TIOCSTI. Without a filter, the kernel answers EBADF."""
+    """Return whether a filter denies TIOCSTI. Without a filter, the kernel answers EBADF, because
+    the descriptor is invalid.
+    """
     try:
         abi.syscall("ioctl", -1, TIOCSTI, 0)
     except OSError as error:
@@ -255,7 +262,7 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor decides socket calls: it denies them until the target executes."""
+    """Check that the supervisor decides socket calls. It denies all until the target executes."""
     from corral.abi import linux_sockets as sockets
 
     made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)

@@ -121,7 +121,9 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """Return a jump's code and operand, whether its branches swap, and (offset, mask) to load."""
+    """Return a jump's code and operand, whether its branches are swapped, and the (offset, mask) to
+    load before it. JSET tests only the bits of its operand, so it loads the whole word.
+    """
     at, mask, value = word
     if mask == WORD:
         return JEQ, value, False, (at, WORD)
@@ -132,8 +134,8 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# (label to jump to, label after its load, the (offset, mask) that it loads). A jump with that word
-# already loaded can skip the load.
+# (label, label after the load, (offset, mask) of the load). The code at the first label loads a
+# masked word. Code that has already loaded the same word jumps to the second label instead.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 
@@ -164,7 +166,9 @@ def _choice(out: Backwards, choice: Choice) -> int:
 
 
 def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
-    """Return (first number, rule) of each range of syscall numbers with the same rule."""
+    """Divide all syscall numbers into ranges with the same rule. Return (first number, rule) of
+    each range, from 0 upwards. Numbers without a rule get `unknown`.
+    """
     ranges: list[tuple[int, Rule]] = []
     expected = 0
     last: Rule | None = None
@@ -183,7 +187,9 @@ def _ranges(rules: Mapping[int, Rule], unknown: int) -> list[tuple[int, Rule]]:
 
 
 def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice, int]) -> int:
-    """Emit a balanced tree over the ranges. Return the label of its root."""
+    """Emit a balanced tree over the ranges. Return the label of its root, which is not always the
+    last emitted instruction.
+    """
     if len(ranges) == 1:
         rule = ranges[0][1]
         return out.action(rule) if isinstance(rule, int) else labels[rule]
@@ -199,7 +205,9 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Return the program, which also kills callers with a number from `number_limit` on."""
+    """Return the program. It kills a process that makes a call of another architecture, or with a
+    number from `number_limit` on.
+    """
     out = Backwards()
     ranges = _ranges(rules, unknown)
     labels = {rule: 0 for _, rule in ranges if not isinstance(rule, int)}

@@ -1,8 +1,8 @@
 """List the syscalls that PID 1 may make. Any other call kills PID 1, and the sandbox with it.
 
-PID 1 is a single-threaded interpreter that waits on descriptors, reaps, passes signals on, and at
-the end reads how full the private space is. It starts no process, opens no file and maps no
-executable memory. A target that has taken over PID 1 cannot do these things either.
+A target might take over PID 1, so PID 1 may do no more than it needs. It is a single-threaded
+interpreter that waits on descriptors, reaps, passes signals on, and at the end reads how full the
+private space is. It may not start a process, open a file or map executable memory.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ CLONE_NEW_ANY = sum(CLONE_NEW)
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# If a process of the target became a reaper, an orphan could move twice during a count, and be
-# missed.
+# If a process of the target became a reaper, an orphan could move twice during a count, and the
+# count would miss it.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -366,7 +366,8 @@ ADJUSTING = (
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
     """Deny calls on other processes, because without a PID namespace the target knows their pids.
 
-    The number 0 means the caller, or its group for kill, which is the target's own session.
+    The number 0 means the caller. For kill it means the caller's group, which is in the target's
+    own session.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -401,7 +402,7 @@ def not_init() -> dict[str, Rule]:
 def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
     """Let every change of RLIMIT_CORE succeed without effect. At any value but 1 the kernel runs
     the host's core handler (systemd-coredump, apport), outside and as root, when a process crashes.
-    An error would not do, because some programs end if they cannot set 0.
+    The change does not fail, because some programs end if they cannot set 0.
     """
     core = (1, 0xF, RLIMIT_CORE)  # there are 16 limits, so four bits are enough
     rest, otherwise = ((), prlimit) if isinstance(prlimit, int) else prlimit
@@ -500,8 +501,9 @@ def target_rules(
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
-    """Return rules that notify the supervisor of connections and of denied Unix sockets. It gives
-    the target a Unix socket without a peer, and records the name that the target wants to bind.
+    """Return rules that notify the supervisor of connections and of denied Unix sockets. The
+    supervisor gives the target a Unix socket without a peer, and records the name that the target
+    wants to bind.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -513,8 +515,8 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 
 
 def _large_mappings() -> Rule:
-    """Return the rule that notifies the supervisor of large writable mappings, because these count
-    for RLIMIT_DATA.
+    """Return the rule that notifies the supervisor of large writable mappings, because RLIMIT_DATA
+    counts these.
     """
     small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
     return (((small,), ALLOW), ((low(2, 0, PROT_WRITE),), ALLOW)), NOTIFY
@@ -541,8 +543,8 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return a rule that notifies the supervisor of calls that `rule` allows, and is otherwise the
-    same.
+    """Return a rule that notifies the supervisor of the calls that `rule` allows, and denies the
+    same calls.
     """
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule

@@ -40,14 +40,18 @@ PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""For processes beside the leaf: the scope's own cgroup, with controllers, may have none."""
+"""The cgroup for processes beside the leaf. They cannot be in the scope's own cgroup, because it
+enables controllers.
+"""
 START_SECONDS = 5.0
 END_SECONDS = 1.0
-"""The longest wait for systemd at the end of a run, because clients give corral little more. If
-systemd does not answer, the empty scope ends by itself.
+"""The longest wait for systemd at the end of a run, because a client gives corral only about this
+long to end. If systemd does not answer, the empty scope ends by itself.
 """
 STOP_USEC = 5_000_000
-"""The grace before SIGKILL when the user stops the unit, as long as corral's own."""
+"""Microseconds between SIGTERM and SIGKILL when the user stops the unit. This is as long as
+corral's own grace period.
+"""
 OWN_MEMORY = 16 << 20
 """Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""
 
@@ -72,6 +76,7 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
+        """Start the scope, make the leaf in it and move init there. On failure leave nothing."""
         idle = _fork_idle()
         try:
             pids = (idle, results.get(init.InitProcess).pid)
@@ -113,7 +118,7 @@ def buses(uid: int) -> list[str]:
 
 
 def addresses(text: str) -> list[str]:
-    """Return the socket files in a D-Bus address list."""
+    """Return the socket files in a D-Bus address list. Leave out other transports."""
     found: list[str] = []
     for address in text.split(";"):
         transport, _, options = address.partition(":")
@@ -177,6 +182,7 @@ def end(path: str) -> None:
 
 
 def stop(unit: str) -> None:
+    """Stop a unit, if it still exists and systemd answers."""
     try:
         with _Manager(END_SECONDS) as manager:
             manager.stop(unit)
@@ -248,7 +254,9 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Request a job and return its result. Subscribe first, so that no signal is missed."""
+        """Request a job, wait for its end, and return its result. Subscribe to the signal first, so
+        that it is not missed.
+        """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)
         (job,) = self._bus.call(self._owner, PATH, INTERFACE, member, signature, *arguments)
@@ -285,7 +293,9 @@ OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0
 
 
 def _until_owned(bus: Bus) -> str:
-    """Return systemd's name on the bus. A session's first client comes before systemd."""
+    """Wait until systemd joins the bus, and return its name there. A session's first client starts
+    the bus before systemd joins.
+    """
 
     def owned(message: Message) -> bool:
         ours = (message.sender, message.member) == (DRIVER, "NameOwnerChanged")

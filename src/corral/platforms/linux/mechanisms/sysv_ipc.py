@@ -1,7 +1,8 @@
 """Count the System V objects of the sandbox, where no cgroup counts memory.
 
-No process's numbers include these objects. An open list in /proc/sysvipc shows the namespace of the
-process that opened it. So init opens the lists, and the supervisor reads them.
+The kernel keeps these objects even if no process uses them, so no process's numbers include them.
+An open list in /proc/sysvipc shows the namespace of the process that opened it. So init opens the
+lists, and the supervisor reads them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list, with more than a thousand objects, because each count reads all of it."""
+"""The longest list that is read, with more than a thousand objects. A longer list is an error,
+because a target decides how many objects exist, and each count reads all of them.
+"""
 
 
 @record

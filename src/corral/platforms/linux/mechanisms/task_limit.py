@@ -32,7 +32,9 @@ MAX_CLONE_NANOSECONDS = 50_000_000
 wrong, because a busy host can stop a thread for any time in the middle of a call.
 """
 PAUSE_FACTOR = 9
-"""After a count no call is received for this many times its duration: a tenth is for counts."""
+"""After a count the supervisor receives no call for this many times the duration of the count, so
+that counting takes at most a tenth of its time.
+"""
 
 
 @record
@@ -108,7 +110,9 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return when a thread was first seen inside its clone, or None if it cannot be there."""
+    """Return None if a thread cannot be inside its clone. Otherwise return its processor time in
+    nanoseconds when it was first seen there: `before`, or the present one if `before` is None.
+    """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
         spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
-"""The outside id of root's target: above systemd's containers, below 2**31 (signed ids)."""
+"""The outside id of root's target. It is above systemd's container range (0x6FFFFFFF), and below
+2**31, because some file systems have signed ids.
+"""
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
 """Bits of a file's mode that an access needs."""
@@ -99,7 +101,12 @@ class NoNestedUserNamespaces:
 
 
 def choose(uid: int, gid: int) -> IdMaps:
-    """Return the target's ids: a user's own, or for a root with NEEDED, ids that own nothing."""
+    """Return the target's ids. An ordinary user's target has the user's own ids. Root's target has
+    ids that own nothing, if there are any.
+
+    The target of a root without the capabilities in NEEDED, as in a container that drops all, has
+    root's ids outside.
+    """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
     able = abi.capget()[0] & NEEDED == NEEDED
@@ -116,7 +123,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    In a namespace that maps only its root, this is root's id, which is ordinary outside.
+    A user namespace may map only its root. Then return root's id, which is an ordinary user
+    outside.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]

@@ -1,7 +1,8 @@
-"""Open the places where a target without namespaces may write, for `file_changes`.
+"""Open the places where a target without namespaces may write. `file_changes` changes modes and
+times only there.
 
-Like Landlock's rules they belong to files, not to paths, so nothing changes if another file takes
-the path of a grant later.
+The places are opened before the start. Like Landlock's rules they belong to files, not to paths, so
+nothing changes if another file takes the path of a grant later.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """Opens the writable places of the Landlock step. Fails if a granted file was replaced."""
+    """Opens every place of the Landlock step that the target may write to. Fails if a granted path
+    now leads to another file than at the time of planning.
+    """
 
     name = "writable_places"
     granted: tuple[tuple[str, str, int, int], ...]  # (path, path as written, device, inode)
@@ -49,7 +52,8 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # Before the first call, because another decider must never decide these calls.
+        # Set the decider before the first call, because no other decider may ever decide these
+        # calls.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

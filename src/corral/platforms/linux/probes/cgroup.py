@@ -1,4 +1,6 @@
-"""Probe whether a cgroup enforces its limits: exceed each, then try with a higher one or none."""
+"""Probe whether a cgroup enforces limits: exceed each, then do the same with a higher one
+or none.
+"""
 
 import contextlib
 import mmap
@@ -27,7 +29,9 @@ PREFIX = "cgroup_"
 Settings = tuple[tuple[str, str], ...]
 MIB = 1 << 20
 MIN_QUOTA = 1000
-"""The smallest quota of cpu.max in microseconds; for io.max, the bytes per second."""
+"""The smallest quota that cpu.max accepts, in microseconds per period. The probe of io.max uses the
+same number as bytes per second.
+"""
 PACE, LOOKS = 0.01, 3
 HINT = "delegate a cgroup to this user (systemd: a user service or scope with Delegate=yes)"
 NO_DISK = "there is no disk behind"
@@ -82,7 +86,9 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe in a scope that systemd makes, from inside, because systemd removes an empty scope."""
+    """Probe inside a scope that systemd makes. Stay in it, because systemd removes an empty
+    scope.
+    """
     from corral.platforms.linux.mechanisms import systemd_scope
 
     unit = systemd_scope.unit_of(f"probe-{controller}-of-{os.getpid()}")
@@ -202,7 +208,9 @@ def _io(base: cgroup.Base) -> str:
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether a read waits while the kernel has not counted any byte of it."""
+    """Return whether a read waits while the kernel has not counted any byte of it. The duration of
+    the read is not used, because it proves little on a busy host.
+    """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0
         while looks < LOOKS:

@@ -95,7 +95,7 @@ def probe() -> tuple[Finding, ...]:
 
 
 def _fill_space() -> str:
-    """Write a file that fits into the private space. Return the error of one that does not."""
+    """Write a file that fits into the private space. Return the error of one that does not fit."""
 
     def write(name: str) -> None:
         with open(f"{tier_namespaces.TEMPORARY}/{name}", "wb", buffering=0) as file:

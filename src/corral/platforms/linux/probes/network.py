@@ -25,7 +25,9 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 UNUSED_ADDRESS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
 MAX_SECONDS = 15
-"""Long enough for a busy host: a missed connection makes the capability absent until boot."""
+"""The longest wait for a connection, which is long enough for a busy host. If the connection is
+missed, the capability counts as absent until the next boot.
+"""
 
 
 @probe.probe(

@@ -19,8 +19,9 @@ class Probe:
     """Tests whether this host has one capability.
 
     `attempt` runs in a disposable child. It checks that something is denied and that a control
-    succeeds, and returns the evidence. `doctor` shows `label` with `word` if the capability is
-    proven, or with `hint`. `hints` are pairs (error text, hint) that replace `hint`.
+    succeeds, and returns the evidence. `doctor` shows `label`, with `word` if the capability is
+    proven, or with `hint` if it is absent. `hints` are pairs (error text, hint) that replace `hint`
+    for these errors.
     """
 
     attempt: Callable[[], str]

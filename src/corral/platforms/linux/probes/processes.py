@@ -1,4 +1,4 @@
-"""Probe whether processes can be kept together, limited, counted and measured from outside."""
+"""Probe whether corral can adopt orphans, and limit, count and measure processes."""
 
 import os
 import sys
@@ -82,7 +82,7 @@ def adopt_orphan() -> str:
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """Check that 32 MiB of a grandchild are measured. What was measured before is only reported."""
+    """Check that 32 MiB of a grandchild are measured. Also report the measurement from before."""
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     end_read, end_write = os.pipe()

@@ -53,7 +53,7 @@ def exec_with_cookie() -> str:
     word="reported",
 )
 def report_start() -> str:
-    """Check that the process with the listener can deny a fork under the filter."""
+    """Check that a filtered process's fork is reported to the listener, which can deny it."""
     disposable.fork_once()
     channel = DescriptorChannel()
     pid = os.fork()

@@ -55,8 +55,9 @@ def connect_same() -> str:
 def _try_broker(*, same_file: bool) -> str:
     """Try the broker with a process under the filter, and return the evidence.
 
-    The process must reach the allowed port, but not the other one, and no port after the seccomp
-    listener was closed. The control is that both ports are reached without the filter.
+    Raise RuntimeError unless the process reaches the allowed port, cannot reach the other port, and
+    reaches no port after the seccomp listener was closed. The control is that both ports are
+    reached without the filter.
     """
     allowed, server = network.listen()
     other, second = network.listen()

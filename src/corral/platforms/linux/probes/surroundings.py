@@ -33,7 +33,11 @@ SPACE = {
 
 @record
 class Surroundings:
-    """What prevents namespaces here. `label` and `forbids` are "" if nothing is known."""
+    """Says what prevents namespaces on this host.
+
+    `label` names it, and `forbids` describes it; both are "" if nothing is known. `hint` says how
+    to get namespaces, and `space_hint` how to limit disk space.
+    """
 
     label: str
     forbids: str
@@ -67,7 +71,9 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files here without namespaces."""
+    """Describe whether Landlock can restrict files here without namespaces. Its ABI does not matter
+    for network and signals, because seccomp restricts these.
+    """
     try:
         version = abi.landlock_abi()
     except OSError:

@@ -1,7 +1,9 @@
-"""Let the kernel kill the target's first program at a limit of its footprint (jetsam).
+"""Let the kernel kill the target's first program when its physical footprint exceeds a limit
+(jetsam).
 
-The limit ends when the target executes another program, so the report calls it cooperative. It
-costs no CPU time, so it is used for the default memory limit.
+`spawn` sets the limit when it executes the target. The limit ends when the target executes another
+program. So a target can evade it, and the report calls it cooperative. The limit costs no CPU time,
+so it is used for the default memory limit. A limit that the policy states is sampled instead.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class FootprintLimit:
     def has_killed(self, status: int | None, memory: int) -> bool:
         """Return whether this limit probably killed a target with this wait status and peak memory.
 
-        The kernel does not report why a process got SIGKILL. More than a tenth below the limit,
-        another process is assumed.
+        The kernel does not report why a process got SIGKILL. If the peak was more than a tenth
+        below the limit, assume that another process killed the target.
         """
         if status is None:
             return False
@@ -49,5 +51,7 @@ class FootprintLimit:
 
 
 def plan(memory: int) -> Jetsam:
-    """Return the step, with the limit in whole mebibytes, and at least 1: 0 means no limit."""
+    """Return the step, with the limit in whole mebibytes. It is at least 1, because 0 means no
+    limit.
+    """
     return Jetsam(megabytes=max(1, memory // MEGABYTE))

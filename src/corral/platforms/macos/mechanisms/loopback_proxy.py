@@ -1,12 +1,13 @@
-"""Let the target reach allowed hosts through a proxy on one loopback port.
+"""Let the target reach allowed hosts through a proxy on the only loopback port that Seatbelt
+allows.
 
 The port is opened before the fork, because the target's profile and environment contain it. The
 only host that Seatbelt can name is `localhost`, which means every address of this Mac. So the same
-port of ::1 is reserved too.
+port of ::1 is reserved too, and connections to it are refused.
 
 Every process of the Mac can connect to the port, so the proxy asks for a password, which the target
-has in its proxy variables. It is made when the step is applied, so no plan contains it and no
-command can print it.
+has in its proxy variables. The password is made when the step is applied, so no plan contains it
+and no command can print it.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ class ProxyPort:
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
 
     def serve(self, plan: Plan, denials: Denials) -> HttpProxy:
-        """Start the proxy, which closes the listener. It has threads, so fork before this."""
+        """Start the proxy, which closes the listener when it ends. Call this after the last fork,
+        because the proxy starts threads.
+        """
         import socket
 
         from corral.network.destinations import check_from_policy

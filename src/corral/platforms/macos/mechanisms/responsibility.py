@@ -1,7 +1,8 @@
 """Let macOS ask the user for consent in the target's own name.
 
 A process inherits its parent's responsible process, and with it the user's consents for that
-program, for example to use the calendar. `spawn` disclaims them when it executes the target.
+program, for example to use the calendar. `spawn` disclaims them when it executes the target. So
+macOS asks the user again, for the target itself.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Disclaimed:
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:
+    """Return a warning if macOS asks for consent before one of `paths` is read."""
     from corral.paths.posix import is_inside
 
     asked = ["/Volumes", *(f"{home}/{name}" for home in homes for name in IN_HOME)]

@@ -1,7 +1,8 @@
 """Confine files, network, mach services and other processes with Seatbelt.
 
-A library call, not the `sandbox-exec` tool, applies the profile right before exec. All modules that
-the process needs later are imported before, because the profile may hide them.
+A library call, not the `sandbox-exec` tool, applies the profile after the fork and right before
+exec. All modules that the process needs later are imported before the call, because afterwards the
+process may not be able to read the interpreter's library.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 EPERM = 1
 DISCARD_PORT = 9
-"""No process listens here, so without Seatbelt a connection fails, but not with EPERM."""
+"""No process listens on this port, so without Seatbelt a connection fails with an error other than
+EPERM.
+"""
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 """Directories that exist on every Mac, and that every process can read without Seatbelt."""
 
@@ -77,6 +80,7 @@ def _proxy_port(results: Results) -> int:
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
+    """Return a directory outside all granted paths. Raise PolicyError if there is none."""
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):
             return path

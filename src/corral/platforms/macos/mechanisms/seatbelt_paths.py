@@ -18,7 +18,9 @@ MAXPATHLEN = 1024
 
 
 def to_kernel_path(path: str) -> str:
-    """Return the kernel's spelling of a path, as far as the path can be opened."""
+    """Return the kernel's spelling of a path. Do not follow a link at its end. Names that cannot be
+    opened keep their spelling.
+    """
     opened = _path_of_opened(path)
     if opened is not None:
         return opened
@@ -27,7 +29,9 @@ def to_kernel_path(path: str) -> str:
 
 
 def _path_of_opened(path: str) -> str | None:
-    """Return the path of an opened file (F_GETPATH), or None if it cannot be opened."""
+    """Return the path that fcntl(2) reports for an open file (F_GETPATH), or None if the file
+    cannot be opened. On systems without F_GETPATH return `path`.
+    """
     import fcntl
 
     command: int | None = getattr(fcntl, "F_GETPATH", None)

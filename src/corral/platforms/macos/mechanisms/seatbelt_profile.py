@@ -2,14 +2,15 @@
 
 Everything that no rule allows is denied, and the last matching rule decides. Paths of the policy
 and of the program are parameters (`(param "READ_0")`), so they cannot be read as rules. They have
-to be real paths: a rule for /tmp silently matches nothing.
+to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches nothing.
 
 `(version 1)` allows 28 operations that `deny default` does not change. Each is either denied by
 name here, or is in a test's list with a reason. Denials of operations that some macOS versions lack
 are inside `(if (defined? ...))`, because one unknown word makes the whole profile fail.
 
 A rule for one operation (`file-write-data`) has precedence over rules for a class of operations
-(`file-write*`), whatever their order. The rules below do not depend on this precedence.
+(`file-write*`), whatever their order. The rules below do not depend on this precedence: their order
+alone would give the same result.
 """
 
 from __future__ import annotations
@@ -29,14 +30,18 @@ SYSTEM = (
     "/System/Volumes/Preboot/Cryptexes", "/Library/Apple", "/nix/store", "/private/var/db/dyld",
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
-"""Every target may read and map these as code, and execute them if it may start processes."""
+"""Paths that every target may read and map as code. If the target may start processes, it may also
+execute programs there.
+"""
 
 FILES = (
     "/", "/private/etc/localtime", "/private/etc/passwd", "/private/etc/protocols",
     "/private/etc/services", "/private/var/select/sh", "/private/var/select/developer_dir",
     "/private/var/db/xcode_select_link",
 )  # fmt: skip
-"""Every target may read these. The loader opens `/`. On a Mac passwd has no passwords."""
+"""Single files that every target may read. `/` is here because the loader opens it. On a Mac passwd
+contains no passwords.
+"""
 
 LINKS = (
     "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - only the links
@@ -52,14 +57,18 @@ SYSCTLS = (
     "kern.version", "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
 )  # fmt: skip
 SYSCTL_PREFIXES = ("hw.", "net.routetable.")
-"""ProcessPoolExecutor needs `kern.sysv.semmns`, `os.networkInterfaces` needs `net.routetable.`"""
+"""The sysctls that a target may read, with SYSCTLS. Python's ProcessPoolExecutor needs
+`kern.sysv.semmns`, and node's `os.networkInterfaces` needs `net.routetable.`.
+"""
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
-"""Returns the user name of a uid. launchservicesd, lsd, Apple events and SecurityServer must never
-be added, because they act outside the sandbox for any process that asks.
+"""The mach service that returns the user name of a uid. launchservicesd, lsd, Apple events and
+SecurityServer must never be added, because they act outside the sandbox for any process that asks.
 """
 
 TRUSTD = ("com.apple.trustd", "com.apple.trustd.agent")
-"""Check certificates, for example for Go programs. Off by default: they fetch URLs outside."""
+"""Services that check certificates, for example for Go programs. They are not allowed by default,
+because they fetch URLs outside the sandbox.
+"""
 
 CLOSED = (
     "appleevent-send", "darwin-notification-post", "file-clone", "file-link", "file-write-acl",
@@ -76,7 +85,7 @@ apply. A clone of a directory contains its hidden files. A set-id file would rem
 With an access list that denies deletion, the target could make a file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""Show a program the Mac's network. Denied unless the target may use the proxy's port."""
+"""Operations that show the Mac's network. They are allowed only if the target may use the proxy."""
 
 
 def _any_case(name: str) -> str:
@@ -164,7 +173,7 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield a rule, but none without filters, because it would apply to everything."""
+    """Yield a rule, but none if there are no filters, because it would apply to everything."""
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
 
@@ -266,7 +275,9 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _environment_files(top: str, operations: str) -> Iterator[str]:
-    """Hide the content of `.env` files, but not their existence, which many servers check."""
+    """Hide the content of `.env` files. Whether a file exists stays visible, because many servers
+    check that when they start, and exit if the check fails.
+    """
     files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
     yield from _rule("deny", operations, files)
     yield from _rule("allow", STAT, files)
@@ -312,7 +323,10 @@ def _sockets(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def proxy_rules(port: int) -> str:
-    """Return the rules, appended to the profile, that allow connections to one port of this Mac."""
+    """Return the rules that allow connections to one TCP port of this Mac. They are appended to the
+    profile. The only host that a rule can name is `localhost`, which means every address of this
+    Mac.
+    """
     if type(port) is not int or not 0 < port <= MAX_PORT:
         raise ValueError(f"{port!r} is not a port")
     rules = (

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SECRETS = secret_files.hidden("macos")
 STARTERS = secret_files.protected("macos")
 PROJECT = (*secret_files.PROJECT, *secret_files.VERSION_CONTROL)
-"""Names at the top of a write grant that the target may not change. The profile's own rules do not
-protect a `.git` that is a link.
+"""Names at the top of a write grant that the target may not change. Repositories are included,
+because the profile's own rules do not protect a `.git` that is a link.
 """
 
 
@@ -48,7 +48,10 @@ def held(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
 
 
 def _replaceable(path: str, tops: Sequence[str]) -> str:
-    """Return the topmost parent below `tops` that the target could create or replace, or `path`."""
+    """Return the topmost parent of `path` below `tops` that is not a directory, or `path` itself if
+    all parents are directories. The target could create this parent if it is missing, or replace it
+    if it is a file or a link.
+    """
     whole = path
     while (parent := os.path.dirname(path)) != path and parent not in tops:
         path = parent
@@ -66,7 +69,9 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the directories of write grants above `kept` paths, which may not be renamed."""
+    """Return the write grants with `kept` paths in them, and the directories between the two. These
+    may not be renamed, because that would evade the rules for the `kept` paths.
+    """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:
         for path in kept:

@@ -75,7 +75,7 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Writes the words of `attempt` to `fd`. Fails at the end, so that nothing is executed."""
+    """Writes the text that `attempt` returns to `fd`. Then fails, so that nothing is executed."""
 
     name = "trial"
     fd: int
@@ -301,6 +301,7 @@ def _jetsam() -> str:
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
+    """Return the wait status of a python that allocates 256 MiB. 0 megabytes mean no limit."""
     from corral.abi import darwin_spawn
 
     pid = os.fork()

@@ -1,7 +1,8 @@
 """Add corral's entries to an object's access list, and remove them. This code is pure.
 
 The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6).
-All other entries keep their bytes and order. SetEntriesInAclW would merge and sort them.
+All other entries keep their bytes and order. Windows' own SetEntriesInAclW is not used, because it
+would merge and sort them.
 """
 
 import hashlib
@@ -19,7 +20,9 @@ ACCESS_ALLOWED, ACCESS_DENIED = 0, 1
 CONDITIONAL = 9  # ACCESS_ALLOWED_CALLBACK_ACE: allows if its condition is true
 GENERIC = {0x80000000: 0x00120089, 0x40000000: 0x00120116, 0x20000000: 0x001200A0,
            0x10000000: 0x001F01FF}  # fmt: skip
-"""The file rights of the generic read, write, execute, all, which Windows may leave in a list."""
+"""The file rights that each generic right means: read, write, execute, all. Windows does not always
+replace generic rights when a list is set, so `allowed_rights` replaces them itself.
+"""
 SPECIFIC = 0x01FFFFFF
 CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
 """ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES, which every target has."""
@@ -55,7 +58,9 @@ class Descriptor:
 
 
 def read(raw: bytes) -> Descriptor:
-    """Parse a descriptor. Refuse an object without a list, because all users may use it."""
+    """Parse a security descriptor. Raise Unusable if it is damaged or has no access list. All users
+    can use an object without a list, and would lose this access if corral added a list.
+    """
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
     control, start = struct.unpack_from("<H", raw, 2)[0], struct.unpack_from("<I", raw, 16)[0]
@@ -88,7 +93,9 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. A `root` cannot be deleted or renamed."""
+    """Return the entries for one object. With `root`, they do not allow the object to be deleted or
+    renamed.
+    """
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
     if not directory:
@@ -100,7 +107,9 @@ def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tupl
 
 
 def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
-    """Return the descriptor with `ours` as the only entries of this SID, or None if it has them."""
+    """Return the descriptor with `ours` as the only entries of this SID, or None if that changes
+    nothing.
+    """
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
@@ -203,7 +212,9 @@ def capability_sid(name: str) -> str:
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """Return the SID of the capability for one object (its path and identity) and one access."""
+    """Return the SID of the capability for one root and one kind of access. It depends on the
+    object's identity, so another object at the same path gets another SID.
+    """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")
 

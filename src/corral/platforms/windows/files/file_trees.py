@@ -1,14 +1,12 @@
 """List, copy and remove trees of files.
 
-Exactly the files of a listing are copied. If a file has changed since, the copy fails. Only a
-changed compiled module is left out instead, because Python may write one at any time. Alternate
-streams and access lists are not copied.
+A plan contains a listing, and exactly the files of this listing are copied. If a file has changed
+since it was listed, the copy fails. Only a changed compiled module is left out instead, because
+Python may write one at any time. Alternate streams and access lists are not copied. A copy inherits
+the access list of the directory in which it is made.
 
 A link to a file of the same tree is copied as a file, because installers add `python3.exe` as a
 link to `python.exe`. If that file is missing or left out, so is the link. Other links are refused.
-
-`remove` handles everything that a target can create: names that Windows trims or interprets (`x.`,
-`nul`), read-only files, directories of any depth. It removes links, but not their targets.
 """
 
 import hashlib
@@ -34,7 +32,9 @@ COMPILED = "__pycache__"
 KEY_DIGITS = 32
 HEX = frozenset("0123456789abcdef")
 MAX_PATH_LENGTH = 1000
-"""`remove` moves directories with longer paths up, because Windows limits paths to 32767."""
+"""`remove` first moves a directory with a longer path to the top of its tree, because Windows
+accepts paths of at most 32767 characters.
+"""
 
 
 class Unsuitable(Exception):  # noqa: N818 - becomes one line of a PolicyError
@@ -81,8 +81,8 @@ class TreeCopy:
 def list_files(source: str, without: Sequence[str] = ()) -> Listing:
     """List the files to copy. Leave out the relative names `without`, and everything below them.
 
-    Raise Unsuitable for a special file, for a link to anything but a file of this tree, and for too
-    many or too large files.
+    Raise Unsuitable if the tree contains a special file or a link to anything but a file of this
+    tree, or if its files are too many or too large.
     """
     left_out = {name.lower() for name in without}
     found = os.lstat(source)
@@ -132,7 +132,9 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree to which a link points. Open no path on another machine."""
+    """Return the name in this tree to which a link points, or raise Unsuitable. Open no path on
+    another machine.
+    """
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
         target = _read_link(path)
@@ -176,7 +178,7 @@ def _leads_to_share(path: str) -> bool:
 
 
 def _find_first_link(path: str) -> str:
-    """Return the shortest part of a path that is a link, or ""."""
+    """Return the shortest part of a path that is a link, or "" if no existing part is a link."""
     parts = [path]
     while (above := os.path.dirname(parts[-1])) != parts[-1]:
         parts.append(above)
@@ -192,7 +194,9 @@ def _find_first_link(path: str) -> str:
 def _follow(
     links: dict[str, str], files: Mapping[str, object], directories: frozenset[str]
 ) -> dict[str, str]:
-    """Return the file to which each link resolves. Leave out links to files that are not listed."""
+    """Return the file to which each link resolves. Leave out links to files that are missing or not
+    listed. Raise Unsuitable for a link to a directory.
+    """
     known = {name.lower(): name for name in (*links, *files, *directories)}
     followed = {}
     for name, first in links.items():
@@ -225,7 +229,11 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key of the files (without compiled modules), their path, and the keys `beside`."""
+    """Return a key that changes with the files, their path, and the keys of the copies `beside`.
+
+    Compiled modules do not change the key, because Python may write them at any time, and ignores
+    those that do not match their source.
+    """
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
     words = (FORMAT, source, above, files, listing.links, tuple(beside))
@@ -237,7 +245,8 @@ def copy(source: str, target: str, listing: Listing) -> None:
         os.mkdir(_path(target, name))
     links = dict(listing.links)
     for name, size, time in listing.files:
-        # The link itself may have changed since it was listed.
+        # Open the file to which the link pointed when it was listed, because the link may have
+        # changed since.
         original = _path(source, links.get(name, name))
         try:
             _copy_file(original, _path(target, name), size, time)

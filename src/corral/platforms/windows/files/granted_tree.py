@@ -1,9 +1,11 @@
 """List the objects below a granted root for the plan, and walk them by handle.
 
 A walk that sets access lists must not leave its tree. Each object is opened without following
-links. Its handle must not be a link or a mount point, and its path must be below the root. So an
-object that was replaced in the meantime is refused. Windows' own propagation of entries is not
-used, because it opens objects by name.
+links, and its handle is checked: the object must not be a link or a mount point, and its path must
+be below the root. So an object that was replaced in the meantime is refused. Windows' own
+propagation of entries is not used, because it opens objects by name.
+
+Each object takes some tenths of a millisecond, so the number of objects in a tree is limited.
 """
 
 import os
@@ -80,6 +82,7 @@ def read_tree(
 
 
 def is_foreign(path: str) -> bool:
+    """Return whether this user may not change the object's access list."""
     try:
         open_object(path).close()
     except PermissionError:
@@ -106,7 +109,7 @@ def problem(node: Node, *, shown: str) -> str:
 
 
 def open_object(path: str, *, change: bool = True) -> Handle:
-    """Open an object to read its access list, and with `change` to change it."""
+    """Open an object with the right to read its access list, and with `change` to change it."""
     access = win32_files.READ_CONTROL | (win32_files.WRITE_DAC if change else 0)
     try:
         return win32_files.open_itself(extended_path(path), access=access)
@@ -153,8 +156,8 @@ def check_entry(path: str, sid: str, problem: str) -> None:
 def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle], None, None]:
     """Yield every object in a root with its handle, parents first. Skip `closed` names.
 
-    A directory is listed only after the caller has set its access list, so that objects which are
-    created after the listing inherit it.
+    Each handle is closed when the next one is requested. A directory is listed only after the
+    caller has set its access list, so that objects which are created after the listing inherit it.
     """
     with open_object(root) as top:
         base = _final_path(top.value)
@@ -171,7 +174,9 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object to set its entries. With `less` it gets none, so reading them is enough."""
+    """Open an object to set its entries. With `less` the object gets no entry, so the right to read
+    its access list is enough.
+    """
     try:
         return open_object(path)
     except PermissionError:
@@ -181,7 +186,9 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle has these ids from `stat`, in the short or in the wide form."""
+    """Return whether a handle belongs to the object with these ids from `stat`. Depending on its
+    version, Python returns a short or a wide form of the ids.
+    """
     if win32_files.information(handle)[2] == (volume, file):
         return True
     try:
@@ -198,7 +205,9 @@ def is_directory(handle: int) -> bool:
 
 
 def _leads_elsewhere(handle: int, attributes: int) -> bool:
-    """Return whether an object is a link or a mount point, not a reparse point of OneDrive."""
+    """Return whether an object is a link or a mount point. OneDrive's reparse points are
+    neither.
+    """
     if not attributes & win32_files.FILE_ATTRIBUTE_REPARSE_POINT:
         return False
     return bool(win32_files.reparse_tag(handle) & NAME_SURROGATE)
@@ -238,7 +247,9 @@ DEEPEST = 2
 
 
 def is_secret(name: str, in_home: str = "") -> bool:
-    """Return whether a relative name is a secret. `in_home` is the tree's path in the profile."""
+    """Return whether the target gets no access to a relative name in a granted tree. `in_home` is
+    the path of the tree relative to the user's profile, or "" if the tree is elsewhere.
+    """
     lower = name.lower()
     last = lower.rpartition("\\")[2]
     if last in HIDDEN or lower in _relative(HIDDEN_AT_HOME, in_home):
@@ -247,7 +258,9 @@ def is_secret(name: str, in_home: str = "") -> bool:
 
 
 def is_starting(name: str, in_home: str = "") -> bool:
-    """Return whether other programs run a file of this name, or read from it what to run."""
+    """Return whether other programs run a file of this name, or read from it what to run. A target
+    must not change such a file.
+    """
     lower = name.lower()
     if lower in _relative(STARTING_AT_HOME, in_home):
         return True
@@ -266,7 +279,9 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return the names `at_home` that are in `in_home`, relative to it and in lower case."""
+    """Return those of the names `at_home` that are in the directory `in_home` of the profile,
+    relative to that directory and in lower case.
+    """
     if not in_home:
         return frozenset()
     below = f"{in_home}\\".lower()

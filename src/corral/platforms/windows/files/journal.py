@@ -47,21 +47,25 @@ class Root:
 
 @record
 class Entry:
-    """The content of a journal file. `profile` is empty if it is kept after the run."""
+    """The content of a journal file. `profile` is empty for kept grants, and for a run whose
+    profile is kept.
+    """
 
     profile: str
     roots: tuple[Root, ...]
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the name of the format, lines of JSON, and a digest of these lines."""
+    """Return the content of a file: the name of the format, lines of JSON, and their digest."""
     lines = [FORMAT, *map(json.dumps, (entry.profile, *map(astuple, entry.roots)))]
     text = "\n".join(lines).encode() + b"\n"
     return text + _closing(text)
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a journal file, or return None if it is incomplete. Leave out roots no longer used."""
+    """Parse a journal file, or return None if it is incomplete. Lines after the digest name roots
+    that the run no longer uses, and these are left out.
+    """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
     digest = b"= " + rest.partition(b"\n")[0] + b"\n"
@@ -91,7 +95,8 @@ class Journal:
         """Record that this run no longer uses a root.
 
         The caller must hold the root's mutex since it looked for other runs that use the root.
-        Otherwise two runs that end at once could each leave the root's entries to the other.
+        Otherwise two runs that end at the same time could each leave the root's access list entries
+        to the other.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
@@ -104,7 +109,8 @@ class Journal:
     def end(self) -> None:
         """Remove the file. Everything that it lists has to be undone or kept before."""
         if self._fd >= 0:
-            # Windows cannot delete an open file, so others may see an empty file for a moment.
+            # Windows cannot delete an open file, so other processes may see an empty file for a
+            # moment.
             os.truncate(self._fd, 0)
             self.leave()
             _unlink(self.path)
@@ -116,6 +122,7 @@ class Journal:
             os.close(fd)
 
     def append(self, raw: bytes) -> None:
+        """Append to the file, and return once the data is on the disk."""
         os.lseek(self._fd, 0, os.SEEK_END)
         while raw:
             raw = raw[os.write(self._fd, raw) :]
@@ -153,7 +160,9 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """Return the journals of dead runs, locked so that only one process cleans up after each."""
+    """Return the journals of dead runs, locked so that only one process cleans up after each.
+    Remove the incomplete files of runs that died in `keep`.
+    """
     discard_leftovers(directory)
     found = []
     for name in _names(directory):

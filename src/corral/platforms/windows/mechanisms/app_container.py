@@ -4,8 +4,10 @@ Each run has its own profile, which is deleted when the run ends. With `state = 
 server share a profile, which is kept. A target's token has the profile's package SID and exactly
 the capabilities of its policy. Both are read back from the suspended process before it runs.
 
-ACCESS_DENIED means that a policy of the machine forbids profiles, or that corral itself runs in an
-AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no AppContainers.
+Creating a profile fails with ACCESS_DENIED if a policy of the machine forbids profiles, or if
+corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no
+AppContainers. If a profile already exists, a kept one is used again, and that of a single run is
+deleted and created again.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
 Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
@@ -92,18 +94,22 @@ class Profile:
 
 @record
 class ProfileFolder:
-    """The planned and the actual path. Windows redirects AppData for packaged clients."""
+    """The planned and the actual path of a profile's folder. They differ if Windows redirects
+    AppData, as it does for programs that a packaged client has started.
+    """
 
     planned: str
     found: str
 
     def path(self, path: str) -> str:
-        """Return the actual path of a file in the planned folder."""
+        """Return the actual path of a file in the planned folder. Other paths stay the same."""
         return self.found + path[len(self.planned) :] if is_inside(path, self.planned) else path
 
 
 def profile_name(digest: str, run: str) -> str:
-    """Return the name of a profile: lower case, and at most 64 characters for Windows."""
+    """Return the name of a run's profile, with at most 64 characters, as Windows requires. It is in
+    lower case, like the name of the profile's folder.
+    """
     return f"corral-{digest[:16]}-{run[:32]}".lower()
 
 
@@ -116,6 +122,7 @@ def local_app_data(home: str) -> str:
 
 
 def explain(error: OSError) -> tuple[str, str]:
+    """Return why a call on a profile failed, and a hint."""
     code = win32.winerror(error)
     if code in FIREWALL_STOPPED:
         return "the firewall service, which registers AppContainers, does not answer", FIREWALL
@@ -133,7 +140,9 @@ def elsewhere() -> str:
 
 
 def probe() -> Finding:
-    """Check that a profile can be made. `probes/app_container.py` checks that it confines."""
+    """Check that a profile can be created, has the SID that corral computes, and can be deleted.
+    This does not prove that a target is confined: `probes/app_container.py` does.
+    """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()
     try:

@@ -37,7 +37,7 @@ ACCESS = (
     | abi.DESKTOP_WRITEOBJECTS
     | abi.READ_CONTROL
 )
-"""The target's rights on its desktop, without hooks, journals and switching to it."""
+"""The target's rights on its desktop. They exclude hooks, journals and switching to the desktop."""
 STATION = abi.WINSTA_READATTRIBUTES | abi.WINSTA_ACCESSGLOBALATOMS | abi.READ_CONTROL
 """The target's rights on its window station. They do not include the clipboard or the screen."""
 OPENED = STATION | abi.WINSTA_CREATEDESKTOP | abi.WRITE_DAC | abi.WRITE_OWNER
@@ -48,7 +48,9 @@ CAPABILITY = capability_sid("corral.desktop")
 
 @record
 class PrivateDesktop:
-    """Makes the target's desktop. `package` is "" for a restricted token."""
+    """Makes the target's desktop. `package` is its AppContainer's SID, or "" for a restricted
+    token.
+    """
 
     name = "desktop"
     package: str = ""
@@ -115,7 +117,9 @@ def station_entry() -> bytes:
 
 
 def _check(desktop: Desktop) -> None:
-    """Check the desktop's name, both labels, and the target's entry in the window station."""
+    """Raise OSError unless the desktop has its planned name, both desktop and window station are
+    labelled Low, and the window station has the target's entry.
+    """
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:
         raise OSError(0, f"the private desktop reads back as {name}")

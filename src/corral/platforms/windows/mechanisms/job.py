@@ -46,7 +46,9 @@ SCHEDULING_CLASS = 5
 """The default scheduling class. The classes are 0 to 9."""
 TICKS_PER_MS = 10_000
 CONSOLE = 1
-"""A console needs a process, which counts. Only a target that may start processes has one."""
+"""The number of processes that a console needs. They count against the limit of a target that may
+start processes, because only such a target has a console.
+"""
 PAGE = 4096
 """Windows rounds memory limits down to whole pages."""
 KILLED = 0xC000013A
@@ -147,7 +149,9 @@ class LimitedJob:
         return int(seen.PeakJobMemoryUsed)
 
     def reached_limits(self) -> set[str]:
-        """Return the names of the reached limits. A memory peak near the limit counts too."""
+        """Return the names of the limits that have been reached. A memory peak near the limit
+        counts too, because the job's message about it may be lost.
+        """
         while (kind := abi.next_message(self.port)) is not None:
             if kind in MESSAGES:
                 self._reached.add(MESSAGES[kind])
@@ -160,7 +164,9 @@ class LimitedJob:
         return self._reached
 
     def end(self) -> None:
-        """Kill all processes, and wait at most END_SECONDS until they have closed directories."""
+        """Kill all processes, and wait at most END_SECONDS until they have ended, because until
+        then they keep directories open.
+        """
         self.terminate()
         deadline = time.monotonic() + END_SECONDS
         while self.active() and time.monotonic() < deadline:
@@ -172,6 +178,7 @@ class LimitedJob:
 
 
 def create(step: Job) -> LimitedJob:
+    """Create a job. Raise OSError if a limit cannot be set or reads back differently."""
     handle = abi.create_job()
     made = LimitedJob(step, handle, abi.create_completion_port())
     try:
@@ -216,7 +223,9 @@ def extended(step: Job) -> abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION:
 
 
 def fields_to_read(step: Job) -> tuple[str, ...]:
-    """Return the fields to read back: only those that were set, because others have defaults."""
+    """Return the fields to read back. Leave out fields that were not set, because Windows may
+    return a default value for them.
+    """
     more = ["PerJobUserTimeLimit"] if step.user_time is not None else []
     more += ["PriorityClass", "SchedulingClass"] if step.priority else []
     return (*(f"BasicLimitInformation.{name}" for name in more), *EXTENDED_FIELDS)

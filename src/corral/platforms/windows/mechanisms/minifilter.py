@@ -91,7 +91,9 @@ class Checks:
 
 @record
 class Minifilter:
-    """Registers the target with the driver. `read` and `write` are paths with drive letters."""
+    """Registers the target with the driver. `read` and `write` are the paths of the grants, the
+    runtime and the private directory, with drive letters.
+    """
 
     name = "minifilter"
     read: tuple[str, ...]
@@ -116,7 +118,9 @@ class Minifilter:
             raise OSError(0, str(error)) from error
 
     def checks(self, *, query: Callable[[str], str], windows: str) -> Checks:
-        """Return the checks for the granted roots and the directory of Windows."""
+        """Return the checks for the granted roots. They also allow reading the directory of
+        Windows, because every program needs that.
+        """
         return Checks(
             read=device_roots((*self.read, windows), query), write=device_roots(self.write, query)
         )
@@ -139,7 +143,7 @@ def device_roots(paths: Iterable[str], query: Callable[[str], str]) -> tuple[str
     r"""Return `\DEVICE\HARDDISKVOLUME3\X` for `C:\x`. Leave out paths without a device.
 
     `query` returns the device of a drive. A drive made by `subst` is replaced once by its
-    directory. A network drive has no such device, so access to it is denied.
+    directory. A network drive has no such device and is left out, so access to it is denied.
     """
     found = [root for path in paths if (root := _device_root(path, query, follow=True))]
     return tuple(dict.fromkeys(found))
@@ -176,7 +180,9 @@ class Session:
         self._thread.start()
 
     def register(self, root: int, workspace: str) -> None:
-        """Register the target. Raise ValueError if the path of the workspace is too long."""
+        """Register the target. Raise OSError if the driver refuses, and ValueError if the path of
+        the workspace is too long.
+        """
         config = wire.set_config(
             self._next(),
             timeout_ms=TIMEOUT_MS,

@@ -47,7 +47,9 @@ FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""Larger than any valid message, so that a longer one can be received and denied."""
+"""The number of bytes to receive. It is larger than any valid message of the driver, so that a
+message which is too long can be received and denied.
+"""
 
 
 @record
@@ -99,7 +101,7 @@ class RegistryCheck:
 
 @record
 class Notice:
-    """A process started or ended."""
+    """A process started or ended. The driver expects no answer."""
 
 
 BODIES: dict[int, tuple[struct.Struct, type[Ping | FileCheck | RegistryCheck]]] = {
@@ -126,7 +128,9 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return a configuration in which the driver denies every question without an answer."""
+    """Return the message that configures the driver. It makes the driver deny every operation about
+    which corral does not answer.
+    """
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
 
@@ -136,7 +140,9 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. A MalformedError has its identity if a denial can be sent."""
+    """Parse a message. Raise MalformedError if it is invalid. The error has the message's identity
+    if a denial can be sent.
+    """
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("truncated header", _known(data))
     _reply_size, message = MESSAGE_HEADER.unpack_from(data)

@@ -1,8 +1,9 @@
 """Restrict a process from its creation on, with PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY.
 
-A run gets only bits with which a probe could start a process, because some older builds of Windows
-fail to start an AppContainer with any bit. Win32k system calls stay allowed, because node and
-OpenSSL, which Python's asyncio loads, need USER32.
+Each bit of this attribute is one mitigation. A run gets only bits with which a probe has started a
+process, because on some older builds of Windows an AppContainer does not start if any bit is set.
+Win32k system calls stay allowed, because a process that loads USER32 ends without them. node loads
+USER32, and so does OpenSSL, which Python's asyncio loads.
 
 "No child processes" is not a mitigation bit but its own attribute (`CHILD_PROCESS_POLICY`).
 """
@@ -81,7 +82,10 @@ class Mitigations:
                 raise OSError(0, f"{name}: reads back as off ({found:#x})")
 
     def attributes(self) -> tuple[tuple[int, int, int], ...]:
-        """Return (attribute, value, its size), without the value 0, which some builds refuse."""
+        """Return (attribute, value, bytes of the value) for UpdateProcThreadAttribute. Leave out
+        the mitigation attribute if it has no bits, because some builds of Windows refuse the value
+        0.
+        """
         found = []
         if self.bits:
             found.append((abi.PROC_THREAD_ATTRIBUTE_MITIGATION_POLICY, self.bits, 8))

@@ -49,6 +49,10 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
 
 @record
 class Network:
+    """Describes what the target can reach. `level` decides its capabilities. With `relay`, it
+    reaches the hosts of `network.allow` through the relay.
+    """
+
     name = "network_capabilities"
     level: policies.WindowsNetwork
     relay: bool = False
@@ -73,6 +77,7 @@ class Network:
 
 
 def plan(policy: policies.Policy) -> Network:
+    """Return the step. Raise PolicyError if capabilities and relay cannot enforce the policy."""
     if policy.listen:
         raise PolicyError(
             "network.listen is not available on Windows: a port inside an AppContainer cannot be "

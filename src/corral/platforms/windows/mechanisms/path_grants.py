@@ -1,13 +1,14 @@
 """Grant paths with entries in access lists, each for a capability that only this grant uses.
 
-An AppContainer can use an object only if the object's access list allows it both for the user and
-for a capability in the token. Other programs have no such capability, so the entries give them
-nothing.
+Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has
+those of its policy. An AppContainer can use an object only if the object's access list allows it
+both for the user and for a capability in the token. Other programs have no such capability, so the
+entries give them nothing.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
 or with too many entries. Some objects in a tree get less access than the grant: secrets get no
 entry, and files that other programs run, or that have several names, can only be read. The
-directories above them cannot be renamed or deleted.
+directories above secrets and above files that other programs run cannot be renamed or deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
@@ -119,7 +120,11 @@ class Grants:
 
 
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
-    """Return all granted trees. Packages in `copied` paths stay closed: the target has copies."""
+    """Return the tree of each grant, by path. Raise PolicyError if a tree cannot be read.
+
+    A read grant leaves out installed packages, such as `node_modules`, in the `copied` paths,
+    because the target uses copies of them.
+    """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
     except OSError as error:
@@ -184,7 +189,9 @@ def _watched(policy: Policy, seen: Mapping[str, Tree], home: str) -> Iterator[st
 
 
 def _path_in_home(path: str, home: str) -> str:
-    """Return a path relative to the user's profile, or "" if it is not in the profile."""
+    """Return a path relative to the user's profile, or "" for the profile and paths outside
+    of it.
+    """
     return path[len(home) :].strip("\\") if windows.is_inside(path, home) else ""
 
 
@@ -227,7 +234,9 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each secret and each file that other programs run."""
+    """Return a problem for each secret and each file that other programs run, because these would
+    get less access than the grant.
+    """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
     starting = [name for name in names if granted_tree.is_starting(name, in_home)]

@@ -1,7 +1,8 @@
 """Create the target suspended, in its job, with its three streams and no other handle.
 
-If Windows does not accept a job in the attribute list, the suspended process is assigned to the
-job. In both cases the process is in the job before it executes anything.
+One attribute list has every restriction for the new process. The process is verified while it is
+suspended, and only then resumed. If Windows does not accept a job in that list, the suspended
+process is assigned to the job. In both cases the process is in the job before it executes anything.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""The desktop of an AppContainer if a private desktop does not work here. Without a name a target
-would get the caller's desktop, which for a service is not the user's.
+"""The desktop of an AppContainer if a private desktop does not work here. It has to be named,
+because otherwise a target gets the caller's desktop. If the caller is a service, that is not the
+user's desktop.
 """
 
 
 @record
 class Launch:
+    """The plan and the streams of the process. `spawn` adds them before the first step."""
+
     plan: Plan
     stdio: tuple[int, int, int]
 
@@ -140,7 +144,9 @@ def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
 
 
 def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
-    """Return the variables of the plan and of its steps, one for each name in any case."""
+    """Return the variables of the plan and of its steps. If the names of several variables differ
+    only in case, return only the last one.
+    """
     extra = results.find(ExtraVariables)
     needed = () if results.find(Capabilities) is None else container_variables()
     every = (*needed, *plan_variables(plan), *(extra.values if extra else ()))
@@ -148,7 +154,9 @@ def _variables(plan: Plan, results: Results) -> Iterable[tuple[str, str]]:
 
 
 def container_variables() -> tuple[tuple[str, str], ...]:
-    """Return variables without which CreateProcess fails for an AppContainer (error 203)."""
+    """Return the variables without which Windows does not create a process in an AppContainer.
+    CreateProcess fails with ERROR_ENVVAR_NOT_FOUND (203) if LOCALAPPDATA is missing.
+    """
     return (
         ("SystemRoot", abi.windows_directory()),
         ("LOCALAPPDATA", local_app_data(os.path.expanduser("~"))),

@@ -78,7 +78,9 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes an administrator's rights. It is not documented that AppContainers do so."""
+    """Removes an administrator's rights from an AppContainer's token, if the caller has any.
+    Windows does not document whether that token loses the caller's privileges by itself.
+    """
 
     name = "filtered_token"
     stage: model.Stage = "supervisor"
@@ -111,7 +113,9 @@ def powers(token: int) -> list[str]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that give a target of an elevated corral access, or none if not elevated."""
+    """Return the SIDs that still give a target access if corral is elevated. Return none if corral
+    is not elevated.
+    """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
             return ()
@@ -166,7 +170,9 @@ def create() -> Handle:
 
 
 def _set_default_dacl(token: int, logon: bytes) -> None:
-    """Let the target open its own objects. The caller's list may name only administrators."""
+    """Let the target open the objects that it creates. The caller's default access list is
+    replaced, because it may name only administrators.
+    """
     user = format_sid(abi.token_user(token))
     abi.set_token_default_dacl(token, default_dacl(user, format_sid(logon)))
 
@@ -177,13 +183,16 @@ def set_low(token: int) -> None:
 
 
 def check_low(token: int) -> None:
-    """Raise OSError unless the token's level is Low: some systems accept a level without effect."""
+    """Raise OSError unless the level is Low, because some systems accept a level without setting
+    it.
+    """
     found = format_sid(abi.token_integrity(token))
     if found != LOW:
         raise OSError(0, f"the integrity level reads back as {found}, not {LOW}")
 
 
 def check_restricted(token: int) -> None:
+    """Raise OSError if the token differs from the request to CreateRestrictedToken."""
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
@@ -217,6 +226,7 @@ def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
 
 
 def own_sids() -> tuple[str, str]:
+    """Return the SIDs of this user and this logon."""
     with abi.own_token(TOKEN_QUERY) as own:
         logon = logon_sid(token_groups(own.value, abi.TokenGroups))
         return format_sid(abi.token_user(own.value)), format_sid(logon)
@@ -227,6 +237,7 @@ def default_dacl(user: str, logon: str) -> str:
 
 
 def probe(directory: str) -> Finding:
+    """Check that a restricted token prevents writing in `directory`, which is the user's."""
     try:
         with create() as token:
             set_low(token.value)
@@ -238,6 +249,9 @@ def probe(directory: str) -> Finding:
 
 
 def _try_effect(token: int, directory: str) -> str:
+    """Check that the token cannot write a file, but can read it (the control). Raise OSError
+    otherwise.
+    """
     path = os.path.join(directory, f"corral-probe-{os.urandom(8).hex()}")
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     try:

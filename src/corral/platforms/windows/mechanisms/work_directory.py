@@ -1,7 +1,8 @@
-"""Make the private directory of a run without an AppContainer.
+"""Make the private directory of a run without an AppContainer, and remove it at the end of the run.
 
-A target with a restricted token can write only objects that its logon may write and whose label is
-Low. So for such a target the directory gets an entry for the logon and a Low label.
+The directory is created together with its access list. A target with a restricted token can write
+only objects that its logon may write and whose label is Low. So for such a target the directory
+gets an entry for the logon and a Low label.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ SUBDIRECTORIES = ("home", "tmp", "local", "roaming")
 
 @record
 class WorkDirectory:
-    """Makes the target's private directory. With `low` a target of Low integrity may write it."""
+    """Makes the target's private directory, with its home and temporary files. With `low` a target
+    with a restricted token of Low integrity can write there.
+    """
 
     name = "work_directory"
     path: str

@@ -1,4 +1,8 @@
-"""Probe whether an AppContainer confines a Python process. The control is a process outside."""
+"""Probe whether an AppContainer confines a Python process. The control is the same process outside.
+
+The probe uses the code of a real run: it copies the interpreter into the store, creates and deletes
+a profile, and creates the process in the same way.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +130,8 @@ def steps(*, desktop: bool = True) -> tuple[model.Step, ...]:
 
 
 def try_desktop(plain: Job) -> str:
-    """Check that a process in an AppContainer has its own desktop and no clipboard.
+    """Check that a process in an AppContainer has its own desktop and no clipboard. Raise OSError
+    otherwise.
 
     In session 0 corral itself may be in the window station that targets get, so there only the
     desktop differs.
@@ -137,7 +142,8 @@ def try_desktop(plain: Job) -> str:
     if not where:
         raise OSError(0, f"the control failed: {outside.last_line()}")
     if clipboard != "opened":
-        # TimeoutError makes the finding "unknown", so it is not cached.
+        # Another program may just be using the clipboard. TimeoutError makes the finding "unknown",
+        # so it is not cached.
         raise TimeoutError(0, "the control failed: the clipboard is perhaps in use")
     station, own, clipboard = _split_names(inside)
     shared = where.lower() == station.lower() == INTERACTIVE
@@ -147,13 +153,17 @@ def try_desktop(plain: Job) -> str:
 
 
 def _split_names(seen: trial.Outcome) -> tuple[str, str, str]:
-    """Return the window station, the desktop and the clipboard's state that a trial has printed."""
+    """Return the window station, the desktop and the state of the clipboard that a trial has
+    printed, or empty texts if it printed anything else.
+    """
     words = seen.output.split("|")
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
 
 
 def try_walls(plain: Job, *, desktop: bool) -> str:
-    """Check that only a process outside can use the user's files and the host's loopback."""
+    """Check that a process in an AppContainer cannot use the user's files or the host's loopback,
+    but a process outside can. Raise OSError otherwise.
+    """
     if not desktop and abi.session_of(os.getpid()) == 0:
         raise OSError(0, "in session 0, where services and SSH run, the user has no desktop")
     secret = os.path.join(os.path.expanduser("~"), f"corral-probe-{os.urandom(8).hex()}")
@@ -193,7 +203,9 @@ def _accept(listener: socket.socket) -> bool:
 
 
 def try_nul(base: tuple[model.Step, ...]) -> str:
-    """Check that a program in an AppContainer can open NUL. No wall depends on it."""
+    """Check that a program in an AppContainer can open NUL. Raise OSError otherwise. Programs need
+    NUL, but no wall depends on it.
+    """
     seen = trial.observe(NUL, (*base, Creation()))
     if seen.output != "open":
         text = "`subprocess.DEVNULL` and the like need the preload"
@@ -202,7 +214,9 @@ def try_nul(base: tuple[model.Step, ...]) -> str:
 
 
 def try_relay(base: tuple[model.Step, ...]) -> str:
-    """Check that a program in an AppContainer reaches only a named port through the relay."""
+    """Check that a program in an AppContainer reaches a named port through the relay, but no other
+    port. Raise OSError otherwise.
+    """
     copies = store.find(base)
     with socket.create_server(("127.0.0.1", 0)) as named, socket.create_server(("", 0)) as other:
         ports = [str(listener.getsockname()[1]) for listener in (named, other)]

@@ -1,6 +1,7 @@
 """Probe what Windows enforces. Most probes try an act in a disposable process.
 
-A limit is proven only if it reads back, and stops an act that succeeds without the limit.
+A limit is proven only if it reads back, and if it stops an act that succeeds without the limit (the
+control). Windows may accept a limit without enforcing it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ LABELS: tuple[Label, ...] = (
 
 
 class Machine:
-    """Probes a capability when its finding is first needed."""
+    """Probes a capability when it is first needed, so that a run makes only the needed probes."""
 
     def __init__(self) -> None:
         self.found: dict[str, Finding] = {}
@@ -133,7 +134,9 @@ class Machine:
 
 
 def probe(wanted: Collection[str] = ()) -> tuple[Finding, ...]:
-    """Probe the wanted capabilities (all if `wanted` is empty) and those that they depend on."""
+    """Probe the wanted capabilities and those that they depend on. If `wanted` is empty, probe all.
+    Capabilities that were not probed are reported as unknown.
+    """
     machine = Machine()
     for name in PROBES:
         if not wanted or name in wanted:
@@ -155,7 +158,9 @@ def _app_container(machine: Machine) -> Finding:
 def _inside(
     capability: str, need: str, attempt: Callable[[Machine], str]
 ) -> Callable[[Machine], Finding]:
-    """Return a probe inside an AppContainer, which is "absent" without the capability `need`."""
+    """Return a probe that runs in an AppContainer. Its finding is "absent" if this host does not
+    have the capability `need`.
+    """
 
     def find(machine: Machine) -> Finding:
         if not machine.has(need):
@@ -186,7 +191,9 @@ def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
 
 
 def _try(capability: str, attempt: Callable[[], str]) -> Finding:
-    """Return a finding. `attempt` returns the evidence, or raises if the capability is absent."""
+    """Call `attempt`, and return a finding. `attempt` returns the evidence, or raises an error if
+    the capability is absent.
+    """
     try:
         return Finding(capability=capability, status="proven", evidence=attempt())
     except TimeoutError as error:  # the machine may just be busy, so the result is unknown
@@ -266,7 +273,9 @@ def _cpu_rate(plain: Job) -> str:
 
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
-    """Return the CPU seconds of two busy processes when the second has used a fixed time."""
+    """Return the CPU seconds that two busy processes have used when the second process ends. The
+    second process starts later and ends after a fixed CPU time, so no clock decides the result.
+    """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:
         if ahead.line() != "busy":

@@ -56,7 +56,9 @@ NODE_WITH_CHILDREN = (
         "(error, output) => console.log(error ? error.message : output.trim()))"
     ),
 )
-"""Starts a second node, because the pipes between two can fail in an AppContainer."""
+"""The trial of a node that may start processes. It starts a second node, because the pipes between
+the two can fail in an AppContainer.
+"""
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
@@ -70,6 +72,10 @@ MEANINGS = {
 
 @record
 class Outcome:
+    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the job's
+    accounting.
+    """
+
     output: str
     reaped: Reaped
     hung: bool = False
@@ -126,7 +132,9 @@ class Trial:
 
 
 def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Outcome:
-    """Run `code` under `steps`. Raise TimeoutError if it does not end."""
+    """Run `code` under `steps`, and wait until it ends. Raise TimeoutError if it does not end, and
+    OSError if it cannot be started.
+    """
     outcome = start(code, steps, *arguments, program=program).finish()
     if outcome.hung:
         raise TimeoutError(0, "a trial did not end, perhaps because the machine is busy")
@@ -134,7 +142,9 @@ def observe(code: str, steps: Sequence[model.Step], *arguments: str, program: st
 
 
 def start(code: str, steps: Sequence[model.Step], *arguments: str, program: str = "") -> Trial:
-    """Start Python `code` in the store's interpreter, in `program`, or in corral's own one."""
+    """Start Python `code`. It runs in the store's copy of the interpreter if the steps have a
+    store, otherwise in `program` or in corral's own interpreter.
+    """
     path = program or own_interpreter()
     words = ("-I", "-S", "-c", code, *arguments)
     changed = [_with_arguments(step, words) if isinstance(step, Store) else step for step in steps]
@@ -164,6 +174,7 @@ def _with_arguments(store: Store, words: tuple[str, ...]) -> Store:
 
 
 def check_runtime_starts(plan: Plan) -> None:
+    """Raise StepFailed if the runtime of this plan does not start under its steps."""
     program = _tried_program(plan)
     line = _trial_line(program, plan.steps) if program else None
     if program is None or line is None:
@@ -194,7 +205,9 @@ def _trial_line(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...
 
 
 def note_path(program: Program, steps: Sequence[model.Step]) -> str:
-    """Return the path of the note that this program has started. It is removed with a copy."""
+    """Return the path of the note which records that this program has started under these steps.
+    The note for a copy in the store is beside the copy, and both are removed together.
+    """
     described = (step.describe() for step in steps if isinstance(step, RESTRICTIONS))
     words = [windows_build(), *described]
     store = find(steps)
@@ -215,6 +228,7 @@ def exit_code_meaning(code: int) -> str:
 
 
 def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
+    """Return why the runtime did not start, or "" if it did."""
     outcome = Trial(trial_plan(plan, line)).finish()
     if outcome.output.splitlines()[-1:] == [STARTED]:
         return ""
@@ -225,7 +239,9 @@ def _try_runtime(plan: Plan, line: tuple[str, ...]) -> str:
 
 
 def trial_plan(plan: Plan, line: tuple[str, ...]) -> Plan:
-    """Return a plan that runs `line` in the target's private directory, without grants."""
+    """Return a plan that runs `line` instead of the target's arguments, in the target's private
+    directory and without grants.
+    """
     home = next((step.home for step in plan.steps if isinstance(step, Profile)), "")
     changed: list[model.Step] = []
     for step in plan.steps:

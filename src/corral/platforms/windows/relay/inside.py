@@ -110,7 +110,7 @@ class Stream:
         self._ended = self._end_sent = self._gone = False
 
     def recv(self, timeout: float | None = None) -> bytes:
-        """Return some bytes, or b"" at the end of the stream."""
+        """Return some bytes, or b"" at the end. Raise TimeoutError after `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while not self._arrived and not self._ended and not self._gone:
@@ -192,7 +192,9 @@ class Stream:
 
 
 class Mux:
-    """Carries many streams over two pipes. `arrived` gets each new stream, and must not block."""
+    """Carries many streams over two pipes. `arrived` is called with each stream that the other side
+    opens, and must not block.
+    """
 
     def __init__(
         self, reader: int, writer: int, *, arrived: Callable[[Stream], None] | None = None
@@ -208,6 +210,7 @@ class Mux:
         self._free = threading.Semaphore(MAX_STREAMS)
 
     def write(self, data: bytes) -> None:
+        """Write to the pipe, or raise OSError if it is closed."""
         with self._writing:
             view = memoryview(data)
             while view:
@@ -312,7 +315,9 @@ class Splice:
             self._abort()
 
     def _abort(self) -> None:
-        """Reset both ends, because on some systems only a reset wakes the other thread."""
+        """Reset both ends, because on some systems only a reset wakes the other direction's
+        thread.
+        """
         with suppress(OSError):  # the pipe may be closed too
             self._stream.reset()
         abort(self._end)

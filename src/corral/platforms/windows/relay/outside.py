@@ -1,10 +1,11 @@
 """Connect a target without any network capability to named hosts: the relay's outer end.
 
-Inside the container a small program, the shim (`inside.py`), listens on loopback, and `HTTP_PROXY`
-and `HTTPS_PROXY` name its port. The connections to the shim arrive here through one pair of pipes.
-Each request is checked as on Linux: the policy has to allow the name, and only addresses that the
-guard allows are dialled. On TLS ports the name in the client's hello has to be allowed too. A
-client that ignores these variables reaches nothing.
+Without a capability the target reaches no network at all (`network_capabilities.py`). Inside the
+container a small program, the shim (`inside.py`), listens on loopback, and `HTTP_PROXY` and
+`HTTPS_PROXY` name its port. The connections to the shim arrive here through one pair of pipes,
+which the shim has inherited. Each request is checked as on Linux: the policy has to allow the name,
+and only addresses that the guard allows are dialled. On TLS ports the name in the client's hello
+has to be allowed too. A client that ignores these variables reaches nothing.
 
 The shim is not trusted; `start.py` says where it runs and why.
 """
@@ -30,7 +31,9 @@ CLOSE_SECONDS = 5.0
 
 
 class Relay:
-    """Serves connections from the shim's pipes, which it owns, in threads that end with them."""
+    """Serves the connections that arrive through the shim's pipes, in its own threads. It owns the
+    pipes, and the threads end with them.
+    """
 
     def __init__(self, reader: int, writer: int, out: Outbound) -> None:
         self.denials = out.denials
@@ -55,7 +58,9 @@ class Relay:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Close the pipes. The shim must have ended, because otherwise the reading thread waits."""
+        """Close the pipes. The shim must have ended, because otherwise the reading thread does not
+        end and the pipes stay open.
+        """
         self._thread.join(CLOSE_SECONDS)
         self._out.stop_counting()
         if not self._thread.is_alive():
@@ -86,4 +91,5 @@ class Relay:
 
 
 def open_relay(plan: Plan, pipes: tuple[int, int], denials: Denials) -> Relay:
+    """Open the relay for a plan. `pipes` are the pipes from and to its inner end."""
     return Relay(*pipes, Outbound(check_from_policy(plan.allow, plan.admit, os.environ, denials)))

@@ -34,7 +34,9 @@ from corral.record import record
 
 SHIM_MEMORY = 96 << 20
 START_SECONDS = 20.0
-"""A first start of the interpreter is slow on a busy machine with a virus scanner."""
+"""How long the shim may take to listen. A first start of the interpreter is slow on a busy machine
+with a virus scanner.
+"""
 
 
 @record
@@ -108,7 +110,9 @@ class Shim:
 
 
 def start(step: NamedHosts, target: Results) -> Shim:
-    """Start a shim with the target's container, token and desktop, and wait until it listens."""
+    """Start a shim with the target's container, token and desktop, and wait until it listens. If it
+    does not listen in time, end it and raise OSError.
+    """
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
@@ -138,7 +142,9 @@ def start(step: NamedHosts, target: Results) -> Shim:
 
 
 def _check_container(results: Results) -> None:
-    """Check that the shim is in the container, because the target can take it over."""
+    """Raise OSError unless the shim is in the target's container. Outside, the shim would have the
+    user's rights, and a target that takes it over could use them.
+    """
     if results.find(Capabilities) is None:
         return
     with win32_security.open_token(results.get(Process).handle.value) as token:
@@ -164,7 +170,9 @@ def shim_argv(python: str) -> list[str]:
 
 
 def variables(port: int) -> dict[str, str]:
-    """Return the target's proxy variables. Windows ignores the case of their names."""
+    """Return the target's proxy variables. They are only in upper case, because Windows ignores the
+    case of names.
+    """
     proxy = f"http://127.0.0.1:{port}"
     return {
         "HTTP_PROXY": proxy,

@@ -52,7 +52,9 @@ STORE_APPS = "\\windowsapps\\"
 
 @record
 class Store:
-    """Makes the missing copies. `program` is the copy to start. `granted` paths stay the same."""
+    """Makes the copies that are still missing. `program` is the copy to start. Paths inside the
+    `granted` paths are not changed to paths of copies.
+    """
 
     name = "runtime_copies"
     trees: tuple[TreeCopy, ...]
@@ -73,7 +75,9 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether a trial of the copied runtime has left a note beside the copy."""
+        """Return whether the copied runtime has started in a trial, which leaves a note
+        beside it.
+        """
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
             return False
@@ -98,7 +102,9 @@ class Store:
 
 
 class OpenCopies:
-    """Keeps the marks of used copies open, so that Windows does not let `collect` delete them."""
+    """Keeps the marks of used copies open, so that `collect` does not remove the copies: Windows
+    does not delete open files.
+    """
 
     def __init__(self) -> None:
         self._marks: list[int] = []
@@ -133,7 +139,8 @@ def default_directory() -> str:
 def plan(
     program: Program, *, directory: str, granted: Sequence[Grant] = (), without: Sequence[str] = ()
 ) -> Store:
-    """List every file that has to be copied, but copy nothing.
+    """List every file that has to be copied, but copy nothing. Raise PolicyError if a file cannot
+    be copied.
 
     Paths with a write grant are left out, because the target cannot write to a copy, and every
     change would require a new copy. `without` are further relative names to leave out.
@@ -164,7 +171,9 @@ def plan(
 
 
 def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
-    """Return a `.pth` file, which Python also reads in isolated mode, and the preload."""
+    """Return the files that make Python load its preload, if the tree has site-packages. One is a
+    `.pth` file, because Python also reads it in isolated mode and in child processes.
+    """
     if python_paths.SITE not in listing.directories:
         return []
     name = f"{python_paths.SITE}\\corral_python_preload"
@@ -177,7 +186,7 @@ def _digest(words: tuple[str, ...]) -> str:
 
 
 def own_interpreter() -> str:
-    """Return the interpreter that runs corral, not the launcher of a virtual environment."""
+    """Return the path of corral's interpreter, not of the launcher of a virtual environment."""
     return getattr(sys, "_base_executable", "") or sys.executable
 
 
@@ -223,7 +232,7 @@ def plan_copy(
 
 
 def settings_path(program: Program) -> str:
-    """Return the path of the settings of the program's virtual environment, or ""."""
+    """Return the path of the settings of the program's virtual environment, or "" without one."""
     redirector = dict(program.environment).get(windows_resolve.LAUNCHER, "")
     if not redirector:
         return ""
@@ -301,7 +310,7 @@ def path_inside(path: str, copies: Sequence[TreeCopy], granted: Sequence[str]) -
 
 
 def path_in_copies(path: str, copies: Sequence[TreeCopy]) -> str:
-    """Return the path in a copy that replaces `path`, or `path` itself."""
+    """Return the path in a copy that replaces `path`, or `path` itself if no copy contains it."""
     for one in copies:
         if path[1:3] == ":\\" and is_inside(path, one.source):
             return one.staged + path[len(one.source) :]
@@ -317,12 +326,12 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of the mark of a complete copy, beside it, where no target can read it."""
+    """Return the path of a complete copy's mark, beside the copy, where no target can read it."""
     return tree.directory + MARK
 
 
 def make_copy(tree: TreeCopy) -> None:
-    """Copy a tree to its final path: a rename could fail while a virus scanner reads the copy."""
+    """Copy a tree to its final path. A rename could fail while a virus scanner reads the copy."""
     file_trees.remove(tree.directory)  # another process may have died while it made the copy
     os.makedirs(tree.directory)
     # The directory is empty, so every file made in it inherits the entry.
@@ -339,7 +348,9 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the text of a copy's mark, by which `collect` finds older copies of the same tree."""
+    """Return the text of a copy's mark. All copies of the same tree have the same text, by which
+    `collect` finds older copies.
+    """
     return "\n".join((tree.source, *tree.listing.without))
 
 
