@@ -185,6 +185,9 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
+    """Return (client, server) of each server of this name that is not wrapped. The name may be
+    CLIENT:SERVER.
+    """
     return [
         (client, one)
         for client, _, one in _list_servers(output.note)
@@ -193,10 +196,14 @@ def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
 
 
 def format_flags(flags: Sequence[str]) -> str:
+    """Return flags of `run` as they are typed, with secrets masked."""
     return " ".join(map(quote, mask_command(("run", *flags, "--"))[1:-1])) or "no flags"
 
 
 def note_differences(found: Sequence[Row]) -> None:
+    """Tell the user if a server has different flags in several clients. Each client keeps its own
+    flags.
+    """
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
         for client, path, server in found:

@@ -36,6 +36,8 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
+    """A flag with its value, and the words in which it is written."""
+
     flag: str
     value: str
     words: tuple[str, ...]

@@ -77,6 +77,7 @@ def from_fault(problem: Exception) -> SandboxError:
 
 
 def _is_replaced() -> bool:
+    """Return whether corral was removed, or replaced by another version, since it was started."""
     import corral
 
     try:

@@ -157,6 +157,7 @@ def _open(
 def _typed_sources(
     options: Options, command: list[str], arguments: list[str]
 ) -> tuple[list[Source], list[str]]:
+    """Return the user's profile, policy and flags as sources, and the command."""
     found: list[Source] = []
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles

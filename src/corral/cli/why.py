@@ -57,6 +57,7 @@ Configured = Sequence[tuple[str, str, ConfiguredServer]]
 
 
 def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
+    """Find servers by their names in clients' files, or by the command that was run."""
     if len(rest) == 1:
         named = [one for one in configured if rest[0] in {one[2].name, f"{one[0]}:{one[2].name}"}]
         if named:
@@ -108,6 +109,7 @@ def _find_unwrapped(word: str) -> list[ServerId]:
 
 
 def identify(server: ConfiguredServer) -> ServerId:
+    """Return the identity under which a wrapped server's runs are stored."""
     return identify_command(name_server(server.inner_argv))
 
 

@@ -83,6 +83,7 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 
 
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
+    """Return the decision not to change the server, because of `error`."""
     left = isinstance(error, UnfitError) and error.leave_alone
     outcome = describe_outcome(
         proposal.server, "left" if left else "refused", error.message, error.hint
@@ -154,6 +155,7 @@ def find_granted(flags: Sequence[str]) -> list[str]:
 
 
 def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
+    """Return the paths in a wrapped server's arguments to which it has no access."""
     options = dict(pairwise(server.run_flags))
     if (name := options.get("--profile")) in profiles.names() and profiles.load(name).arguments:
         return ()

@@ -147,6 +147,7 @@ class Session:
         return check_attempt(act, Attempt(not answer.error, answer.text), inside=bool(self.walls))
 
     def end(self) -> int:
+        """Close the server's input, and wait until it exits by itself."""
         self._stdin.close()
         return self._process.wait(EXIT_SECONDS)
 

@@ -42,6 +42,7 @@ class Server:
         self.version = ""
 
     def answer_line(self, line: bytes) -> object:
+        """Return the answer to a line, or None if it needs none, such as a notification."""
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -112,6 +112,7 @@ def load(directory: str) -> list[KeptRun]:
 
 
 def load_server(server: ServerId) -> list[KeptRun]:
+    """Return the stored runs of a server, oldest first."""
     if server.has_variables:
         return [run for run in load_all() if run.server.is_started_by(server)]
     return load(kept_directory(server))

@@ -185,6 +185,7 @@ class Denials:
             self._announce(text)
 
     def rows(self) -> tuple[Denial, ...]:
+        """Return the denials in the order of their first occurrence."""
         with self._lock:
             return tuple(map(self._row, self._counts))
 

@@ -83,6 +83,7 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 
 
 def build_command(argv: tuple[str, ...]) -> Build:
+    """Return the build for a command that the user adds to the image."""
     words = " ".join(argv).replace("\n", " ")
     return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 
@@ -93,6 +94,7 @@ def _head(base: str) -> str:
 
 
 def build_package(tree: str) -> Build:
+    """Return the build for a package, with the lock files of its installation on this machine."""
     kind = _find_package(tree).kind
     files = {}
     for name in COPIED[kind]:

@@ -156,6 +156,7 @@ def _rlimits(policy: Policy) -> list[dict[str, object]]:
 
 
 def _mounts(view: View) -> list[dict[str, object]]:
+    """Return the mounts, outer ones first."""
     inodes = max(1024, view.size // root_filesystem.BYTES_PER_INODE)
     sized = ["nosuid", "nodev", "mode=0700", f"size={view.size}", f"nr_inodes={inodes}"]
     mounts: dict[str, dict[str, object]] = {

@@ -43,6 +43,8 @@ DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
 
 @record
 class PodPath:
+    """A granted path of the pod, and the volume that is mounted there."""
+
     path: str
     access: Access
     volume: str
@@ -78,6 +80,7 @@ def make_pod_policy(
 
 
 def _refuse_unexported(policy: Policy) -> None:
+    """Refuse a policy with rules for messages or with own unix sockets, which are not exported."""
     if policy.mcp is not None:
         raise PolicyError(
             "mcp: the message guard is not exported",

@@ -149,6 +149,7 @@ def _put(table: Value, name: str, found: Value) -> None:
 
 
 def _enter(table: Value, path: Sequence[str], key: int) -> Value:
+    """Return the table at a path. Create missing tables."""
     for name in path:
         below = _members(table).get(name)
         if below is ARRAY:

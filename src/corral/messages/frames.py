@@ -56,6 +56,7 @@ class FrameReader:
         self._clear()
 
     def feed(self, chunk: bytes) -> Iterator[bytes | TooLong]:
+        """Yield the frames that end in `chunk`, and keep the rest."""
         *whole, rest = chunk.split(b"\n")
         for piece in whole:
             self._add(piece)

@@ -178,6 +178,7 @@ class Guard:
         return None
 
     def _check_call(self, method: str, params: Message) -> Refusal | None:
+        """Return a refusal if a rule forbids the item that a request names."""
         if method in NAMED_BY:
             kind, field = NAMED_BY[method]
             return self._check_named(kind, params, field)

@@ -133,6 +133,7 @@ class DestinationCheck:
         return False
 
     def proxy_for(self, destination: Destination) -> Proxy | None:
+        """Return the host's own proxy if the host would use it for this destination, or None."""
         proxy = self._proxy
         return proxy if proxy is not None and proxy.is_used_for(destination.host) else None
 
@@ -160,6 +161,7 @@ class DestinationCheck:
         return tuple(good)
 
     def report_unreachable(self, destination: Destination, why: str) -> None:
+        """Record that the host itself could not connect to an allowed destination."""
         self.denials.add("unreachable", str(destination), why=why)
 
 

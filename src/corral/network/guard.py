@@ -125,6 +125,7 @@ class Refusal:
 def find_refusal(
     address: bytes, *, host_addresses: Container[bytes] = (), admitted: Iterable[Network] = ()
 ) -> Refusal | None:
+    """Return why this address must not be dialled, or None if it may be dialled."""
     networks = tuple(admitted)
     for form in (address, *embedded_v4(address)):
         why = _why_refused(form, host_addresses, networks)
@@ -142,6 +143,7 @@ def is_admissible(address: bytes) -> bool:
 
 
 def is_metadata_service(address: bytes) -> bool:
+    """Return whether an address, or an IPv4 address inside it, belongs to a metadata service."""
     found = map(find_guarded, (address, *embedded_v4(address)))
     return any(one is not None and one.why == "metadata" for one in found)
 

@@ -50,12 +50,14 @@ def needed_capabilities(policy: Policy, chains: Chains, system: System) -> froze
 
 
 def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
+    """Return the limits that are enforced by sampling, or None if there are none."""
     names = [held.control for held in controls if held.mechanism == SAMPLING]
     values = {name: getattr(policy.limits, name) for name in names}
     return Sample(**values) if values else None
 
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
+    """Return a warning for each control that is not enforced, or only in part."""
     return tuple(
         f"{held.control} is enforced only in part, by {held.mechanism}: {held.why}"
         if held.mechanism

@@ -77,6 +77,9 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
+    """Return corral's own directories, code, programs and interpreter, and the directories of its
+    runs.
+    """
     from corral.directories import STAGING, WORK_DIRECTORIES, directories, target_homes
 
     kept = directories(home=home)
@@ -154,6 +157,7 @@ def find_hard_links() -> frozenset[Identity]:
 
 
 def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
+    """Refuse a write grant that contains a hard link to one of corral's modules."""
     if not linked or grant.access != "write":
         return
     if (grant.device, grant.inode) in linked:

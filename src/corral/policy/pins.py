@@ -56,6 +56,7 @@ def find_inspected(server: Sequence[str]) -> PinnedServer | None:
 
 
 def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
+    """Yield the pins of all servers except `besides`."""
     store = _store(STORE)
     names = sorted(os.listdir(store)) if os.path.isdir(store) else []
     own = os.path.basename(_file(besides))
@@ -106,6 +107,7 @@ def _file(server: Sequence[str], kind: str = STORE) -> str:
 
 
 def _read(path: str) -> PinnedServer | None:
+    """Return the pins in a file, or None if the file is invalid for any reason."""
     if not is_digest(os.path.basename(path)) or not os.path.lexists(path):
         return None
     try:

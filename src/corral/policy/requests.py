@@ -139,6 +139,7 @@ def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
 
 
 def _is_granted(field: str, value: object, users: Sequence[Source], home: str, cwd: str) -> bool:
+    """Return whether the user's own sources already grant this item."""
     if field in LIMITS:
         own = merge_limits(users)[0][field]
         return not is_larger(value if isinstance(value, int) else None, own)

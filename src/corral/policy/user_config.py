@@ -86,6 +86,7 @@ def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, obje
 
 
 def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
+    """Return `admit`. There is no `allow` here: each policy allows the hosts that it needs."""
     for name in table:
         if name != "admit":
             validator.add(format_path(("network", name)), "unknown key; known here: admit")

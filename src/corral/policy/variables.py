@@ -42,6 +42,7 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command's words with everything masked that looks like a secret."""
     return tuple(
         mask_spans(word, spans) for word, spans in zip(words, find_spans(words), strict=True)
     )

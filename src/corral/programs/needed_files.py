@@ -83,6 +83,7 @@ def read_text(path: str) -> str:
 
 
 def list_names(directory: str) -> list[str]:
+    """Return the sorted names in a directory, or none if it cannot be read."""
     try:
         return sorted(os.listdir(directory))
     except (OSError, ValueError):
@@ -109,6 +110,8 @@ class Executable:
 
 @record
 class Caller:
+    """The caller's settings that decide which file a typed name means."""
+
     environment: Mapping[str, str]
     cwd: str
     home: str
@@ -143,6 +146,7 @@ class Caller:
 
 
 def find_on_path(name: str) -> str:
+    """Return the absolute path of a name on this process's PATH, or ''."""
     if sys.platform == "win32":
         from corral.programs import windows_resolve
 
@@ -151,6 +155,7 @@ def find_on_path(name: str) -> str:
 
 
 def home_names(home: str) -> set[str]:
+    """Return both paths of a home directory: as written, and its real path."""
     return {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
 
 

@@ -50,6 +50,7 @@ def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
 
 
 def quoted(argv: Sequence[str]) -> str:
+    """Return a command line that programs split into `argv`."""
     program = argv[0]
     if '"' in program:
         raise _refuse(f"{shown(program)}: the name of a program cannot contain a quote")

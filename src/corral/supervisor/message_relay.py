@@ -193,6 +193,8 @@ class Sink:
 
 
 class Reporter:
+    """Records the decisions of the guard as denials and in the audit."""
+
     def __init__(self, denials: Denials, *, refuses: bool) -> None:
         self._denials = denials
         self._refuses = refuses
@@ -233,6 +235,7 @@ def make_rules(mcp: Mcp, pins: Iterable[Pin] | None) -> Rules:
 
 
 def describe_guard(mcp: Mcp) -> Held:
+    """Return the row that describes the guard among the controls of a run."""
     asked = []
     for name in TABLES:
         allow: tuple[str, ...] | None = getattr(mcp, f"{name}_allow")

@@ -191,6 +191,7 @@ def _find_ungranted(
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
+    """Return a warning if runtimes of this kind did not start in the sandbox when probed."""
     kind = detect_kind(program.path, program.real)
     found = machine.finding(f"starts {kind}")
     if found.status != "absent":
@@ -274,6 +275,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
+    """Return the program with further files that it reads."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:

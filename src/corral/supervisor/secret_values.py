@@ -116,6 +116,7 @@ def hide_values(plan: Plan) -> Hide:
 def find_secrets(
     environment: Iterable[tuple[str, str]], declared: Sequence[str], typed: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
+    """Yield (variable, value) for each secret of a run."""
     for name, value in environment:
         if value and (name in declared or _is_guessed(name, value)):
             yield name, value
@@ -162,6 +163,7 @@ def _split(value: str) -> list[str]:
 
 
 def _find_places(text: str, value: str) -> Iterator[int]:
+    """Yield the places of a value that do not overlap."""
     at = text.find(value)
     while at >= 0:
         yield at

@@ -34,6 +34,8 @@ reads.
 
 @record
 class Context:
+    """The objects that all connections of a gateway share."""
+
     check: DestinationCheck
     loop: event_loop.Loop
     lookups: host_lookups.Lookups

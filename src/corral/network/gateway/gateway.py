@@ -102,6 +102,7 @@ class Gateway:
             self._inputs.add(listener, self._accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
+        """Return the traffic of connections that have ended, by host."""
         return dict(self._traffic)
 
     def close(self) -> None:

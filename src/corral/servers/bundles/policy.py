@@ -31,6 +31,7 @@ def variables(
 
 
 def secret_names(bundle: Bundle, values: Values) -> list[str]:
+    """Return the names of variables that contain a sensitive value of the user."""
     found: list[str] = []
     for name, text in bundle.environment.items():
         used = [

@@ -115,6 +115,7 @@ def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> lis
 
 
 def known_paths(directory: str, home: str) -> dict[str, str]:
+    """Return the paths that a manifest may use as `${NAME}`."""
     return {
         "__dirname": directory,
         "HOME": home,

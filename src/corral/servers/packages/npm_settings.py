@@ -27,6 +27,7 @@ def fingerprint_registry(environment: Mapping[str, str]) -> str:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
+    """Return the registries that the user's own npm would use, with their credentials."""
     settings = read_settings(environment)
     scopes = [url for key, url in settings.items() if _is_scope(key)]
     urls = [settings.get("registry", DEFAULT_URL), *scopes]
@@ -72,6 +73,7 @@ def _is_scope(key: str) -> bool:
 
 
 def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
+    """Return the keys of credentials for these registries, but not for others."""
     addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key

@@ -274,6 +274,7 @@ def _find_pip_in(prefix: str) -> list[str]:
 
 
 def _report_to_lock(report: str) -> list[str]:
+    """Return pip's report as lines of a lock file in uv's format."""
     items = read_json(report).get("install")
     found: list[str] = []
     for item in items if isinstance(items, list) else ():

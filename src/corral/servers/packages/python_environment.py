@@ -26,6 +26,8 @@ name before.
 
 @record
 class Environment:
+    """A virtual environment to be filled: its paths, its base interpreter, its package source."""
+
     staging: str
     site: str
     base: str

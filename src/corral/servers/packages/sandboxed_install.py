@@ -225,6 +225,7 @@ def _measure(downloads: str) -> int:
 
 
 def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
+    """Wait for the end of the installer, and show progress meanwhile if stderr is a terminal."""
     started = time.monotonic()
     try:
         while True:

@@ -54,6 +54,7 @@ def fingerprint(urls: Iterable[str], default: str) -> str:
 
 
 def plain_index(url: str) -> str:
+    """Return the address of an index without credentials and final slashes."""
     return without_credentials(url).rstrip("/")
 
 

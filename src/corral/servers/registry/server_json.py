@@ -210,6 +210,7 @@ def collect_variables(
 
 
 def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
+    """Return the user's values that are in secret variables, or that look like secrets."""
     return tuple(
         value
         for key, value in given.items()

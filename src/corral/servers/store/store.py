@@ -366,6 +366,7 @@ def make_staging(key: str) -> str:
 
 
 def make_downloads(staging: str) -> str:
+    """Make the directory in which the installer of a staging directory keeps its downloads."""
     path = staging + DOWNLOADS
     make_private_directory(path)
     os.utime(path)
