@@ -22,7 +22,8 @@ def main() -> None:
 
 
 def remove_foreign_paths() -> None:
-    """Remove the script's and working directory, PYTHONPATH and the user's site from sys.path.
+    """Remove the script's directory, the working directory, the directories in PYTHONPATH and the
+    user's site from `sys.path`.
 
     A directory stays if corral itself or the standard library is in it. Python loads `encodings`,
     `sitecustomize` and `.pth` files before this function runs, so no write grant may contain them.

@@ -43,8 +43,8 @@ class Loader(SourceFileLoader):
         self._code = code
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code from the cache file, or from Python's own loader if its descriptor was
-        closed.
+        """Return the code from the cache file, or from Python's own loader if the cache file's
+        descriptor was closed.
 
         corral's processes close descriptors that they do not need, and the number may be reused.
         """
@@ -130,7 +130,7 @@ def keep() -> None:
     """Write the cache file again if this process imported modules that are not in it.
 
     A failed write is ignored, as Python ignores it for `.pyc` files. A process that did not call
-    `use` does not know which modules the cache file contains.
+    `use` writes nothing, because it does not know which modules the cache file contains.
     """
     known = [one.entries for one in sys.meta_path if isinstance(one, Finder)]
     loaded = {name for name in sys.modules if name.partition(".")[0] == PACKAGE} - STARTED_WITH
@@ -154,7 +154,9 @@ def _is_missing(name: str) -> bool:
 
 
 def _pack(names: list[str]) -> bytes:
-    """Return the cache file: the length of the index, the index, and the code of each module."""
+    """Return the content of the cache file: the length of the index, the index, and the code of
+    each module whose `.pyc` file is up to date.
+    """
     entries: dict[str, Entry] = {}
     code = b""
     for name in names:
@@ -169,7 +171,9 @@ def _pack(names: list[str]) -> bytes:
 
 
 def _read_pyc(source: str) -> tuple[Identity, bytes] | None:
-    """Return the source's identity and code; None if the `.pyc` file is missing or out of date."""
+    """Return the identity and the code of a source file. Return None if its `.pyc` file is missing
+    or out of date.
+    """
     directory, name = os.path.split(source)
     try:
         seen = os.stat(source)

@@ -1,4 +1,7 @@
-"""Find the directories of the user and of corral, and check that only the user can write there."""
+"""Find the directories of the user and of corral, and check that only the user can write there.
+
+No library is used for this, because importing one takes longer than the rest of the start.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ CONFIG_FILE = "config.toml"
 STAGING = "-staging"
 """This suffix, added to the cache's path, names the directory in which packages are assembled."""
 WORK_DIRECTORIES = "/tmp/corral-"  # noqa: S108 - the directories are new and 0700
-"""How the paths of private directories begin, which runs have without a root of their own."""
+"""The paths of private directories begin with this. Runs without a root of their own have them."""
 NO_HOME = "/nonexistent"
 """The home directory that user databases list for accounts without one."""
 
@@ -30,7 +33,9 @@ class Directories:
 
 
 def home_directory(environ: Mapping[str, str] | None = None) -> str:
-    """Return HOME (on Windows USERPROFILE) if it is absolute, otherwise `recorded_home`."""
+    """Return HOME (on Windows USERPROFILE) if it is absolute, otherwise `recorded_home`. Raise
+    SandboxError if both are relative.
+    """
     environ = os.environ if environ is None else environ
     name = "USERPROFILE" if sys.platform == "win32" else "HOME"
     home = environ.get(name, "")
@@ -44,7 +49,8 @@ def home_directory(environ: Mapping[str, str] | None = None) -> str:
 
 
 def recorded_home() -> str:
-    """Return the home from the user database (on Windows from HOMEDRIVE and HOMEPATH).
+    """Return the home from the user database, or NO_HOME if the user is not in it. On Windows,
+    return HOMEDRIVE followed by HOMEPATH.
 
     `expanduser` would return HOME, even if it is invalid.
     """
@@ -59,7 +65,9 @@ def recorded_home() -> str:
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
-    """Return the absolute paths of corral's directories. Ignore relative values of variables."""
+    """Return the absolute paths of corral's directories. Create nothing. Ignore relative values of
+    variables.
+    """
     environ = os.environ if environ is None else environ
     home = home_directory(environ) if home is None else home
     if sys.platform == "win32":
@@ -86,7 +94,7 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
 def target_homes() -> str:
     """Return the directory with the kept homes of root's targets on Linux without namespaces.
 
-    These targets have another user id, which cannot search root's home.
+    These targets have another user id, with which they cannot search root's home.
     """
     return os.path.join(absolute(os.environ, "XDG_STATE_HOME", "/var/lib"), "corral-homes")
 

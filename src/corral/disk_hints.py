@@ -15,7 +15,9 @@ HINTS = {
 
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
-    """Return a hint for a file system error at `place`. `otherwise` is a remedy for any error."""
+    """Return a hint for a file system error at `place`. `otherwise` is a remedy for any error,
+    which is added to the hint, or returned alone.
+    """
     from shlex import quote
 
     while not os.path.exists(place) and (parent := os.path.dirname(place)) != place:

@@ -30,8 +30,8 @@ EXIT_NOT_FOUND = 127
 class SandboxError(Exception):
     """The base class of corral's errors.
 
-    `exit_code` is that of `corral run`, and `hint` tells the user what to type. Line ends inside
-    `message` or one of the `details` are escaped when printed.
+    `exit_code` is the exit code of `corral run`. `hint` tells the user what to type. `details` are
+    further lines. Line ends inside `message` or a detail are escaped when printed.
     """
 
     exit_code = EXIT_REFUSED
@@ -78,7 +78,9 @@ class ChangedPathsError(PolicyError):
 
 
 class UnenforceableError(SandboxError):
-    """The host cannot enforce the policy. `missing` has (control, reason, hint) for each."""
+    """The host cannot enforce the policy. `missing` has (control, reason, hint) for each control
+    that the host cannot enforce.
+    """
 
     def __init__(self, missing: Sequence[tuple[str, str, str]], *, hint: str | None = None) -> None:
         reasons: dict[str, list[str]] = {}

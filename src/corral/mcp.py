@@ -100,7 +100,8 @@ def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]
 
 
 def select_variables(env: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
-    """Return `env`, without the host's values if `env` has all variables of the host.
+    """Return the variables of `env` that differ from the host's if `env` contains all the host's
+    variables, otherwise all of `env`.
 
     FastMCP's transports for npx and uvx copy all of the caller's variables, with the secrets.
     """

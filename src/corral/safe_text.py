@@ -19,7 +19,9 @@ def is_digest(text: object) -> bool:
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Describe a value for a message. Cut text after `limit` characters and escape controls."""
+    """Describe a value for a message. Cut text after `limit` characters, and escape its control
+    characters.
+    """
     if isinstance(value, str):
         return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INTEGER:
@@ -44,7 +46,9 @@ def printable(text: str) -> str:
 
 
 def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Replace each span (start, end) of a text with MASK, and touching spans with one MASK."""
+    """Replace each span (start, end) of a text with MASK. Spans that overlap or touch become one
+    mask.
+    """
     found: list[str] = []
     done = 0
     for start, end in sorted(spans):

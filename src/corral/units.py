@@ -1,8 +1,8 @@
 """Convert sizes, durations and CPU shares from text to bytes, milliseconds and millicores, and
 back.
 
-A value is ASCII digits with at most one point, and one unit. The text of a ValueError completes a
-sentence that begins with the value. `"none"` becomes None.
+A value is ASCII digits with at most one point, and one unit. Everything else is a ValueError, whose
+text completes a sentence that begins with the value. `"none"` becomes None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_AMOUNT = (1 << 63) - 1
-# A million cores: more than any machine has, and quota arithmetic does not overflow.
+# A million cores is more than any machine has, and small enough for quota arithmetic not to
+# overflow.
 MAX_CPU = 10**9
 MAX_DIGITS = 40
 DIGITS = "0123456789"
@@ -33,7 +34,9 @@ DURATIONS: Mapping[str, int] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 
 def is_digits(text: str) -> bool:
-    """Return whether all characters are ASCII digits; `str.isdigit` accepts other scripts."""
+    """Return whether all characters are ASCII digits. `str.isdigit` also accepts digits of other
+    scripts.
+    """
     return text.isascii() and text.isdigit()
 
 
@@ -63,7 +66,9 @@ def check_range(value: int, maximum: int, minimum: str) -> int:
 
 
 def parse_size(value: object) -> int | None:
-    """Convert `64M`, `1.5G`, `1GiB` or a number to bytes. Refuse KB, MB, GB and TB as ambiguous."""
+    """Convert `64M`, `1.5G`, `1GiB` or a number of bytes to bytes. K, M, G and T are powers of
+    1024. Refuse KB, MB, GB and TB, which are ambiguous.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return check_range(value, MAX_AMOUNT, "one byte")
     if value == "none":
@@ -79,7 +84,9 @@ def parse_size(value: object) -> int | None:
 
 
 def parse_duration(value: object) -> int | None:
-    """Convert `500ms`, `60s`, `5m` or `1h` to milliseconds. Refuse a number without a unit."""
+    """Convert a duration such as `500ms`, `60s`, `5m` or `1h` to milliseconds, and "none" to None.
+    Refuse a number without a unit.
+    """
     if isinstance(value, str):
         if value == "none":
             return None

@@ -60,7 +60,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
                 loop = asyncio.get_running_loop()
                 self._ended = loop.create_future()
                 loop.add_reader(self._sandbox.fileno(), self._settle, self._sandbox.fileno())
-            # All waiting tasks share this future, so cancelling one must not cancel it.
+            # All waiting tasks share this future, so a cancelled task must not cancel it.
             await asyncio.shield(self._ended)
         return self._sandbox.wait()
 
@@ -230,7 +230,9 @@ def launch_async(
 def _with_pipes(
     start: functools.partial[Sandbox], streams: Mapping[str, Stream], ends: dict[str, BinaryIO]
 ) -> Sandbox:
-    """Start a sandbox. On Windows, put pipes that the event loop can use into `ends`."""
+    """Start a sandbox. On Windows, create overlapped pipes, because the event loop needs them, and
+    put the caller's ends into `ends`.
+    """
     if sys.platform != "win32":
         return start(**streams)
     from corral.api import windows_client

@@ -87,6 +87,7 @@ def plan(
     env: Mapping[str, str] | None = None,
     cwd: str | None = None,
 ) -> Plan:
+    """Return the plan of a launch, without starting the target."""
     sources = [Source(manifest=load_manifest(policy), trust="user", approved=True)]
     environment = os.environ if env is None else env
     directory = os.getcwd() if cwd is None else os.path.abspath(cwd)
@@ -206,7 +207,7 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Refuse input that is not bytes before the target starts and waits for it."""
+    """Raise TypeError for input that is not bytes. The target must not start and wait for it."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 

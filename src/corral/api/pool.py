@@ -1,8 +1,9 @@
 """Prepare sandboxes in advance, for callers that start the same program often.
 
 A spare is a sandbox that is complete except for the arguments, environment and directory of its
-command. A launch uses a spare only if its plan is the same in all other parts. Each spare has its
-own channel, so no other sandbox can get the command that is sent to it.
+command. Each launch makes its own plan, and uses a spare only if the spare's plan is the same in
+all other parts. Each spare has its own channel, so no other sandbox can get the command that is
+sent to it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Pool:
     """Launches sandboxes, and keeps spares ready for the next launches.
 
     Each launch is followed by new spares for the same program, so the first launch of a program is
-    an ordinary one. Leaving the pool ends the spares, but not the sandboxes that it launched.
+    an ordinary one. A pool is a context manager: leaving it ends the spares, but not the sandboxes
+    that it launched.
     """
 
     def __init__(self, policy: PolicyLike = None, *, spares: int = 1) -> None:

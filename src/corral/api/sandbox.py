@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         def recv(self, size: int, /) -> bytes: ...
         def close(self) -> None: ...
 
-    Streams = tuple[int, int, int] | tuple[()]
+    Streams = tuple[int, int, int] | tuple[()]  # empty for a spare, which gets its streams later
 
     class Supervisors(Protocol):
         def launch(self, plan: Plan, stdio: Streams) -> Channel: ...
@@ -95,7 +95,9 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """Start the target. `connect` returns the channel to its supervisor (default: new)."""
+        """Start the target. `connect` returns the channel to the target's supervisor. Without
+        `connect` a new supervisor is started.
+        """
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]
         self.stdout: Stdout = None  # type: ignore[assignment]
@@ -116,7 +118,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the target's end, and return the exit code that `corral run` would return. Raise
-        TimeoutError if the target still runs after `timeout` seconds.
+        TimeoutError if the target still runs after `timeout` seconds, and SupervisionError if this
+        sandbox was closed.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._lock.acquire(timeout=-1 if timeout is None else max(0, timeout)):
@@ -137,7 +140,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
             self._lock.release()
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to all processes of the target, and SIGKILL after the grace time."""
+        """Send a signal to the target's processes. Kill those that remain after the grace time."""
         if not 0 < number <= LAST_SIGNAL:
             raise ValueError(f"{number} is not a signal")
         if self.report is None:
@@ -208,9 +211,8 @@ def _close_stream(stream: object) -> None:
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return the caller's end of a stream, if there is one, and the target's end.
-
-    Descriptors that the caller has to close are added to `ends`.
+    """Return the caller's end of a stream, if there is one, and the target's end. Add the
+    descriptors that have to be closed to `ends`.
     """
     if wanted is None:
         return None, number

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 
 def receive_request(fd: int) -> Request | None:
-    """Make a sandbox and wait for its command. Return None if the sandbox is not used."""
+    """Make a sandbox and wait for its command. Return None if no command came, or if the sandbox
+    could not be used for it.
+    """
     message = wire_format.read_message(lambda size: os.read(fd, size))
     if not message:
         return None

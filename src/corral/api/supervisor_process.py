@@ -35,8 +35,8 @@ def run(
 ) -> NoReturn:
     """Supervise the run that `receive` returns, if any, and exit.
 
-    `close_stdio` closes this process's copies of the streams. Otherwise the caller would not notice
-    that the target closes them.
+    `close_stdio` closes this process's copies of the streams once the target has them. Otherwise
+    the caller would not notice that the target closes them.
     """
     code = 1
     try:
@@ -62,6 +62,7 @@ def run(
 
 
 def read_request(reader: int, stdio: Stdio) -> Request | None:
+    """Read a plan. Return None if the caller ended before it sent one."""
     message = wire_format.read_message(lambda size: os.read(reader, size))
     return (wire_format.decode(message, Plan), stdio, None) if message else None
 

@@ -64,6 +64,7 @@ class Channel:
         threading.Thread(target=self._receive, args=(reading,), daemon=True).start()
 
     def fileno(self) -> int:
+        """Return the descriptor of the pipe to the supervisor, or -1 after `close`."""
         return self._writing
 
     def send(self, data: bytes, /) -> int:
@@ -79,6 +80,7 @@ class Channel:
             return found
 
     def wait(self, seconds: float | None) -> bool:
+        """Return whether a message, or the end of the channel, arrives within `seconds`."""
         with self._change:
             return bool(self._change.wait_for(lambda: self._received or self._ended, seconds))
 
@@ -123,7 +125,9 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
 
 
 def pipe(number: int) -> tuple[BinaryIO, int]:
-    """Create a pipe for stream `number`. Return the caller's overlapped end and the target's."""
+    """Create a pipe for stream `number`. Return the caller's end, which is overlapped, and the
+    target's end.
+    """
     if sys.platform == "win32":
         import msvcrt
         from asyncio import windows_utils

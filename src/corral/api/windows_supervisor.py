@@ -8,7 +8,9 @@ from corral.api import supervisor_process
 
 
 def serve(reads: int, writes: int) -> NoReturn:
-    """Supervise one run. The target does not inherit the handles `reads` and `writes`."""
+    """Supervise one run. `reads` and `writes` are handles of the pipes from and to the caller. The
+    target does not inherit them.
+    """
     reading, writing = _descriptor(reads), _descriptor(writes)
     supervisor_process.run(
         reading,
@@ -20,7 +22,9 @@ def serve(reads: int, writes: int) -> NoReturn:
 
 
 def _close_streams() -> None:
-    """Close this process's copies of the target's streams, so that the caller sees their end."""
+    """Close this process's copies of the target's streams, so that the caller notices when the
+    target closes them.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     for fd in range(3):
         os.dup2(null, fd, inheritable=False)

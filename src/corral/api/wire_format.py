@@ -1,8 +1,9 @@
 """Encode messages between a caller and a process of corral: plans, hosts, endings and errors.
 
 A record is sent with the name of its class and without default values. A received name can only
-create one of corral's own records. Only processes of the same corral use the channel, so `marshal`
-is safe here. `json` would import `re`, which would slow down every fork of the zygote.
+create one of corral's own records. `marshal` is safe here, because both ends run the same Python
+and the same corral, and no other process can use the channel. `json` would import `re`, which would
+slow down every fork of the zygote.
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     Data = None | str | int | float | list["Data"] | dict[str, "Data"]
 
 CLASS = "$"
-HEADER = 8
+HEADER = 8  # bytes before a message, which contain its length
 MAX_READ_BYTES = 1 << 20
 ACKNOWLEDGES = sys.platform == "darwin"
-"""Whether a receiver of descriptors answers, so that the sender keeps its own open until then.
-Chromium found that macOS loses sockets that the sender closes too early.
+"""Whether a receiver of descriptors sends an answer. If it does, the sender keeps its own
+descriptors open until then. Chromium found that macOS loses sockets that the sender closes too
+early.
 """
 
 
@@ -39,7 +41,7 @@ SENT_ERRORS: dict[str, type[SandboxError]] = {
     cls.__name__: cls
     for cls in (CommandError, LaunchError, PolicyError, SupervisionError, SandboxError)
 }
-"""The errors that keep their class. Others are sent as their nearest base class in here."""
+"""The errors that keep their class. Any other error is sent as its nearest base class in here."""
 
 
 def add_header(message: bytes) -> bytes:
@@ -47,7 +49,9 @@ def add_header(message: bytes) -> bytes:
 
 
 def read_message(read: Callable[[int], bytes]) -> bytes:
-    """Return one message, or b"" at the end. `read` may return less than it was asked for."""
+    """Return one message, or b"" if the other end is closed. `read` may return fewer bytes than it
+    was asked for.
+    """
     header = _read_exactly(read, HEADER)
     return _read_exactly(read, int.from_bytes(header, "little")) if header else b""
 
@@ -96,6 +100,7 @@ def encode_error(error: SandboxError | OSError) -> bytes:
 
 
 def decode_error(raw: bytes) -> SandboxError | OSError:
+    """Return the error of the other process. OSError and the SENT_ERRORS keep their class."""
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)

@@ -133,7 +133,7 @@ class Zygote:
 
 
 def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool:
-    """Send a command to a spare. Return whether the spare will start it."""
+    """Send a command to a spare. Return False only if the spare will never start the command."""
     assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
     try:
         handover.send(channel, wire_format.encode_plan(replace(plan, steps=())), stdio)

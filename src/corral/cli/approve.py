@@ -1,4 +1,8 @@
-"""`corral approve`: approve what a server asks for, and pin its tools if asked to."""
+"""`corral approve`: approve exactly what a server asks for.
+
+The command also pins the server's tools if the user or the server's manifest asks for pins. It asks
+the user on a terminal. Elsewhere it needs `--yes`, because only the user can approve.
+"""
 
 import os
 import shlex
@@ -74,6 +78,7 @@ def _approve(options: Options, rest: list[str]) -> int:
 
 
 def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
+    """Start an approved server once in its sandbox, and pin the definitions of its tools."""
     from corral.cli import inspect
     from corral.policy.manifest import COMMAND_LINE, Manifest
     from corral.servers.inspection import inspect_server
@@ -181,7 +186,9 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user. Without a terminal, raise an error whose hint is `corral approve --yes`."""
+    """Ask the user on the terminal. If there is none, raise an error whose hint is `corral approve`
+    with `words`.
+    """
     if not is_on_terminal():
         raise SandboxError(
             "there is no terminal to ask on, and only you can approve",
@@ -192,7 +199,8 @@ def confirm(
 
 def ask(question: str) -> bool:
     try:
-        # In `run` standard input belongs to the server, which must not inherit the terminal.
+        # In `run` standard input belongs to the server, so corral opens the terminal itself. It
+        # closes the terminal before the server starts, because the server must not inherit it.
         with open(TERMINAL, encoding="utf-8", errors="replace") as terminal:
             if sys.platform != "win32":
                 import termios

@@ -13,7 +13,9 @@ from corral.programs.scope import Scope
 
 
 def check_chosen_python(options: Options, sources: list[Source]) -> None:
-    """Raise UnchosenReadsError, as the run itself would after the installation."""
+    """Raise UnchosenReadsError if the server may not read the chosen Python, as the run itself
+    would after the installation.
+    """
     path = os.path.realpath(options.get("--python") or "")
     if not is_program(path):
         return  # the installation says that this is not a Python

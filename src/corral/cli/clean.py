@@ -1,4 +1,7 @@
-"""`corral clean`: remove leftovers of killed runs, kept permissions and abandoned installations."""
+"""`corral clean`: remove leftovers of killed runs, and permissions that `windows.keep_grants` kept.
+
+The command also ends installations whose client has gone.
+"""
 
 import sys
 

@@ -28,7 +28,9 @@ OTHER_PERMISSIONS = {
 
 @record
 class Selection:
-    """The client or file that the user named, its files, and the named servers (none means all)."""
+    """The client or file that the user named, its files, and the named servers. Without `names`,
+    all servers are selected.
+    """
 
     word: str
     paths: tuple[str, ...]
@@ -37,7 +39,9 @@ class Selection:
 
 @record
 class Permissions:
-    """What a server may do beyond the defaults. The settings in `guard` grant nothing."""
+    """The permissions of a server beyond the defaults. `guard` are the settings of the MCP guard,
+    which grant nothing.
+    """
 
     may: tuple[str, ...]
     guard: tuple[str, ...] = ()
@@ -92,7 +96,9 @@ def select(words: list[str], usage: str) -> Selection:
 
 
 def find_files(word: str) -> list[str]:
-    """Return the existing files of the client `word`, or `word` itself if it is a path."""
+    """Return the existing files of the client that `word` names, or `word` itself if it is a path.
+    Raise an error if `word` is neither, or if the client has no files here.
+    """
     client = catalogue.find_client(word)
     if client is None:
         if os.path.lexists(word) or os.sep in word or load_format(word):
@@ -118,7 +124,9 @@ def _name_clients() -> str:
 
 
 def list_existing(client: Client) -> list[str]:
-    """Return the client's files that exist. Of several, leave out empty ones."""
+    """Return the client's own files that exist. If there are several, leave out empty ones, because
+    an editor may have empty settings beside the file with the servers.
+    """
     found = [path for path in catalogue.own_files(client) if os.path.lexists(path)]
     if len(found) > 1:
         found = [path for path in found if not os.path.isfile(path) or os.path.getsize(path)]
@@ -126,7 +134,9 @@ def list_existing(client: Client) -> list[str]:
 
 
 def find_all_files() -> list[tuple[str, str]]:
-    """Return (client, file) for all files of clients: their own ones, and those of this project."""
+    """Return (client, file) for every client's own files, and for its files in the project in the
+    current directory.
+    """
     here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
@@ -153,7 +163,9 @@ def _list_servers(note: Callable[[str], None] = lambda _: None) -> list[Row]:
 
 
 def find_wrapped(word: str) -> list[Row]:
-    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it."""
+    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it. Raise an
+    error if no client has it.
+    """
     wrapped = list_wrapped()
     found = [one for one in wrapped if word in {one[2].name, f"{one[0]}:{one[2].name}"}]
     if found:
@@ -174,6 +186,9 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
+    """Return (client, server) of each server of this name that is not wrapped. The name may be
+    CLIENT:SERVER.
+    """
     return [
         (client, one)
         for client, _, one in _list_servers(output.note)
@@ -182,10 +197,14 @@ def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
 
 
 def format_flags(flags: Sequence[str]) -> str:
+    """Return flags of `run` as they are typed, with secrets masked."""
     return " ".join(map(quote, mask_command(("run", *flags, "--"))[1:-1])) or "no flags"
 
 
 def note_differences(found: Sequence[Row]) -> None:
+    """Tell the user if a server has different flags in several clients. Each client keeps its own
+    flags.
+    """
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
         for client, path, server in found:
@@ -203,7 +222,9 @@ def edit_files(
     fields: Sequence[str],
     show_diff: bool = False,
 ) -> int:
-    """Edit each file, print the results, return the exit code. Raise the first error at the end."""
+    """Edit each file, print the results, and return the exit code. If a file cannot be changed, the
+    other files are still edited. The first error is raised at the end.
+    """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None
     for path in selection.paths:
@@ -275,6 +296,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
 
 
 def _note_project_files(word: str) -> None:
+    """Mention the client's files in the current directory's project, which are not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return

@@ -42,6 +42,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def describe_host(host: Host) -> dict[str, object]:
+    """Return the data that `doctor --json` prints. schemas/doctor.json describes it."""
     works, verdict = judge(host)
     return {
         "version": JSON_VERSION,
@@ -55,6 +56,7 @@ def describe_host(host: Host) -> dict[str, object]:
 
 
 def judge(host: Host) -> tuple[bool, str]:
+    """Return whether `corral run` works here with the default policy, and what is enforced."""
     # With `best_effort`, `decide` returns what is missing instead of raising an error.
     policy = replace(Policy(), best_effort=True)
     controls = decide(policy, host, current.load().chains(policy))
@@ -68,7 +70,7 @@ def judge(host: Host) -> tuple[bool, str]:
 
 
 def _row(host: Host, finding: Finding) -> dict[str, object]:
-    """Return a finding as data, with its basis if it was not tested on real machines."""
+    """Return a finding as data. Add how it was tested, unless it was tested on real machines."""
     basis = format_basis(host.system, finding.capability)
     values: dict[str, object] = {name: getattr(finding, name) for name in fields(finding)}
     return {**values, "basis": basis} if basis else values

@@ -37,6 +37,8 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
+    """A flag with its value, and the words in which it is written."""
+
     flag: str
     value: str
     words: tuple[str, ...]
@@ -100,7 +102,9 @@ def change_servers(
 def merge_flags(
     name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
 ) -> tuple[str, ...]:
-    """Add the flags of `change` to `current`, or remove them. A flag to remove must be there."""
+    """Return `current` with the flags of `change` added, or removed with `remove`. Raise an error
+    if a flag to remove is not there.
+    """
     found = split_flags(current)
     for new in split_flags(change):
         same = [one for one in found if one.is_same(new)]
@@ -121,7 +125,9 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`. The value of a switch is empty."""
+    """Split words into flags of `run`. The value of a switch is empty. Raise an error for a word
+    that is not such a flag.
+    """
     found: list[FlagWords] = []
     rest = list(words)
     while rest:
@@ -167,7 +173,9 @@ def _find_missing(allow: str) -> str:
 
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
-    """Ask about each recent denial that is not granted. Return the flags that the user accepts."""
+    """Ask about each recent denial that is not granted yet, and return the flags to which the user
+    agrees. Refuse if there is no such denial, or no terminal.
+    """
     rows: dict[str, Denial] = {}
     for server in servers:
         rows |= {one.allow: one for one in list_open_denials(server) if _parse_allow(one.allow)}

@@ -37,7 +37,8 @@ FLAGS = (
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
 """Kinds of denials that are also found among the watched calls, and so are not printed again."""
-NOWHERE = "learn.invalid"  # never exists; allowing it starts the gateway, which sees addresses
+# This name never exists. Allowing it starts the gateway, which sees all other addresses.
+NOWHERE = "learn.invalid"
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -82,7 +83,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run, with a gateway if possible, because a gateway sees every address."""
+    """Prepare the run. If this host supports a gateway, use one, because it sees every address that
+    the target asks for.
+    """
     sources, command = what_to_run.sources_and_command(options, rest)
     cwd = what_to_run.start_directory(rest)
     server = what_to_run.name_server(rest)
@@ -113,6 +116,7 @@ def _accept(options: Options, learned: Learned) -> list[Proposal]:
 
 
 def _name_next_command(word: str, accepted: list[Proposal]) -> None:
+    """For CLIENT:SERVER, print the command that adds the accepted flags to the client's file."""
     reference = parse_reference(word)
     if reference is None or reference.kind != "client":
         return

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
 @record
 class Flag:
-    """One flag. Without `value` it is a switch. `key` is the key of the policy that it sets."""
+    """One flag. Without `value` the flag is a switch. `key` is the policy key that the flag sets,
+    if any.
+    """
 
     name: str
     help: str
     value: str = ""
-    many: bool = False  # it may be given several times
+    many: bool = False  # whether the flag may be given several times
     short: str = ""
     key: str = ""
 
@@ -59,7 +61,9 @@ class Options:
 def parse(
     flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
 ) -> tuple[Options, list[str]]:
-    """Return options and other words. `--` ends the options; so does a word if not `anywhere`."""
+    """Return the options and the other words. `--` ends the options. Unless options may be
+    `anywhere`, the first other word ends them too.
+    """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})
     options, words, rest = Options(), list[str](), list(arguments)
@@ -106,7 +110,9 @@ def _nearest(name: str, known: dict[str, Flag]) -> str:
 
 
 def _find_key_without_flag(name: str) -> str:
-    """Return the policy key that `--NAME` or `--max-NAME` may mean, if no flag sets this key."""
+    """Return the policy key that an unknown option (`--NAME` or `--max-NAME`) seems to mean, if
+    only a policy can set this key.
+    """
     from corral.policy.schema import KEYS
 
     wanted = {f"limits.{name.removeprefix('--max-')}", name.removeprefix("--").replace("-", "_")}
@@ -115,6 +121,7 @@ def _find_key_without_flag(name: str) -> str:
 
 
 def find_nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that a user most likely meant, or "" if none is similar."""
     import difflib
 
     bare = {other.strip("-"): other for other in known}

@@ -64,7 +64,9 @@ NO_MEMORY = (
 
 
 def from_fault(problem: Exception) -> SandboxError:
-    """Make a message for a bug, or for an error because corral's files were replaced meanwhile."""
+    """Return an error for an unexpected exception. The cause is a bug, or corral's files were
+    replaced while it ran.
+    """
     if isinstance(problem, ImportError) or _is_replaced():
         why = f"corral's own files were removed or replaced while it ran: {problem}"
         hint = "start it again; if that fails too, install corral again"
@@ -75,6 +77,7 @@ def from_fault(problem: Exception) -> SandboxError:
 
 
 def _is_replaced() -> bool:
+    """Return whether corral was removed, or replaced by another version, since it was started."""
     import corral
 
     try:
@@ -85,7 +88,7 @@ def _is_replaced() -> bool:
 
 
 class Painted:
-    """Text in a colour, if stdout is a terminal."""
+    """Text that `write_line` prints in a colour if stdout is a terminal."""
 
     __slots__ = ("colour", "text")
 
@@ -141,7 +144,9 @@ def _write_stdout(text: str, *, flush: bool = False) -> None:
 
 
 def use_utf8() -> None:
-    """Write UTF-8 into pipes and files on Windows too, unless the user chose PYTHONIOENCODING."""
+    """Write UTF-8 into pipes and files on Windows, where Python's default is the system's code
+    page. A user's PYTHONIOENCODING takes precedence.
+    """
     if sys.platform != "win32" or "PYTHONIOENCODING" in os.environ:
         return
     import io
@@ -177,7 +182,9 @@ def prompt(text: str) -> None:
 
 
 def _write_stderr(text: str) -> None:
-    """Write what stderr accepts at once. Ignore errors: a run continues without its warnings."""
+    """Write as much of a message as stderr accepts at once. Ignore errors, because a run continues
+    without its warnings.
+    """
     stream = sys.stderr
     if stream is None:
         return
@@ -252,6 +259,7 @@ def write_result(value: object, lines: Iterable[str], *, as_json: bool) -> None:
 
 
 def write_table(rows: Sequence[tuple[str, ...]], empty: str = "") -> None:
+    """Write rows in columns. Without rows, write the line `empty`."""
     if empty and not rows:
         write_line(empty)
     rows = [tuple(map(printable, row)) for row in rows]

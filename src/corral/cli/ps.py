@@ -50,6 +50,7 @@ def print_runs(*, as_json: bool) -> None:
 
 
 def _find_servers() -> dict[tuple[str, ...], str]:
+    """Return {command of a wrapped server: CLIENT:SERVER}."""
     found: dict[tuple[str, ...], str] = {}
     for client, _, server in read_own_files():
         command = tuple(map(run_records.format_word, server.inner_argv))
@@ -59,7 +60,9 @@ def _find_servers() -> dict[tuple[str, ...], str]:
 
 
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
-    """Return the name of a run's package, or else of the wrapped server with the run's command."""
+    """Return the name of the package that a run installs or executes, or else of the wrapped server
+    with the run's command, or else "".
+    """
     if entry.is_installer():
         return entry.command[-1]
     for package in store.entries():

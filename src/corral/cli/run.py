@@ -63,7 +63,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
-    """Return a plan that watches paths, or `plan` if time is over or paths cannot be watched."""
+    """Return the plan of a run whose paths are watched, or the same plan if the time is over. If
+    paths cannot be watched, warn and return the same plan, because a client waits for the run.
+    """
     from corral.cli.learn_time import is_over
 
     if is_over(until):
@@ -91,7 +93,8 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
         output.note("it was watched; `corral why` and `corral grant` list what it did not find")
-        # Learned paths come first: a target can cause any number of denials, and few are kept.
+        # Learned paths come first, because a target can cause any number of denials, and only a
+        # limited number of denials is kept.
         return replace(ending, denials=(*to_denials(learned), *ending.denials))
     return ending
 
@@ -228,7 +231,9 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Stores denials for `corral why`. Stores an empty run only if earlier ones are stored."""
+    """Stores the denials for `corral why`. A run without denials is stored only if earlier runs of
+    the same server are stored.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._program = plan.program
@@ -289,7 +294,9 @@ def _fill_streams() -> None:
 
 
 def _release_stdio() -> None:
-    """Close corral's stdin and stdout, so that a client sees when the target closes its own."""
+    """Close corral's copies of stdin and stdout, so that a client sees when the target closes its
+    own.
+    """
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
@@ -304,7 +311,9 @@ def _place_hint(error: Exception, path: str, otherwise: str) -> str:
 
 
 def _open_report(path: str | None) -> WriteReport | None:
-    """Open the report file, never through a link. Return a function that writes the report."""
+    """Open the report file before the target runs, and never through a link. Return a function that
+    writes the report.
+    """
     if path is None:
         return None
     from corral.abi.output_file import open_output

@@ -16,7 +16,9 @@ from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, server: ConfiguredServer) -> tuple[str, str]:
-    """Return why a server would not start, and the command that mends it. Install nothing."""
+    """Return why a server would not start, and the command that mends it. Return two empty texts if
+    no reason is found. Install nothing.
+    """
     try:
         _check(server, server.run_flags)
     except SandboxError as error:
@@ -25,7 +27,9 @@ def find_refusal(client: str, server: ConfiguredServer) -> tuple[str, str]:
 
 
 def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command that mends the server. `corral grant` accepts only clients, not files."""
+    """Return the command that mends the server. If `client` is a file, never return `corral grant`,
+    which accepts only clients.
+    """
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return join(["corral", "wrap", *reads, client, server.name])

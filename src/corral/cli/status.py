@@ -77,7 +77,11 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
-    """Return 1 if a server in these files, or in this project's, does not start through corral."""
+    """Return 1 if a server in the named files, or else in this project's files, does not start
+    through corral or would be refused by `wrap`, or if a file cannot be read.
+
+    Servers that `wrap` leaves alone, such as remote ones, do not count.
+    """
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     files = [_read_file(client, path) for client, path in named or _find_project_files()]
     bad = [
@@ -178,7 +182,7 @@ def _measure_state(server: ConfiguredServer) -> int | None:
 
 
 def _find_doubt(server: ConfiguredServer, project: str) -> str:
-    """Return why `wrap` would refuse this server."""
+    """Return why `wrap` would refuse this server, or "" if it would not."""
     try:
         refuse_unsafe_variables(server)
         refuse_elsewhere(server, project, find_granted(server.run_flags))
@@ -188,7 +192,9 @@ def _find_doubt(server: ConfiguredServer, project: str) -> str:
 
 
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
-    """Return whether this corral wrote the command, or is its program. The name is not enough."""
+    """Return whether this corral wrote the command, or is the program in it. The name alone is not
+    enough, because any program can be named corral.
+    """
     if original is not None and is_untouched(text, server, original):
         return True
     try:

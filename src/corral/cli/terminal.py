@@ -11,6 +11,7 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 
 def save_terminal(fd: int) -> Callable[[], None]:
+    """Save the settings of the terminal on `fd`. Return a function that restores them."""
     import termios
 
     state, terminal = termios.tcgetattr(fd), os.dup(fd)

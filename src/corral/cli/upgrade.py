@@ -59,6 +59,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _select(words: list[str]) -> list[Entry]:
+    """Return the installed servers that the words name, or all if there are no words."""
     entries = upgrade.list_unpinned()
     found: dict[str, Entry] = {}
     for word in words:
@@ -86,7 +87,9 @@ def _find_wrapped(word: str) -> list[str]:
 
 @record
 class ToolChanges:
-    """Differences from a server's pins. Without `pins` the new version could not be inspected."""
+    """The differences between a new version and a server's pins. `pins` are those of the new
+    version, or None if the new version could not be inspected.
+    """
 
     pinned: PinnedServer
     lines: tuple[str, ...]
@@ -94,7 +97,9 @@ class ToolChanges:
 
 
 def _compare_tools(found: Candidate) -> tuple[ToolChanges, ...]:
-    """Start the new version with the default policy; compare its tools with the server's pins."""
+    """Start the new version with the default policy, and compare its tools with the pins of each
+    command that starts this server.
+    """
     name = _name(found.current)
     pinned = [one for one in list_pinned() if one.server and name_server(one.server)[0] == name]
     return tuple(_compare_pinned(one, found.version) for one in pinned)
@@ -118,6 +123,7 @@ def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
 
 
 def _replace(found: Candidate, tools: Sequence[ToolChanges], options: Options, name: str) -> bool:
+    """Show the changes, and replace the version if the user agrees."""
     as_json, yes = options.has("--json"), options.has("--yes")
     if not as_json:
         output.write_lines(_describe(found, name))
@@ -160,7 +166,9 @@ def _describe(found: Candidate, name: str) -> list[str]:
 
 
 def _name_each(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return {key: name to print}. The name is the key if several runtimes have the server."""
+    """Return {key: name to print}. The name is the whole key if the server is installed for several
+    runtimes.
+    """
     names = [_name(entry) for entry in entries]
     return {
         entry.key: entry.key if names.count(_name(entry)) > 1 else _name(entry) for entry in entries

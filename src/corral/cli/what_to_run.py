@@ -75,7 +75,9 @@ def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
 
 
 def start_directory(rest: list[str]) -> str:
-    """Return the directory in a client's entry, or else the current one."""
+    """Return the directory in which the command starts: the one in the client's file, or else the
+    current one.
+    """
     server = _find_configured(rest)
     return (server.cwd if server else "") or current_directory()
 
@@ -95,7 +97,9 @@ def _find_configured(rest: list[str]) -> FoundServer | None:
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words that identify a reference's server, without version; () for a command."""
+    """Return the words that identify the server of a package or of CLIENT:SERVER, without its
+    version. Return () if the first word has no colon.
+    """
     if not rest or ":" not in rest[0]:
         return ()
     from corral.servers import reference
@@ -121,7 +125,9 @@ def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source]
 
 
 def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
-    """Return the typed flags only: not the server's request, not its grants in a client's file."""
+    """Return the sources and the command for an inspection. Only typed flags count. The server's
+    own request and its grants in a client's file are ignored.
+    """
     _, command, _ = _configured_server(options, rest)
     arguments = command[1:]
     request, command, _ = _open(options, command, complete=False)
@@ -136,6 +142,7 @@ def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source],
 def _open(
     options: Options, command: list[str], *, complete: bool = True
 ) -> tuple[Request | None, list[str], ReadyServer | None]:
+    """Return a server's request, its command, and the server itself if a reference names it."""
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
         server = open_server(options, command, complete=complete)
@@ -151,6 +158,7 @@ def _open(
 def _typed_sources(
     options: Options, command: list[str], arguments: list[str]
 ) -> tuple[list[Source], list[str]]:
+    """Return the user's profile, policy and flags as sources, and the command."""
     found: list[Source] = []
     if (name := options.get("--profile")) is not None:
         from corral.policy import profiles
@@ -200,7 +208,9 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """For CLIENT:SERVER, add its flags and variables from the client's file; return its command."""
+    """If the first word is CLIENT:SERVER, return its flags with the typed ones, its command, and a
+    source with its variables. Otherwise return `options`, `rest` and no source.
+    """
     server = _find_configured(rest)
     if server is None:
         return options, rest, []
@@ -229,12 +239,15 @@ def _is_directory(word: str) -> bool:
 
 
 def _may_be_reference(word: str) -> bool:
-    """Check only a word's characters, so that a plain command imports no further module."""
+    """Return whether a word may be a reference. Check only its characters, so that a plain command
+    imports no further module.
+    """
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
 
 
 def open_server(options: Options, rest: list[str], *, complete: bool = True) -> ReadyServer | None:
+    """Open the reference in the first word. Return None if the word is a plain command."""
     from corral.servers.reference import parse_reference
 
     reference = parse_reference(rest[0])
@@ -294,7 +307,9 @@ def install_options(options: Options) -> InstallOptions:
 
 
 def _ask_for_approval(request: Request, users: list[Source]) -> Source:
-    """Return the source of a request. If it is not approved, ask, or raise PolicyError."""
+    """Return the source of a server's request. If the request is not approved, ask the user on the
+    terminal, or raise PolicyError if there is none.
+    """
     source = request.source
     if source.approved:
         return source

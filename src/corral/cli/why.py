@@ -25,7 +25,9 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 @record
 class ServerDenials:
-    """The denials of a server, and whether the flags of the clients in `names` now allow each."""
+    """The denials of one server. `names` are the configured servers (CLIENT:SERVER) that start it
+    through corral. `granted` says for each denial whether their flags allow it by now.
+    """
 
     command: tuple[str, ...]
     names: tuple[str, ...] = ()
@@ -56,6 +58,7 @@ Configured = Sequence[tuple[str, str, ConfiguredServer]]
 
 
 def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
+    """Find servers by their names in clients' files, or by the command that was run."""
     if len(rest) == 1:
         named = [one for one in configured if rest[0] in {one[2].name, f"{one[0]}:{one[2].name}"}]
         if named:
@@ -88,7 +91,9 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
 
 
 def _find_unwrapped(word: str) -> list[ServerId]:
-    """Return the stored servers of a name that is no longer wrapped. Refuse if it has no runs."""
+    """Return the stored servers of a name that is no longer wrapped. If there are none, raise an
+    error that names the command to wrap the server.
+    """
     found: list[ServerId] = []
     for client, server in client_output.list_unwrapped(word):
         package = parse_runner(server.argv[0], server.argv[1:])
@@ -105,11 +110,14 @@ def _find_unwrapped(word: str) -> list[ServerId]:
 
 
 def identify(server: ConfiguredServer) -> ServerId:
+    """Return the identity under which a wrapped server's runs are stored."""
     return identify_command(name_server(server.inner_argv))
 
 
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
-    """Describe a server's runs. A denial is granted if all clients, or the named ones, allow it."""
+    """Describe the stored runs of a server. A denial counts as granted if all configured servers
+    that start it allow it. If the user named some of them, only those have to.
+    """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
     denials = kept.merge(runs)
@@ -153,7 +161,9 @@ def _print(found: ServerDenials, word: str) -> None:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Name `corral learn`: files that are missing inside a sandbox are not recorded as denials."""
+    """Print the `corral learn` command. It also shows files that the server did not find, which are
+    not recorded as denials, because they do not exist inside the sandbox.
+    """
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)
     command = f"corral learn {server}"

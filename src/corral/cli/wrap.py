@@ -46,7 +46,8 @@ FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
 """Flags whose value is a version or a path."""
-# Values that begin like this are not paths, but variables of the client and policies as JSON.
+# Values that begin like this are not paths: `${` begins a variable, which the client also replaces
+# in corral's arguments, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
 # The client replaces each of these with the home directory, which can never be granted.
 HOME_VARIABLES = frozenset(
@@ -103,6 +104,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: bool) -> FileEdit:
+    """Add the user's flags to the flags of servers that are already wrapped."""
     before = {(one.name, one.scope) for one in done.outcomes if one.state == "already"}
     if not before or not request.flags:
         return done
@@ -144,7 +146,9 @@ def check(
 
 
 def _check_state(proposal: Proposal) -> Proposal:
-    """Check the flags. If they work only without `--state`, leave it out and tell the user."""
+    """Check that the proposed flags work on this host. If they work only without `--state`, leave
+    it out and tell the user.
+    """
     try:
         check_run(proposal.flags, proposal.arguments)
     except SandboxError as error:
@@ -223,7 +227,9 @@ def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
 
 
 def check_run(flags: tuple[str, ...], arguments: tuple[str, ...]) -> None:
-    """Check flags and arguments. Python replaces the program, which may not be installed."""
+    """Check that `corral run` accepts these flags and arguments here. Use Python in place of the
+    server's program, which may not be installed yet.
+    """
     prepare_run(flags, [sys.executable, "-c", "pass", *arguments])
 
 
@@ -247,7 +253,9 @@ def prepare_run(
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
-    """Install a package. Return it with its exact version, and its command."""
+    """Install a package, with the packages that the flags add. Return it with its exact version,
+    and its command.
+    """
     reference = parse_reference(package.reference)
     if reference is None:
         raise SandboxError(f"{package.reference} is not a package")

@@ -31,7 +31,9 @@ MAX_BACKUPS = 10
 
 @record
 class ReplacedText:
-    """One part of a server's text, before and after. `both` is the command and its arguments."""
+    """The text of one part of a server, before and after the change. The part `both` is the command
+    with its arguments.
+    """
 
     part: Part
     before: str
@@ -114,6 +116,7 @@ def _write(name: str, data: bytes) -> None:
 
 
 def _make_private(directory: str) -> None:
+    """Make a directory for this user alone. Refuse one that other users can access."""
     try:
         make_private_directory(directory)
         found = os.lstat(directory)

@@ -108,6 +108,7 @@ def read_servers(form: Format, text: str) -> list[ConfiguredServer]:
 
 
 def has_server_table(form: Format, text: str) -> bool:
+    """Return whether a file has a key under which servers are configured, even an empty one."""
     root = form.read(text, may_contain_server)
     return any(_has_keys(root, shape) for shape in SHAPES)
 
@@ -124,7 +125,9 @@ def may_contain_server(keys: tuple[str, ...]) -> bool:
 
 
 def find_span(server: ConfiguredServer, part: Part) -> tuple[int, int]:
-    """Return the start and end of one part of a server's text; (0, 0) if it has no such part."""
+    """Return the start and end of the text of one part of a server, or (0, 0) if it has no such
+    part. The part `both` goes from the command to the end of the arguments.
+    """
     command, args = server.command, server.args
     if command is None or (part == "args" and args is None):
         return 0, 0
@@ -149,7 +152,11 @@ def _find_servers(
 
 
 def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Read a table or a list of servers. The table `mcp` also contains settings: skip these."""
+    """Read a table of servers by name, or a list of servers that each have a name.
+
+    Skip entries of the table `mcp` that do not look like servers, because it may also contain
+    settings, or the table `servers`.
+    """
     for name, entry in (value.members or {}).items():
         if keys == ("mcp",) and not MARKS & (entry.members or {}).keys():
             continue
@@ -163,7 +170,9 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Yield entries below an "mcp" key that look like servers, at places not in SHAPES."""
+    """Yield entries that look like servers at places that SHAPES does not list, or that have no
+    name in a list. Search only below keys that contain "mcp" or "modelcontext".
+    """
     in_list = isinstance(data, list)
     if isinstance(data, list):
         data = {str(at): item for at, item in enumerate(data)}

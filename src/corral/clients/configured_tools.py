@@ -14,8 +14,12 @@ UNREADABLE = " (not readable)"
 
 
 def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Return ({CLIENT:SERVER: tools}, servers that were never inspected), without servers with pins
-    and without `server`.
+    """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and the names of servers
+    that were never inspected.
+
+    Leave out the server with the words `server`, which is inspected now, and servers with pins,
+    whose tools are known from the pins. Also leave out servers that are disabled or belong to
+    another directory.
     """
     known: dict[str, tuple[str, ...]] = {}
     unknown: list[str] = []

@@ -17,7 +17,9 @@ HINT = "install it (in its clone: `pipx install .` or `uv tool install .`), or g
 
 
 def find_corral(chosen: str | None = None) -> str:
-    """Return the user's choice, this process's script, or the script beside its Python."""
+    """Return the path of corral: the user's choice, or this process's own script, or the script
+    beside its Python.
+    """
     if chosen is not None:
         path = os.path.abspath(os.path.expanduser(chosen))
         if not _is_program(path):

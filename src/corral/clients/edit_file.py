@@ -24,7 +24,8 @@ from corral.policy.variables import is_secret, is_secret_name
 from corral.record import record
 from corral.safe_text import MASK
 
-MIN_SECRET_LENGTH = 4  # a shorter one may be part of any word; it is masked by its key only
+# A shorter secret may be part of any word, so it is masked only as the value of its own key.
+MIN_SECRET_LENGTH = 4
 KEY = re.compile(r"([A-Za-z_][\w.-]*)[\"']?[ \t]*[:=][ \t]*")
 VALUE = re.compile(
     r"""("(?:[^"\\\n]++|\\.)*+"|'[^'\n]*')"""
@@ -40,7 +41,9 @@ class ClientFile:
     servers: tuple[ConfiguredServer, ...]
 
     def refuse_unknown_shape(self) -> None:
-        """Refuse a file in which only unknown keys could contain servers."""
+        """Refuse a file without any known key. Its servers may be under a key that corral does not
+        know.
+        """
         if not self.servers and not has_server_table(self.form, self.content.text):
             raise SandboxError(
                 f"{self.path} has no servers in a form that corral knows",
@@ -50,7 +53,9 @@ class ClientFile:
 
 @record
 class FileEdit:
-    """The result of an edit. In `diff` secrets are masked. Without `backup` nothing was written."""
+    """The result of an edit. In `diff` secrets are masked. `backup` is empty if nothing was
+    written.
+    """
 
     path: str
     real: str
@@ -79,7 +84,9 @@ def read_client_file(path: str) -> ClientFile:
 
 @contextmanager
 def lock_client_file(path: str, *, dry_run: bool) -> Iterator[ClientFile]:
-    """Read a file while no other corral edits it. A dry run takes no lock: it creates no file."""
+    """Read a file while no other corral edits it. A dry run takes no lock, because a lock creates a
+    file.
+    """
     real = safe_write.read(path).path  # a missing file raises an error before a lock is made
     with nullcontext() if dry_run else backups.lock(real):
         yield read_client_file(path)
@@ -88,6 +95,7 @@ def lock_client_file(path: str, *, dry_run: bool) -> Iterator[ClientFile]:
 def wrap_file(
     file: ClientFile, proposals: Sequence[Proposal], corral: str, *, dry_run: bool = False
 ) -> FileEdit:
+    """Write the accepted proposals into a file that the caller has locked."""
     result = wrap(file.content.text, file.form, proposals, corral)
     new = {one.key_path: one for one in result.originals}
     known = {**backups.load(file.content.path), **new}
@@ -99,6 +107,7 @@ def wrap_file(
 def change_flags(
     file: ClientFile, flags: Mapping[KeyPath, tuple[str, ...]], *, dry_run: bool = False
 ) -> FileEdit:
+    """Replace the flags of wrapped servers in a file that the caller has locked."""
     text, known = file.content.text, backups.load(file.content.path)
     result = grants.change_flags(text, file.form, file.servers, flags, known)
     return _edit(file, result.text, result.outcomes, list(result.originals), dry_run=dry_run)
@@ -161,7 +170,9 @@ def _mask_values(text: str) -> str:
 
 
 def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
-    """Return (secret as written, mask), longest first, because one secret may contain another."""
+    """Return the servers' secrets as written in the file, each with its mask. The longest comes
+    first, because one secret may contain another.
+    """
     text, quote = file.content.text, file.form.quote
     pairs: dict[str, str] = {}
     for server in file.servers:

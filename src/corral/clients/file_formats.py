@@ -13,7 +13,10 @@ class Format(Protocol):
     """A format of configuration files: `jsonc`, `toml` or `yaml`."""
 
     def read(self, text: str, wanted: Callable[[tuple[str, ...]], bool] = ...) -> Value:
-        """Return each value with its position. Those not `wanted` may have none inside."""
+        """Return each value with its position. Raise BrokenFileError if the text is invalid.
+
+        A format may return values that are not `wanted` without positions inside them.
+        """
 
     def load(self, text: str) -> object:
         """Return the values from another parser, to check them against those of `read`."""
@@ -21,7 +24,9 @@ class Format(Protocol):
     def quote(self, text: str) -> str: ...
 
     def member(self, text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-        """Return the text that adds the list `name` to `table`, to be inserted after `after`."""
+        """Return the text that adds the list `name` of `words` to `table`. The caller inserts it
+        after the value `after`.
+        """
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
         """Return the splice that replaces the first `drop` items with `words`."""
@@ -31,6 +36,7 @@ class Format(Protocol):
 
 
 def _installation(prefix: str) -> str:
+    """Return the command that adds PyYAML to the environment in which corral is installed."""
     parts = os.path.normpath(prefix).split(os.sep)
     if "pipx" in parts:
         return "pipx inject mcp-corral pyyaml"
@@ -42,7 +48,7 @@ def _installation(prefix: str) -> str:
 
 
 def load_format(path: str) -> Format | None:
-    """Choose the format by the ending of a file name; import its module only if it is needed."""
+    """Choose the format by the ending of a file name. Import its module only if it is needed."""
     ending = os.path.splitext(path)[1].lower()
     if ending in {".json", ".jsonc"}:
         from corral.formats import jsonc

@@ -23,7 +23,7 @@ class FoundServer:
     env: Mapping[str, str]  # the client sets these variables
     cwd: str = ""
     forwarded: tuple[str, ...] = ()  # variables that the client passes on from its environment
-    flags: tuple[str, ...] = ()  # of `corral run`; they name no variable of `env`
+    flags: tuple[str, ...] = ()  # flags of `corral run`, which name no variable in `env`
     path: str = ""
 
 
@@ -59,7 +59,9 @@ def list_references(name: str) -> list[str]:
 def read_own_files(
     report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[tuple[str, str, ConfiguredServer]]:
-    """Yield (client, path, server) of clients' own files. Report the paths of broken files."""
+    """Yield (client, path, server) for each server in clients' own files. Call `report` with the
+    path of each broken file.
+    """
     for client in catalogue.CLIENTS:
         for path in catalogue.own_files(client):
             if os.path.exists(path) and os.path.getsize(path):

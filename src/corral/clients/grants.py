@@ -27,7 +27,9 @@ def change_flags(
     flags: Mapping[KeyPath, tuple[str, ...]],
     originals: Mapping[KeyPath, Original],
 ) -> RewrittenText:
-    """Return the text with these flags, and updated originals, with which `unwrap` still works."""
+    """Return the text in which the wrapped servers have these flags, and updated originals, with
+    which `unwrap` still works.
+    """
     chosen = {one.key_path: one for one in servers if one.key_path in flags}
     rewrites = {key: _rewrite(text, form, one, flags[key]) for key, one in chosen.items()}
     new, done = rewrite_servers(text, form, rewrites)

@@ -17,7 +17,9 @@ State = Literal["wrapped", "already", "left", "refused", "changed", "restored", 
 
 @record
 class ServerOutcome:
-    """The result for one server. `command` is `run FLAGS -- PROGRAM ARGUMENTS`."""
+    """The result for one server of a file, with the reason. `command` is the server's command after
+    corral's own path: `run FLAGS -- PROGRAM ARGUMENTS`.
+    """
 
     name: str
     state: State
@@ -39,7 +41,9 @@ class RewrittenText:
 
 @record
 class Rewrite:
-    """Changes to one server's text, and its command afterwards (None: any except corral)."""
+    """The changes to one server's text, and the command that the server must have afterwards. If
+    `argv` is None, the command may be anything except corral.
+    """
 
     splices: tuple[Splice, ...]
     argv: tuple[str, ...] | None
@@ -52,6 +56,7 @@ def describe_outcome(
     hint: str | None = None,
     **words: tuple[str, ...],
 ) -> ServerOutcome:
+    """Return the outcome of a server. `words` are the outcome's `command` and `suggested`."""
     name, scope = server.name, server.scope
     return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 
@@ -65,7 +70,9 @@ def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
 def rewrite_servers(
     text: str, form: Format, rewrites: Mapping[KeyPath, Rewrite]
 ) -> tuple[str, frozenset[KeyPath]]:
-    """Make all changes if the new text is correct, otherwise only those that keep it correct."""
+    """Return the new text, and the servers that were changed. Make all changes if the new text is
+    correct, otherwise only those that keep it correct.
+    """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):
         return new, frozenset(rewrites)
@@ -98,6 +105,7 @@ def _is_right(form: Format, old: str, new: str, rewrites: Mapping[KeyPath, Rewri
 
 
 def _remove_command(data: object, key_path: KeyPath) -> tuple[str, ...]:
+    """Remove program and arguments from the server's table, and return them."""
     table, key = _find_command(data, key_path)
     program, arguments = table.pop(key), table.pop("args", None)
     words = program if isinstance(program, list) else [program]

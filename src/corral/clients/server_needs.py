@@ -62,7 +62,12 @@ NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 
 
 class UnfitError(SandboxError):
-    """A server must not be wrapped. `leave_alone`: it has a sandbox, or is not supported yet."""
+    """A server must not be wrapped: it would not work in the sandbox, or its variables would change
+    corral itself.
+
+    `leave_alone` means that this is not a failure: the server already has another sandbox, or
+    corral does not support it yet.
+    """
 
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
         super().__init__(message, hint=hint)
@@ -95,9 +100,9 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
 def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
-    An installer from there would fill the cache, which other servers with the same package use.
-    Links and scripts on PATH may lead to any file. So a version manager's directory is refused only
-    for a package.
+    For a package, an installer from there would fill the cache, which other servers with the same
+    package use. For another command, links and scripts from there could make any file readable.
+    Version managers' directories are refused only for a package.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -127,7 +132,7 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     tops = {*known, *map(os.path.realpath, known)}
     for text in (here, *named):
         path = os.path.join(here, _fill(text, project))
-        # A link in the project is checked when the server starts, but not a link before `..`.
+        # A link in the project is checked when the server starts. A link before `..` is not.
         paths = {os.path.realpath(path), *([] if os.pardir in path.split(os.sep) else [path])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         known_here = inside or not _find_foreign_directory(os.path.dirname(path), ())
@@ -176,7 +181,8 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
     search = search.replace("${userHome}", home)
     mine = {os.path.realpath(path) for path in own.split(os.pathsep) if os.path.isabs(path)}
     for path in search.split(os.pathsep):
-        # Relative directories are never searched. Only the client knows the values of variables.
+        # Relative directories are never searched. Directories with other variables count as
+        # foreign, because only the client knows the values.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
         if counts and not chosen:
@@ -201,7 +207,10 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets and `flags` does not name."""
+    """Yield a flag for each variable that the client sets and `flags` does not name. Raise
+    UnfitError for a server with a file of variables if `flags` names no variable, because corral
+    does not read that file.
+    """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
     }
@@ -223,7 +232,9 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
 
 
 def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return paths in `cwd` and the arguments that exist or begin with one of PATH_VARIABLES."""
+    """Return the paths in `cwd` and in the arguments after the first `dropped` ones. A path counts
+    if it exists or begins with one of PATH_VARIABLES.
+    """
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]
     program = command.replace("\\", "/").rpartition("/")[2].lower()

@@ -50,7 +50,10 @@ class WrapRequest:
 
 @record
 class Proposal:
-    """`corral run FLAGS -- PROGRAM ARGUMENTS`. With an `outcome` the server is not changed."""
+    """The command that would start one server: `corral run FLAGS -- PROGRAM ARGUMENTS`.
+
+    A proposal with an `outcome` is already decided: the server is not changed.
+    """
 
     server: ConfiguredServer
     flags: tuple[str, ...] = ()
@@ -80,6 +83,7 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 
 
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
+    """Return the decision not to change the server, because of `error`."""
     left = isinstance(error, UnfitError) and error.leave_alone
     outcome = describe_outcome(
         proposal.server, "left" if left else "refused", error.message, error.hint
@@ -151,6 +155,7 @@ def find_granted(flags: Sequence[str]) -> list[str]:
 
 
 def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
+    """Return the paths in a wrapped server's arguments to which it has no access."""
     options = dict(pairwise(server.run_flags))
     if (name := options.get("--profile")) in profiles.names() and profiles.load(name).arguments:
         return ()
@@ -207,7 +212,11 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
 def _find_profile(
     server: ConfiguredServer, package: Package | None, request: WrapRequest
 ) -> profiles.Profile | None:
-    """Return the package's profile. One that grants the arguments needs `--grant-arguments`."""
+    """Return the profile for the package, unless the user names another profile or wants none.
+
+    Raise UnfitError if the profile grants the paths in the server's arguments, and the user did not
+    give `--grant-arguments`.
+    """
     if package is None or not request.use_profiles or "--profile" in request.flags:
         return None
     found = profiles.fitting(package.bare)

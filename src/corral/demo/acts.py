@@ -16,14 +16,16 @@ LINUX: tuple[str, ...] = ("linux",)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One call of a tool."""
+    """One call of a tool. `witness` gets whether the server claims success, and returns whether the
+    host saw the act succeed.
+    """
 
     name: str
     tool: str
     arguments: Mapping[str, object]
-    control: str = ""  # should stop the act; "" if the act has to succeed
+    control: str = ""  # the control that should stop the act; "" if the act has to succeed
     proof: str = ""  # a text that is in the answer only after a success
-    witness: Callable[[bool], bool] | None = None  # did the host see the success that was claimed?
+    witness: Callable[[bool], bool] | None = None
     systems: tuple[str, ...] = ALL
 
 

@@ -11,6 +11,7 @@ MIN_NAME_LENGTH = 3  # shorter names, and a home of `/`, match in too many place
 
 
 def remove_names(value: object) -> object:
+    """Return the value without the user's paths, user name and machine name in its texts."""
     names = _list_names()
     # Whole words only: a user `root` must not change `pivot_root`.
     words = "|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)

@@ -25,6 +25,8 @@ POLL_SECONDS = 0.02
 
 
 class Decoys:
+    """Creates every decoy. `stack` removes them."""
+
     def __init__(self, stack: contextlib.ExitStack) -> None:
         names = ("key", "credentials", "token", "host", "memory", "name")
         self.secrets = {name: f"{name}-{secrets.token_hex(8)}" for name in names}

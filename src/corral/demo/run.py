@@ -76,7 +76,9 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 
 def has_passed(results: Sequence[ActResult]) -> bool:
-    """Return whether an act was stopped and none has a bad verdict. Untried acts do not count."""
+    """Return whether at least one act was stopped, and no act has a bad verdict. An act that fails
+    outside too could not be tried, and does not count.
+    """
     verdicts = {result.verdict for result in results}
     return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
 
@@ -107,9 +109,10 @@ def summarize(results: Sequence[ActResult]) -> str:
 
 
 def check_attempt(act: Act, answer: Attempt, *, inside: bool) -> Attempt:
-    """Compare the answer with the effect on the host.
+    """Compare the server's answer with the effect on the host.
 
-    A hostile act inside the sandbox succeeds if either shows success. Other acts need both.
+    A hostile act inside the sandbox counts as success if the answer or the effect shows success.
+    All other acts need both.
     """
     signs = [answer.done]
     if act.proof:
@@ -144,13 +147,16 @@ class Session:
         return check_attempt(act, Attempt(not answer.error, answer.text), inside=bool(self.walls))
 
     def end(self) -> int:
+        """Close the server's input, and wait until it exits by itself."""
         self._stdin.close()
         return self._process.wait(EXIT_SECONDS)
 
 
 @contextmanager
 def start_inside(decoys: Decoys, *, subprocesses: bool = False) -> Iterator[Session]:
-    """Start a server that may write one directory. Every control may be degraded."""
+    """Start a server with the default policy and one writable directory. Every control may be
+    degraded, so that the demo shows what this host enforces.
+    """
     policy: PolicyDict = {
         "filesystem": {"write": [decoys.granted]},
         "subprocess": {"allow": subprocesses},

@@ -32,7 +32,7 @@ OUTPUT_SCHEMA = {
 
 
 class RequestError(Exception):
-    """A request gets a JSON-RPC error as its answer. The arguments are the code and the message."""
+    """Raised to answer a request with a JSON-RPC error. The arguments are its code and message."""
 
 
 class Server:
@@ -42,6 +42,7 @@ class Server:
         self.version = ""
 
     def answer_line(self, line: bytes) -> object:
+        """Return the answer to a line, or None if it needs none, such as a notification."""
         try:
             message: object = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ import time
 from corral.denials.records import Denial
 from corral.record import record
 
-FIRST = "0" * 64
+FIRST = "0" * 64  # the `previous` of the first line
 MAX_LINE_BYTES = 8192
 
 
@@ -55,7 +55,9 @@ def _lock(fd: int) -> None:
 
 
 class Audit:
-    """Appends lines to an audit file. `incomplete` means that a line could not be written."""
+    """Appends lines to an audit file, and so continues its hash chain. `incomplete` means that a
+    line could not be written.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -75,7 +77,8 @@ class Audit:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         text = json.dumps({"time": now, **values, "previous": self._previous})
         line = text.encode("ascii")
-        # A single write, so that a killed run leaves only whole lines. A full disk is no error.
+        # Each line is a single write, so a killed run leaves only whole lines. A full disk does not
+        # end the run.
         try:
             whole = os.write(self.fd, line + b"\n") > len(line)
         except OSError:
@@ -91,7 +94,9 @@ def digest(line: bytes) -> str:
 
 
 def _last_hash(fd: int) -> str:
-    """Return the hash of the last line (FIRST: no line). Raise ValueError if it is incomplete."""
+    """Return the hash of the last line, or FIRST if the file is empty. Raise ValueError if the last
+    line is not a whole line of an audit.
+    """
     size = os.fstat(fd).st_size
     if size == 0:
         return FIRST
@@ -116,7 +121,9 @@ def _previous(line: bytes) -> str | None:
 
 @record
 class Verdict:
-    """The first line that breaks the chain, and whether the last run wrote its last line."""
+    """The result of `verify`. `broken` is the number of the first line that breaks the hash chain.
+    `ended` means that the last run wrote its last line.
+    """
 
     lines: int
     broken: int | None = None
@@ -124,6 +131,7 @@ class Verdict:
 
 
 def verify(path: str) -> Verdict:
+    """Check that every line follows from the one before it."""
     import json
 
     expected, number, last = FIRST, 0, b""

@@ -1,7 +1,7 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
 Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
-so that a killed run loses none. At its end the run replaces the file with all counts.
+so that a killed run loses none. At its end the run replaces the file with one that has all counts.
 
 A server's directory is named after the digest of its command. The first line of each file is the
 command with masked secrets.
@@ -41,7 +41,8 @@ class KeptRun:
 
 
 def keep(server: ServerId, denials: Sequence[Denial], now: float) -> None:
-    """Write a run's denials. A run without denials is stored only if earlier ones are.
+    """Write a run's denials. A run without denials is stored only if earlier runs of the same
+    server are stored.
 
     If the files cannot be written, the run continues, and `corral why` lacks these denials.
     """
@@ -111,6 +112,7 @@ def load(directory: str) -> list[KeptRun]:
 
 
 def load_server(server: ServerId) -> list[KeptRun]:
+    """Return the stored runs of a server, oldest first."""
     if server.has_variables:
         return [run for run in load_all() if run.server.is_started_by(server)]
     return load(kept_directory(server))
@@ -140,6 +142,7 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str) -> None:
+    """Remove the oldest runs of a server, and the oldest servers, beyond the limits."""
     lines = 0
     for name in reversed(_list(directory)):
         path = os.path.join(directory, name)

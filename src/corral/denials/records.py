@@ -2,7 +2,8 @@
 
 The target decides how often something is denied to it, so the record is bounded. Equal denials are
 counted together. Different denials beyond the limit are only counted in total. The audit file gets
-a line at a denial's first occurrence and at each power of ten, and the totals at the end.
+a line when a denial is first seen and at each power of ten, and the totals at the end. Stderr gets
+a line for each new denial, up to MAX_ANNOUNCED.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ class Denial:
     """One thing that was denied to a target, and the flag that would allow it.
 
     `destination` is the name, address, program, path or variable that the target wanted. `allow` is
-    the flag of `corral run`, quoted for a shell; empty if no flag allows it. `guessed` means that
-    the kernel did not report the destination. An `unreachable` destination was allowed, but the
-    host itself could not connect.
+    the flag of `corral run` that allows it, quoted for a shell, or "" if no flag does. `guessed`
+    means that the kernel did not report the destination, so that it may be wrong. An `unreachable`
+    destination was allowed, but the host itself could not connect.
     """
 
     kind: Kind
@@ -90,6 +91,8 @@ class Denial:
 
 @record
 class Discarded:
+    """A file in the target's private directories, which was discarded at the end of the run."""
+
     path: str
     bytes: int
 
@@ -127,11 +130,15 @@ class Denials:
         self._hide: Hide | None = None
 
     def hide_secrets(self, load: Callable[[], Hide]) -> None:
-        """Mask secrets with the function that `load` returns at the first denial."""
+        """Mask secrets with the function that `load` returns. `load` is called at the first denial,
+        so that a run without denials does not search its variables for secrets.
+        """
         self._load_hide = load
 
     def load_hide(self) -> Hide:
-        """Return the function that masks secrets, or one that masks everything if that fails."""
+        """Return the function that masks secrets. If it cannot be loaded, return one that masks
+        every text.
+        """
         if self._hide is None:
             try:
                 self._hide = self._load_hide()
@@ -159,6 +166,7 @@ class Denials:
                 self._count(denial)
 
     def log(self, kind: str, **values: str | int) -> None:
+        """Write a line about an event that is not a denial to the audit."""
         hidden = {
             name: self._hidden(value)[0] if isinstance(value, str) else value
             for name, value in values.items()
@@ -177,6 +185,7 @@ class Denials:
             self._announce(text)
 
     def rows(self) -> tuple[Denial, ...]:
+        """Return the denials in the order of their first occurrence."""
         with self._lock:
             return tuple(map(self._row, self._counts))
 

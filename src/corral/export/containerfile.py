@@ -1,8 +1,9 @@
 """Write the Containerfile of an exported server, which checks packages against locked hashes.
 
-Lock files are taken only from packages that corral installed from npm or PyPI: a bundle, or a
-package that ran code, may have written its own. root installs corral, and another user the server,
-so that no package can change corral. A pod's ConfigMap replaces the policy in the image.
+Lock files are taken only from packages that corral installed from npm or PyPI. A bundle may contain
+files with the names of lock files, and a package that ran code may have written its own. corral is
+installed by root. The server is installed by another user, so that no package can change corral. A
+pod's ConfigMap replaces the policy in the image.
 """
 
 import os
@@ -21,7 +22,9 @@ POLICY_DIRECTORY = "/etc/corral"
 POLICY_FILE = f"{POLICY_DIRECTORY}/policy.json"
 WHEEL = "mcp_corral-*.whl"
 INSTALLER = "1001:1001"
-"""The user that installs the server. The server runs as another, and cannot change its files."""
+"""The user and group that install the server. The server runs as another user, which therefore
+cannot change the server's files.
+"""
 # The platform is fixed, because lock files have hashes of packages for one platform. The tag of a
 # base can be moved to another image, its digest cannot.
 HEAD = """\
@@ -80,6 +83,7 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 
 
 def build_command(argv: tuple[str, ...]) -> Build:
+    """Return the build for a command that the user adds to the image."""
     words = " ".join(argv).replace("\n", " ")
     return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 
@@ -90,6 +94,7 @@ def _head(base: str) -> str:
 
 
 def build_package(tree: str) -> Build:
+    """Return the build for a package, with the lock files of its installation on this machine."""
     kind = _find_package(tree).kind
     files = {}
     for name in COPIED[kind]:

@@ -23,7 +23,9 @@ INSIDE = "corral inside: "
 
 @record
 class Engine:
-    """An engine. `enforces` is {control: (mechanism, note)}; `lacks` has the reasons for others."""
+    """An engine. `enforces` is {control: (mechanism, note)} for one policy. For the other controls,
+    `lacks` has the reasons and `hints` the remedies.
+    """
 
     name: str
     enforces: Mapping[str, tuple[str, str]]
@@ -32,7 +34,9 @@ class Engine:
 
 
 def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Held, ...]:
-    """Return what enforces each control. An error names all controls without a mechanism."""
+    """Return what enforces each control. If some have no mechanism, raise an error that names all
+    of them.
+    """
     if policy.mcp is not None:
         raise PolicyError(
             f"mcp: {engine.name} does not read messages",

@@ -15,7 +15,9 @@ from corral.policy.model import Policy
 
 STATE = "state"
 SERVER_LABEL = "corral-server"
-"""The label by which objects find the pods. Pods of a Helm chart may have the standard ones."""
+"""The label by which objects find the pods. Standard labels are not used for this, because pods of
+a Helm chart may have the same ones.
+"""
 USER = 1000
 START_SECONDS = 300  # for pulling the image and starting, besides the server's own deadline
 # This process is PID 1, which gets only signals that it blocks or handles. Because it ignores
@@ -32,6 +34,7 @@ Object = dict[str, object]
 
 
 def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
+    """Return the objects in the order of their creation."""
     policy = workload.pod.policy
     objects = [_config_map(workload)]
     if policy.state:

@@ -32,7 +32,9 @@ def has_names(policy: Policy) -> bool:
 
 
 def make_network_rules(policy: Policy, *, names_by_cilium: bool) -> Rule:
-    """Allow the policy's ports and destinations only; `names_by_cilium` leaves the latter out."""
+    """Return rules that allow only the policy's listening ports and destinations. With
+    `names_by_cilium` they allow no destination, because Cilium's own policy allows them.
+    """
     ports = [{"protocol": "TCP", "port": port} for port in policy.listen]
     return {
         "ingress": [{"ports": ports}] if ports else [],
@@ -68,7 +70,9 @@ def _ports(entries: Sequence[AllowEntry]) -> list[Rule]:
 
 
 def make_cilium_rules(policy: Policy, selector: Mapping[str, object]) -> Rule:
-    """Allow host names and networks, and DNS queries, because Cilium reads the answers."""
+    """Return rules that allow the policy's host names and networks. Cilium learns the addresses of
+    a name from DNS answers, so the rules also allow queries for these names.
+    """
     rules = parse_rules(policy.allow)
     # `**.` means any depth, as `*.` does in corral. Before Cilium 1.19 it means one label only.
     wild = ((f"**.{name}", found) for name, found in rules.under.items())

@@ -48,13 +48,15 @@ class Bundle:
     config: Mapping[str, object]
     view: View
     controls: tuple[Held, ...]
-    omitted: tuple[str, ...]  # secrets, which the user adds to `process.env`
+    omitted: tuple[str, ...]  # names of secrets, which the user adds to `process.env`
 
 
 def build_bundle(
     subject: Subject, sources: Sequence[Source], *, cwd: str, variables: Mapping[str, str]
 ) -> Bundle:
-    """Return the bundle. An error names all controls that a runtime cannot enforce."""
+    """Return the bundle. If a runtime cannot enforce some controls, raise an error that names all
+    of them.
+    """
     policy, rootless = subject.policy, bool(os.geteuid())
     layout = _survey(subject)
     controls = decide_for_engine(policy, _engine(policy, rootless=rootless), layout.machine)
@@ -154,6 +156,7 @@ def _rlimits(policy: Policy) -> list[dict[str, object]]:
 
 
 def _mounts(view: View) -> list[dict[str, object]]:
+    """Return the mounts, outer ones first."""
     inodes = max(1024, view.size // root_filesystem.BYTES_PER_INODE)
     sized = ["nosuid", "nodev", "mode=0700", f"size={view.size}", f"nr_inodes={inodes}"]
     mounts: dict[str, dict[str, object]] = {

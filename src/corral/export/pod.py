@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# The findings of `corral doctor` in a hardened pod whose kernel has all of Landlock's features.
+# The findings of `corral doctor` in a hardened pod whose kernel has all Landlock features that
+# corral uses.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
@@ -42,6 +43,8 @@ DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
 
 @record
 class PodPath:
+    """A granted path of the pod, and the volume that is mounted there."""
+
     path: str
     access: Access
     volume: str
@@ -49,7 +52,9 @@ class PodPath:
 
 @record
 class PodPolicy:
-    """A policy for a pod. `policy` has no paths: those of a pod do not exist here."""
+    """A policy for a pod. `policy` has no paths, because a pod's paths do not exist on this
+    machine. They are in `paths`.
+    """
 
     policy: Policy
     paths: tuple[PodPath, ...]
@@ -59,7 +64,9 @@ class PodPolicy:
 def make_pod_policy(
     sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
 ) -> PodPolicy:
-    """Merge the sources. An error names all controls that a pod cannot enforce."""
+    """Merge the sources for a pod. If a pod cannot enforce some controls, raise an error that names
+    all of them.
+    """
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}
     without = [replace(one, manifest=replace(one.manifest, **no_paths)) for one in sources]
@@ -73,6 +80,7 @@ def make_pod_policy(
 
 
 def _refuse_unexported(policy: Policy) -> None:
+    """Refuse a policy with rules for messages or with own unix sockets, which are not exported."""
     if policy.mcp is not None:
         raise PolicyError(
             "mcp: the message guard is not exported",

@@ -12,7 +12,9 @@ from corral.errors import SandboxError
 def publish(
     directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
 ) -> None:
-    """Create `directory` with `fill`. `force` replaces one in which all files match `names`."""
+    """Create `directory` and let `fill` write into it. Refuse a directory that exists. With
+    `force`, replace it if it contains only files that match the patterns `names`.
+    """
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:
         raise SandboxError(f"{directory} exists", hint="--force replaces it")
@@ -33,6 +35,7 @@ def publish(
 
 
 def _remove_export(directory: str, names: Collection[str]) -> None:
+    """Remove an earlier export. Refuse a directory with other files."""
     if not os.path.lexists(directory):
         return
     if not all(any(fnmatch(one, name) for name in names) for one in os.listdir(directory)):

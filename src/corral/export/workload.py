@@ -67,7 +67,11 @@ def check_image(image: str) -> str:
 
 
 def make_name(words: Sequence[str]) -> str:
-    """Return a name such as `notes-HASH` for `npm:@scope/notes@1.2`, the same for all versions."""
+    """Return a name for the reference or the command: `npm:@scope/notes@1.2` is `notes-HASH`.
+
+    Because of the hash, different servers have different names, and none has the name of a Helm
+    chart for `notes`. All versions of a package have the same name.
+    """
     word = next((word for word in words if not word.startswith("-")), "")
     word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]
     short = re.sub(r"[^a-z0-9]+", "-", word.lower()).strip("-")[:45].strip("-") or "server"
@@ -75,6 +79,7 @@ def make_name(words: Sequence[str]) -> str:
 
 
 def describe_server(words: Sequence[str]) -> str:
+    """Return the reference without its version, or the command."""
     return " ".join(VERSION.sub("", word) if word in words[:1] else word for word in words)
 
 
@@ -96,6 +101,7 @@ def parse_volumes(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_volume(text: str) -> tuple[str, str]:
+    """Split `PATH=claim:NAME`, `PATH=configmap:NAME` or `PATH=emptydir`."""
     path, equals, volume = text.rpartition("=")
     kind, _, name = volume.partition(":")
     named = kind in {"claim", "configmap"} and LABEL.match(name)

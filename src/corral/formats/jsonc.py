@@ -56,7 +56,9 @@ class Reader:
         self.step()
 
     def step(self) -> None:
-        """Go to the next token, past white space and comments; `kind` is "" at the end."""
+        """Go to the next token. Skip white space and comments. At the end of the text, `kind` is
+        "".
+        """
         while True:
             if self.at >= len(self.text):
                 self.kind, self.start, self.end = "", len(self.text), len(self.text)
@@ -108,7 +110,9 @@ class Reader:
             key = self.member() if self.outer[-1].is_table else -1
 
     def scalar_or_unwanted(self, key: int) -> Value | None:
-        """Read a scalar, or a container whose inner positions are not needed, or return None."""
+        """Read a scalar, or a list or table whose inner positions are not needed. Return None at
+        the start of another list or table.
+        """
         if len(self.outer) > self.max_depth:
             raise self.error(self.start, "nested too deeply")
         if self.kind in {"{", "["}:
@@ -120,7 +124,9 @@ class Reader:
         return found
 
     def unwanted(self, key: int) -> Value | None:
-        """Read a whole container with `json`, which is faster, if no positions in it are needed."""
+        """Read a whole list or table with `json`, which is faster for large files, if its inner
+        positions are not needed. Otherwise return None.
+        """
         if self.wanted is None or not self.strict:
             return None
         if self.wanted(tuple(name for one in self.outer for name in one.path)):

@@ -30,6 +30,7 @@ class _Usual:
 
 
 def parse_json(text: str) -> object:
+    """Return the value of a JSON text. Raise ValueError if it is not JSON."""
     try:
         from _json import make_scanner
 

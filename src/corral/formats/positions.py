@@ -1,8 +1,8 @@
 """Represent values with their positions in a text, which the standard library does not return.
 
-Policies need positions for line numbers, and clients' files for editing. JSON and TOML are read
-without recursion, because an attacker may choose the nesting of a policy. A change is a list of
-`Splice`s of the text, so that comments, order, indentation and line endings stay as they are.
+Errors in a policy name a line, and clients' files are edited in place. Both need positions. JSON and
+TOML are read without recursion, because an attacker may choose the nesting of a policy. A change is
+a list of `Splice`s of the text, so that comments, order, indentation and line endings stay.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Value:
     """A value of a text. `start` and `end` are its span; `key` is the start of its key, or -1.
 
     A table that TOML spreads over several headers has no span: -1. `flow` is False for a list or
-    table without brackets. A `shared` value (a YAML alias) cannot be edited.
+    table without brackets. A `shared` value (a YAML alias) cannot be edited, because other lines of
+    the file refer to it.
     """
 
     data: object
@@ -122,7 +123,9 @@ def indent(text: str, at: int) -> str | None:
 
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-    """Return the splice that replaces the first `drop` items of a list in brackets by `words`."""
+    """Return the splice that replaces the first `drop` items of a list in brackets with `words`. If
+    the first item begins a line, each new one does too.
+    """
     found = items.items or ()
     if not found:
         return Splice(start=items.start + 1, end=items.start + 1, text=", ".join(words))

@@ -1,6 +1,7 @@
 """Find the positions of TOML values; `tomllib` reads the values themselves.
 
-The result is compared with `tomllib`'s. If they differ, an error is raised.
+Only text that `tomllib` has accepted is scanned, and the result is compared with `tomllib`'s. If
+they differ, an error is raised instead of guessing positions.
 """
 
 import re
@@ -26,7 +27,9 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
 UNSURE = "corral cannot find the positions of all values in this file"
 ARRAY = Value(data=None)
-"""Replaces an array of tables during the scan. Clients' settings are never in one."""
+"""Replaces an array of tables during the scan. Its positions are not needed, because clients'
+settings are never in one.
+"""
 
 
 class Scanner:
@@ -146,6 +149,7 @@ def _put(table: Value, name: str, found: Value) -> None:
 
 
 def _enter(table: Value, path: Sequence[str], key: int) -> Value:
+    """Return the table at a path. Create missing tables."""
     for name in path:
         below = _members(table).get(name)
         if below is ARRAY:

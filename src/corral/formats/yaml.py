@@ -26,7 +26,9 @@ class Reader:
         self.made: dict[int, Value] = {}
 
     def size(self, node: yaml.Node) -> int:
-        """Count the nodes with all aliases expanded. Refuse recursion, and more than MAX_NODES."""
+        """Count the nodes with all aliases expanded, as programs that read the file expand them.
+        Refuse an alias that contains itself, and more than MAX_NODES.
+        """
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:
             if id(node) not in self.sizes:

@@ -51,7 +51,9 @@ def _quote(text: str) -> str:
 
 
 def _from_profiles(table: str, manifests: Sequence[Manifest]) -> list[str]:
-    """Return the lines of profiles: they keep the server's home, and set its variables."""
+    """Return the lines that profiles add to a table. They keep the server's home, and set variables
+    with which the server writes there.
+    """
     lines = []
     for one in manifests:
         if table == "filesystem" and one.state:

@@ -49,7 +49,10 @@ KINDS: dict[str, Kind] = {
 
 @record
 class Seen:
-    """The paths that the target sees. With `same_files` links resolve as on the host."""
+    """The paths that the target sees. `reads` and `writes` are granted.
+
+    With `same_files` the target sees the host's own directories, so links resolve as on the host.
+    """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -69,7 +72,10 @@ class AskedFor:
 
 @record
 class Proposal:
-    """A grant `flag path`. `more` says how the path differs from the one that was asked for."""
+    """A suggested grant. The user types `flag` with `path`. `why` is its comment in a policy.
+
+    `more` describes how the path differs from the path that the target asked for.
+    """
 
     flag: str
     path: str
@@ -86,7 +92,9 @@ class Proposal:
 
 @record
 class Learned:
-    """The proposals of a run. `never` lists what is not proposed, with the reasons."""
+    """The proposals of a run. `never` lists paths and variables that are not proposed, each with
+    the reason. `calls` is the number of watched calls, which waited `waited_seconds` in total.
+    """
 
     asked_for: tuple[AskedFor, ...] = ()
     proposed: tuple[Proposal, ...] = ()
@@ -106,7 +114,7 @@ class Tree:
         return path in self._tops or self.is_below(path)
 
     def is_below(self, path: str) -> bool:
-        """Return whether a path is strictly below one of the tops."""
+        """Return whether a path is strictly below one of the paths in this set."""
         return any(one in self._tops for one in _find_parents(path))
 
     def is_above(self, path: str) -> bool:
@@ -145,7 +153,7 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether the target did not create a path in a private directory itself.
+    """Return whether a path in a private directory was not created by the target itself.
 
     For a write, the path's directory decides. Outside the home, a directory that the host has
     counts as not created, even if the target created it in the sandbox.
@@ -174,7 +182,9 @@ def _is_denied(path: str, access: str, reads: Tree, writes: Tree) -> bool:
 
 
 def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
-    """Group denied accesses into the smallest grants. List paths that are never proposed."""
+    """Group denied accesses into the smallest grants. List paths that are never proposed, with the
+    reasons.
+    """
     never: dict[str, str] = {}
     wanted: dict[str, dict[str, list[str]]] = {"read": {}, "write": {}}
     own = Tree(seen.own)

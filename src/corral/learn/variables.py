@@ -28,7 +28,9 @@ ORDINARY = frozenset(
 def find_variables(
     accesses: Mapping[tuple[str, bool], int], plan: Plan, environment: Mapping[str, str]
 ) -> Learned:
-    """Propose variables that the server's code names but does not get. Secrets are only listed."""
+    """Propose variables that the server's code names but does not get. A secret is not proposed,
+    but listed with the flag that passes it.
+    """
     given = dict(plan.environment)
     names = [name for name in environment if name not in given and _is_of_interest(name)]
     found = dict(_find(names, _own_files((path for path, _ in accesses), plan.program.reads)))

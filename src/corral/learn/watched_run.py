@@ -86,7 +86,9 @@ def find_seen(plan: Plan) -> Seen:
 
 
 def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Learned:
-    """Return the proposals of a run that has ended. Refuse if no path could be read."""
+    """Return the proposals of a run that has ended. Raise an error if no path could be read from
+    the target's memory.
+    """
     found = getattr(watch.child, "path_watch", None)
     if found is None:
         return Learned()
@@ -118,7 +120,9 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
-    """Mask secrets. A path that contains one is not proposed, because its flag would show it."""
+    """Mask secrets. A path that contains a secret is not proposed, because its flag would show the
+    secret.
+    """
     secret = [one for one in learned.proposed if hide(one.path)[1]]
     never = (*learned.never, *((one.path, "its name has the value of a secret") for one in secret))
     return replace(
@@ -152,6 +156,7 @@ def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
 
 
 def _judge_memory(wanted: int) -> Learned:
+    """Propose a limit for the memory that the target asked for, unless this machine has less."""
     if not wanted:
         return Learned()
     mebibytes = f"{wanted >> 20} MiB of memory"
@@ -188,7 +193,9 @@ def _is_metadata_service(row: Denial) -> bool:
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
-    """Return what was learned as denials for `corral why`, without proposals made from denials."""
+    """Return the proposals and the paths that are never proposed as denials, for `corral why` and
+    `corral grant`. Leave out proposals that were made from denials.
+    """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:
         if one.flag not in {"--allow-net", "--allow-subprocess"}:

@@ -50,7 +50,9 @@ class Answers:
         return message
 
     def _find_request(self, result: Message) -> str | None:
-        """Return the method of a forbidden request inside an answer (2026-07-28), or None."""
+        """Return the method of a request inside an answer that the server may not make, or None.
+        Protocol 2026-07-28 has such requests.
+        """
         if has_lookalikes(result, frozenset((INPUT_REQUESTS,))):
             return INPUT_REQUESTS
         if (wanted := result.get(INPUT_REQUESTS)) is None:

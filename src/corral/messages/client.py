@@ -59,7 +59,9 @@ class Client:
         self.strays = 0
 
     def connect(self) -> Message:
-        """Start the conversation with the server's handshake; return its description of itself."""
+        """Send `initialize`, or `server/discover` if the server answers that with an error. Return
+        the server's description of itself.
+        """
         try:
             return self.initialize()
         except AnswerError:
@@ -77,7 +79,9 @@ class Client:
         return result
 
     def list_all(self, method: str) -> list[Message]:
-        """Return the items on all pages of a list; none if the server does not know the method."""
+        """Return the items on all pages of a list. Stop at an error, which a server returns if it
+        does not support the method. Raise ConversationError if there are too many pages.
+        """
         found: list[Message] = []
         params: Message = {}
         for _ in range(MAX_PAGES):

@@ -7,7 +7,9 @@ from corral.record import record
 from corral.safe_text import shown
 
 PIN_KINDS = ("tool", "prompt", "template", "instructions")
-"""The kinds of pinned definitions. Resources are often files or rows, which change all the time."""
+"""The kinds of definitions that are pinned. Resources are not, because most servers list files or
+rows, which change all the time.
+"""
 MAX_DIFFERENCES = 8
 MAX_SHOWN_LENGTH = 160
 ABSENT = object()
@@ -18,7 +20,9 @@ Pin = tuple[str, str, str]
 
 @record
 class ListMethod:
-    """A method that lists definitions. `field` has the list, and `name` each item's name."""
+    """A method that lists definitions. `field` is the field of the result that has the list. `name`
+    is the field of each item that has its name.
+    """
 
     kind: str
     field: str
@@ -36,6 +40,7 @@ LISTS: Mapping[str, ListMethod] = {
 
 
 def list_items(value: Mapping[str, object], field: str) -> list[dict[str, object]]:
+    """Return the objects in a list of a result. Leave out other values."""
     found = value.get(field)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
@@ -46,7 +51,9 @@ def canonical(definition: object) -> str:
 
 
 def compare_pins(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
-    """Return a line for each added or removed definition and for each difference."""
+    """Return a line for each definition that was added or removed, and for each difference in a
+    definition that was changed.
+    """
     before = {(kind, name): text for kind, name, text in old}
     after = {(kind, name): text for kind, name, text in new}
     lines: list[str] = []
@@ -70,7 +77,10 @@ def describe_changes(old: str, new: str) -> list[str]:
 
 
 def _differences(path: str, old: object, new: object) -> Iterable[str]:
-    """Yield a text for each value that differs, even 1 from True, and null from a missing key."""
+    """Yield a line for each value that differs. Canonical texts are compared, because in Python
+    1 equals True. A key with the value null differs from a missing key, because a model reads the
+    key's name.
+    """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             inner = f"{path}.{key}" if path else key

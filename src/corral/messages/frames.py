@@ -17,10 +17,12 @@ Kind = Literal["request", "notification", "answer"]
 IdKey = tuple[type, object]
 
 KEPT_BYTES = 512
-"""These bytes of each end of an overlong line are kept, to find its id."""
+"""The number of bytes that are kept of each end of an overlong line, to find its id."""
 MAX_ID_LENGTH = 1024
 MAX_VALUES = 300_000
-"""The maximum number of values in a message. Each may take 200 bytes of memory."""
+"""The maximum number of values in a message. Each takes 2 bytes or more in a line, but up to 200
+bytes of memory.
+"""
 ENVELOPE = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 ID = rb'"id"\s*:\s*(-?\d{1,18}|"(?:[^"\\]|\\.){0,200}")'
@@ -54,6 +56,7 @@ class FrameReader:
         self._clear()
 
     def feed(self, chunk: bytes) -> Iterator[bytes | TooLong]:
+        """Yield the frames that end in `chunk`, and keep the rest."""
         *whole, rest = chunk.split(b"\n")
         for piece in whole:
             self._add(piece)

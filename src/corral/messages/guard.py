@@ -43,7 +43,9 @@ NAMED_BY: Mapping[str, tuple[str, str]] = {
 """Methods of the client that name one item: {method: (kind, parameter with the name)}."""
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""Return the message to pass on, or None to drop it. Add answers to the sender to the list."""
+"""A judge returns the message to pass on, or None to drop it. It adds answers to the sender to the
+list of frames.
+"""
 
 
 @record
@@ -176,6 +178,7 @@ class Guard:
         return None
 
     def _check_call(self, method: str, params: Message) -> Refusal | None:
+        """Return a refusal if a rule forbids the item that a request names."""
         if method in NAMED_BY:
             kind, field = NAMED_BY[method]
             return self._check_named(kind, params, field)
@@ -234,7 +237,9 @@ class Guard:
             self._cancelled.popitem(last=False)
 
     def _without_capabilities(self, message: Message, method: str, params: Message) -> Message:
-        """Remove capabilities that the server may not use from `initialize` or a request."""
+        """Remove capabilities that the server may not use. Older protocols have them in
+        `initialize`, newer ones in every request.
+        """
         if method == "initialize":
             return _replaced(message, ("params", "capabilities"), self._offered)
         if REQUEST_CAPABILITIES in as_table(params.get("_meta")):
@@ -302,7 +307,9 @@ class Guard:
         return refusal
 
     def _drop_long_answer(self, frame: TooLong) -> Routed:
-        """Drop an overlong message. Send an error instead if it shows which request it answers."""
+        """Drop an overlong message. If it shows which request it answers, send an error in its
+        place.
+        """
         refusal = self._refuse_size(frame, "the server")
         identity = frame.find_id()
         asked = self._asked.pop(_key(identity), None)

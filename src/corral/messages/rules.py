@@ -18,7 +18,9 @@ CONTROLS = re.compile("[\\x00-\\x1f]")
 
 @record
 class Refusal:
-    """The policy's `rule` forbids `what`. `allow` is the flag that allows it, or empty."""
+    """The policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows it, or ""
+    if no flag does.
+    """
 
     kind: str
     what: str
@@ -59,6 +61,7 @@ class Rules:
         return stated or (self._pins is not None and kind != "resource")
 
     def check(self, kind: str, name: str) -> Refusal | None:
+        """Return a refusal if a pattern or a pin forbids a call."""
         refusal = self.check_name(kind, name)
         if refusal or self._pins is None or not self.refuse_changes or kind == "resource":
             return refusal
@@ -133,6 +136,8 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
-    """Return other names of the same resource, which a `deny` pattern must cover as well."""
+    """Return other names of the same resource, which a `deny` pattern must cover as well: with
+    fewer slashes, without the host of a file, without a query.
+    """
     short = re.sub(r"^file:(?://localhost(?=/))?/+", "file:///", re.sub("(?<=[^:/])/+", "/", uri))
     return short, re.split("[?#]", short, maxsplit=1)[0]

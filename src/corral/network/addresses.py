@@ -18,7 +18,7 @@ HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
 MAX_TEXT_LENGTH = 45
 MAX_ADDRESSES = 16
-"""Further addresses of a name are ignored."""
+"""The number of addresses that are used for one name. Further addresses are ignored."""
 
 
 @record
@@ -91,7 +91,9 @@ def _parse_v6(text: str) -> bytes | None:
 
 
 def _groups(text: str, *, last: bool) -> list[int] | None:
-    """Parse hexadecimal groups, or return None. With `last`, an IPv4 address may be at the end."""
+    """Parse groups of hexadecimal digits, or return None if they are malformed. With `last`, the
+    final two groups may be a dotted IPv4 address.
+    """
     if not text:
         return []
     found: list[int] = []
@@ -135,7 +137,9 @@ def _longest_zeros(groups: list[int]) -> tuple[int, int]:
 
 
 def unmap(address: bytes) -> bytes:
-    """Return the IPv4 address inside a mapped address, because the kernel dials that one."""
+    """Return the IPv4 address inside a mapped address, because the kernel dials the IPv4 address.
+    Return any other address unchanged.
+    """
     return address[12:] if len(address) == 16 and address.startswith(MAPPED) else address
 
 

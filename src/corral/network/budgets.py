@@ -1,7 +1,8 @@
 """Limit the supervisor's dials, descriptors and time that a target can use up.
 
 The target decides how many connections there are, and the owner of a DNS zone decides how many
-addresses are dialled for each. Without descriptors the supervisor could not measure the target.
+addresses are dialled for each connection. Without limits they could use up the supervisor's
+descriptors, and the supervisor could no longer measure the target's usage.
 """
 
 from __future__ import annotations
@@ -18,17 +19,22 @@ if TYPE_CHECKING:
 
 MAX_EXTRA_DIALS = 128
 ACCEPT_RETRY_SECONDS = 0.1
-"""The pause after an accept that failed for lack of descriptors. A retry would fail again."""
+"""The pause after an accept that failed because no descriptor was left. The client is still
+waiting, so an immediate retry would fail again.
+"""
 RESUME_FRACTION = 1 / 4
-"""A pause lasts until this fraction of the burst is available again, to avoid many wake-ups."""
+"""A pause of `RateLimit` lasts until this fraction of the burst is available again, to avoid a
+wake-up for each request.
+"""
 
 
 @record
 class Timeouts:
     """Time limits of a connection.
 
-    `request_seconds` is for the HTTP request or TLS hello that names the destination,
-    `connect_seconds` for an answer of one of a host's addresses, and `idle_seconds` for silence.
+    `request_seconds` is the time until an HTTP request or a TLS hello, which names the destination,
+    must have arrived. `connect_seconds` is the time until one of a host's addresses must have
+    answered. `idle_seconds` is the longest time without a byte in either direction.
     """
 
     request_seconds: float = 10.0
@@ -37,7 +43,9 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits how many dials of all connections run at once, besides one of each connection."""
+    """Limits how many dials of all connections run at once. One dial of each connection does not
+    count.
+    """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:
         self._left = max_extra
@@ -57,7 +65,8 @@ class DialBudget:
 def reserve_descriptors(max_connections: int, *, others: int) -> int:
     """Raise the descriptor limit to two descriptors for each connection, plus `others`.
 
-    Return the number of connections that the new limit allows.
+    Return the number of connections that the new limit allows. It may be less than
+    `max_connections`, because of the hard limit.
     """
     if sys.platform == "win32":
         raise OSError("descriptors are not limited on Windows")

@@ -45,7 +45,9 @@ class Destination:
 
 
 def address_destination(address: bytes, port: int) -> Destination:
-    """Return the destination for an address. A mapped address means its IPv4 address."""
+    """Return the destination for an address. A mapped IPv4 address and the IPv4 address itself are
+    the same destination.
+    """
     plain = unmap(address)
     return Destination(host=format_address(plain), port=port, address=plain)
 
@@ -53,9 +55,10 @@ def address_destination(address: bytes, port: int) -> Destination:
 class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
-    Allowed names may resolve to addresses in `admitted`, networks from the user's config. An
-    address of `host_addresses` needs an entry for exactly this address, unless it is loopback.
-    `synthetic` is the network from which the gateway gives each name an address.
+    `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
+    An address of the host itself, one of `host_addresses`, needs an entry for exactly this address,
+    unless it is a loopback address. `synthetic` is the network from which the gateway gives each
+    name an address.
     """
 
     def __init__(
@@ -95,13 +98,16 @@ class DestinationCheck:
         return False
 
     def remedy(self, destination: Destination) -> str:
-        """Return the entry of `network.allow` that would allow a destination, or ""."""
+        """Return the entry of `network.allow` that would allow a destination, or "" if no entry
+        would.
+        """
         address = destination.address
         if address is not None and (address in self.synthetic or not is_admissible(address)):
             return ""
         return str(destination)
 
     def needs_hello(self, destination: Destination) -> bool:
+        """Return whether a client has to send a TLS hello before its data is sent to the server."""
         return destination.port in self._tls_ports
 
     def allows_hello(self, hello: Hello, destination: Destination) -> bool | None:
@@ -109,7 +115,8 @@ class DestinationCheck:
         incomplete.
 
         Record a denial if the hello is malformed or names a server that is not allowed. A client
-        without TLS, or whose hello names no server, reaches only the allowed host.
+        that does not use TLS, or whose hello names no server, is allowed, because it reaches only
+        the allowed host.
         """
         port = destination.port
         if hello.state == "incomplete":
@@ -126,13 +133,16 @@ class DestinationCheck:
         return False
 
     def proxy_for(self, destination: Destination) -> Proxy | None:
+        """Return the host's own proxy if the host would use it for this destination, or None."""
         proxy = self._proxy
         return proxy if proxy is not None and proxy.is_used_for(destination.host) else None
 
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return the addresses that may be dialled, and record the others as denials."""
+        """Return the addresses of a destination that may be dialled, and record the others as
+        denials. If no address was found, record that the destination is unreachable.
+        """
         if not found:
             self.report_unreachable(destination, NO_ADDRESS)
         admitted = (*self.rules.named_networks(destination.port), *self._admitted)
@@ -151,6 +161,7 @@ class DestinationCheck:
         return tuple(good)
 
     def report_unreachable(self, destination: Destination, why: str) -> None:
+        """Record that the host itself could not connect to an allowed destination."""
         self.denials.add("unreachable", str(destination), why=why)
 
 

@@ -18,7 +18,9 @@ STAGGER_SECONDS = 0.25
 
 
 class Attempts:
-    """Chooses the next address of a host to dial, within the dial budget of all connections."""
+    """Chooses the next address of a host to dial, within the dial budget of all connections.
+    `waiting` are the addresses that have not been tried.
+    """
 
     def __init__(self, addresses: Sequence[bytes], budget: DialBudget) -> None:
         self.waiting = interleave(addresses)
@@ -28,7 +30,8 @@ class Attempts:
     def next(self, under_way: int) -> bytes | None:
         """Return the next address to try while `under_way` attempts are running, or None.
 
-        If addresses are left in `waiting`, call this again after STAGGER_SECONDS.
+        None means that no address is left or that the budget is used up. If addresses are left in
+        `waiting`, call this again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):

@@ -92,7 +92,9 @@ TABLE = (
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""No policy can admit these, because they cannot be reached or are the host itself."""
+"""A policy cannot admit addresses that are refused for these reasons, because they cannot be
+reached or are the host itself.
+"""
 
 
 _guarded_networks: list[GuardedNetwork] = []
@@ -112,7 +114,9 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """Why an address must not be dialled, and the address that a policy could name to admit it."""
+    """The reason why an address must not be dialled. `remedy` is the address that a policy would
+    have to name, or None if no policy can admit the address.
+    """
 
     why: str
     remedy: bytes | None
@@ -121,6 +125,7 @@ class Refusal:
 def find_refusal(
     address: bytes, *, host_addresses: Container[bytes] = (), admitted: Iterable[Network] = ()
 ) -> Refusal | None:
+    """Return why this address must not be dialled, or None if it may be dialled."""
     networks = tuple(admitted)
     for form in (address, *embedded_v4(address)):
         why = _why_refused(form, host_addresses, networks)
@@ -138,12 +143,15 @@ def is_admissible(address: bytes) -> bool:
 
 
 def is_metadata_service(address: bytes) -> bool:
+    """Return whether an address, or an IPv4 address inside it, belongs to a metadata service."""
     found = map(find_guarded, (address, *embedded_v4(address)))
     return any(one is not None and one.why == "metadata" for one in found)
 
 
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
-    """Return the smallest guarded network of at most `max_bits` that contains the address."""
+    """Return the smallest guarded network that contains the address, or None. Ignore networks with
+    a prefix longer than `max_bits`.
+    """
     for guarded in guarded_networks():
         if guarded.network.bits <= max_bits and address in guarded.network:
             return guarded
@@ -158,7 +166,8 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # The host's own addresses have to be admitted one by one, except for loopback addresses.
+    # The host's own addresses have to be admitted one by one. Loopback is an exception: a network
+    # can admit all loopback addresses.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
         return "the host's own"
     return None
@@ -190,8 +199,8 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 class HostAddresses:
     """The current addresses of this host.
 
-    An address is the host's own if the kernel would use it as the source of packets to it.
-    `connect` on a datagram socket chooses the source address and sends nothing.
+    An address is the host's own if the kernel would use it as the source of packets to this same
+    address. `connect` on a datagram socket chooses the source address and sends nothing.
     """
 
     def __contains__(self, address: object) -> bool:

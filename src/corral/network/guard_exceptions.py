@@ -1,8 +1,9 @@
 """Parse the exceptions from the address guard in the user's config (`network.admit`).
 
-An exception is a network to whose addresses allowed names may resolve, in every run. So no entry
-may be larger than its guarded network, loopback and link-local addresses are admitted one by one,
-and services that give out a cloud's credentials are never admitted.
+An exception is a network to whose addresses allowed names may resolve. It does not allow a name
+itself. It applies to every run and every allowed name, so the entries are restricted: no entry may
+be larger than its guarded network, loopback and link-local addresses are admitted one by one, and
+services that give out a cloud's credentials are never admitted.
 """
 
 from corral.network.addresses import Network, parse_network

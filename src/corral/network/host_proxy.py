@@ -1,7 +1,8 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
-The proxy looks up the name, because a host behind it often cannot. The policy has to allow the name
-as usual. The address guard checks an address only if the target itself named it.
+A host behind such a proxy often cannot look up names, so the proxy looks up the name. The policy
+has to allow the name as usual. The address guard checks an address only if the target itself named
+it, because corral does not know the addresses that the proxy finds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""These hosts are never reached through the proxy, which would reach its own machine."""
+"""Connections to these hosts never go through the proxy, because they would reach the loopback of
+the proxy's machine.
+"""
 
 
 @record
@@ -80,7 +83,9 @@ def _split_location(location: str) -> tuple[str, int]:
 
 
 def _parse_exceptions(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
-    """Parse NO_PROXY as curl does. A name includes its subdomains."""
+    """Parse NO_PROXY as curl does. A name, with or without a leading dot, includes its
+    subdomains.
+    """
     suffixes: list[str] = []
     networks: list[Network] = []
     for item in text.replace(" ", ",").split(","):

@@ -31,9 +31,11 @@ MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
 MAX_PORTS = 64
-"""The limit for the whole allowlist, because each port needs a listener in the sandbox."""
+"""The maximum number of ports in the whole allowlist. Each port needs a listener in the sandbox."""
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
-"""From this network the gateway gives each name an address. No entry can allow these."""
+"""The network from which the gateway gives each name an address. No entry can allow these
+addresses.
+"""
 
 
 @record
@@ -65,7 +67,8 @@ class Rules:
 
     def matches(self, name: str) -> tuple[AllowEntry, ...]:
         """Return the entries for this name, whatever their ports. Wildcard entries come last."""
-        # `lower` turns some letters into ASCII, for example the Kelvin sign into k.
+        # Names beyond ASCII are refused before `lower`, which turns some letters into ASCII, for
+        # example the Kelvin sign into k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -80,7 +83,9 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry that allows this address and port. No entry allows a synthetic one."""
+        """Return an entry that allows this address and port, or None. No entry allows a synthetic
+        address.
+        """
         address = unmap(address)
         for network, item in self.networks:
             if address in network and item.has_port(port) and address not in SYNTHETIC:
@@ -93,6 +98,7 @@ class Rules:
 
 
 def parse_rules(texts: Iterable[str]) -> Rules:
+    """Parse entries of `network.allow`. Raise ValueError if an entry is invalid."""
     items = tuple(dict.fromkeys(map(parse_entry, texts)))
     names: dict[str, tuple[AllowEntry, ...]] = {}
     under: dict[str, tuple[AllowEntry, ...]] = {}
@@ -209,15 +215,16 @@ def _check_label(label: str, text: str) -> None:
 
 
 def _looks_like_v4(host: str) -> bool:
-    """Return whether a resolver could read a host as an address of any spelling."""
+    """Return whether a resolver could read a host as a decimal, octal, hexadecimal or short
+    address.
+    """
     last = host.rpartition(".")[2]
     return is_digits(last) or (last.startswith("0x") and HEX.issuperset(last[2:]))
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries.
-
-    If there are more than `max_ports`, the result has some of them, but more than `max_ports`.
+    """Return the ports of these entries. If there are more than `max_ports`, some are left out, but
+    the result still has more than `max_ports`.
     """
     found: set[int] = set()
     for text in entries:

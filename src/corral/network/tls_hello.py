@@ -21,7 +21,9 @@ MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
 """Larger hellos are refused. Post-quantum keys and session tickets need a few kilobytes."""
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
-"""The limit of bytes that are read for a hello, which may be in many small records."""
+"""The limit of bytes that are read before the hello is complete. It is larger than MAX_HELLO_BYTES,
+because a hello may be in many small records, each with a header.
+"""
 MAX_NAME_LENGTH = 255
 
 
@@ -62,7 +64,8 @@ class _Reader:
 
 
 class HelloReader:
-    """Reads the first bytes of a connection as they arrive, until the hello is complete.
+    """Reads the first bytes of a connection as they arrive, until the hello is complete or
+    malformed.
 
     `data` has all bytes so far. Each record is parsed only once, so a target cannot keep corral
     busy by sending many small records.
@@ -158,7 +161,9 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Return the only name in a server name extension. Several names are malformed."""
+    """Return the name in a server name extension. Several names are refused, because parsers choose
+    different ones.
+    """
     extension = _Reader(content)
     names = _Reader(extension.vector(2))
     kind = names.number(1)

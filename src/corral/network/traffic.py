@@ -18,7 +18,9 @@ class Traffic:
 def count_connection(
     sums: dict[str, Traffic], host: str, *, failed: bool, up: int = 0, down: int = 0
 ) -> None:
-    """Add one connection. A target can invent names below a wildcard, so hosts are limited."""
+    """Add one connection. The number of hosts is limited, because a target can invent names below a
+    wildcard.
+    """
     if host not in sums and len(sums) >= MAX_HOSTS:
         host = ""  # the totals of all other hosts
     before = sums.get(host, Traffic())

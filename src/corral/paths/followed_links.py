@@ -3,7 +3,7 @@
 import os
 import sys
 
-MAX_LINKS = 40
+MAX_LINKS = 40  # Linux follows this many links before it reports a loop
 
 
 def follow(path: str) -> tuple[list[str], str]:

@@ -54,7 +54,9 @@ def _file_system(line: str) -> str:
 
 
 def read_mounts() -> Mounts:
-    """Return {mount point: (device, directory on it)}. Of several mounts the last one counts."""
+    """Return {mount point: (device, directory on it)}. If a mount point has several mounts, the
+    last one counts, because it covers the others.
+    """
     found = map(parse_mount, _read_lines())
     return {point: (device, root) for point, device, root in found}
 
@@ -88,7 +90,9 @@ def _kind(file_system: str) -> Kind:
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
-    """Return the device of a path, "" if it is not known, and the path on that device."""
+    """Return the device of a path, and the path on that device. The device is "" if no mount is
+    known.
+    """
     point = path
     while point not in mounts and (parent := os.path.dirname(point)) != point:
         point = parent

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def decide(policy: Policy, host: Host, chains: Chains) -> tuple[Held, ...]:
-    """Choose a mechanism for every control, or raise an error for all controls without one."""
+    """Choose a mechanism for every control. If required controls have none, raise one
+    UnenforceableError that names all of them.
+    """
     decisions = [_decide(control, policy, host, chains.get(control, ())) for control in CONTROLS]
     missing = [
         (held.control, held.why, _hint(held.control, host, chains))
@@ -48,12 +50,14 @@ def needed_capabilities(policy: Policy, chains: Chains, system: System) -> froze
 
 
 def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
+    """Return the limits that are enforced by sampling, or None if there are none."""
     names = [held.control for held in controls if held.mechanism == SAMPLING]
     values = {name: getattr(policy.limits, name) for name in names}
     return Sample(**values) if values else None
 
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
+    """Return a warning for each control that is not enforced, or only in part."""
     return tuple(
         f"{held.control} is enforced only in part, by {held.mechanism}: {held.why}"
         if held.mechanism
@@ -120,8 +124,8 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the first missing need. For a wall, add that of the last option, because it may be
-    easier to provide.
+    """Return the first missing need of all options. For a wall, without which nothing runs, add the
+    first missing need of the last option, because it may be easier to provide.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []
@@ -129,7 +133,9 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the needs that the host lacks, first those that were not probed but have a hint."""
+    """Return the needs that the host lacks. Needs that could not be probed and have a hint come
+    first, because the user can remove the obstacle that kept the probe from running.
+    """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}
     return sorted(needs, key=lambda need: found[need].status != "unknown" or not found[need].hint)

@@ -1,8 +1,8 @@
 """Define the findings of the probes about this machine.
 
 A capability is proven only if a probe in a disposable child saw the denial *and* saw the same
-action succeed where it is allowed. Unknown counts as absent. No finding is derived from a version
-number.
+action succeed where it is allowed. Otherwise it is absent or unknown, and unknown counts as absent.
+No finding is derived from a version number.
 """
 
 from __future__ import annotations

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     class Step(Protocol):
         """Plain data that describes, applies and verifies one part of the sandbox.
 
-        `verify` runs inside the sandbox, just before the target starts. A step whose effect cannot
-        be tried has `verify = unverified`.
+        `apply` may add values to the results for later steps. `verify` runs inside the sandbox,
+        just before the target starts. A step whose effect cannot be tried has `verify =
+        unverified`.
         """
 
         @property
@@ -98,7 +99,9 @@ class Option:
 
 @record
 class Held:
-    """The decision about a control. `mechanism` is "" if none enforces it; `why` is the reason."""
+    """The decision about one control. `mechanism` is "" if the control is not enforced. `why` is
+    the reason, or a note about the mechanism.
+    """
 
     control: Control
     asked: str
@@ -110,6 +113,8 @@ class Held:
 
 @record
 class Sample:
+    """Limits that the supervisor enforces by sampling, in the units of the policy."""
+
     memory: int | None = None
     cpu: int | None = None
     cpu_time: int | None = None
@@ -144,11 +149,15 @@ class Covers:
 class Composition:
     """A backend's part of the plan.
 
-    `environment` are variables that every target gets. The target starts in `home` if no other
-    directory is given. `residue` names what a crash leaves behind. `watched` are files that the
-    host would execute by itself if the target created them; those that exist after the run are
-    reported. `controls` are shown in addition to those that the policy asks for. `start_in`
-    replaces the directory that the program names, if the target could not work there.
+    `environment` are variables that every target gets on this system. `home` is the target's home,
+    in which it starts if no other directory is given. `run` is the unique name of the run.
+    `residue` names what a crash leaves behind.
+
+    `watched` are files that the host would execute by itself if the target created them. They do
+    not exist yet and cannot be blocked, so those that exist after the run are reported.
+
+    `controls` are shown in addition to those that the policy asks for. `start_in` replaces the
+    directory that the program names, if the target could not work there.
     """
 
     steps: tuple[Step, ...]
@@ -169,9 +178,11 @@ class Plan:
 
     `environment` may contain secrets, so it is never printed. The server chose the values of the
     variables `requested_names`. `given_values` are the user's secrets in the server's settings.
-    `ungranted` are (kind, name, flag) of words in the command that the target does not get. `pins`
-    are (kind, name, definition), or None if pins are not compared. The pins of this server are
-    stored under the words `pinned_as`.
+
+    `ungranted` lists paths and names in the command that the target does not get, as (kind, name,
+    flag that would grant it). `mcp` are the settings of the MCP guard, or None if there is no
+    guard. `pins` are (kind, name, definition), or None if pins are not compared. The pins of this
+    server are stored under the words `pinned_as`.
     """
 
     program: Program

@@ -27,8 +27,10 @@ STORE = "approvals"
 
 @record
 class Request:
-    """A server's request. `asks` are values that the user stored for a server of this name; an
-    approval gives them to the server.
+    """A server's request: its manifest, the server's name, and the digest that an approval is for.
+
+    `asks` are values that the user stored for a server of this name. An approval also gives the
+    server these values.
     """
 
     source: Source
@@ -78,7 +80,9 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str]
 ) -> tuple[Manifest, str]:
-    """Return the request of a manifest that comes from elsewhere, such as a bundle."""
+    """Return the request of a manifest that comes from elsewhere, such as a bundle. `content` are
+    the bytes of the manifest.
+    """
     leads: list[tuple[str, str]] = []
     home = home_directory()
     for text in (*(manifest.read or ()), *(manifest.write or ()), *(manifest.unix_sockets or ())):
@@ -91,7 +95,9 @@ def request_from(
 
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
-    """Approve the current request of a directory. Refuse it if its digest is not `expected`."""
+    """Approve the current request of a directory. Raise PolicyError if its digest is not
+    `expected`, the one that the user saw.
+    """
     request = request_for(directory)
     if request is None:
         raise PolicyError(f"{printable(directory)} has no {' or '.join(NAMES)}: nothing to approve")
@@ -136,6 +142,7 @@ def revoke(digest: str) -> bool:
 
 
 def list_approvals() -> list[Approval]:
+    """Return every valid approval, oldest first."""
     try:
         names = os.listdir(_store())
     except OSError:

@@ -42,7 +42,9 @@ def check_grants(
     policies: Iterable[str],
     problems: list[tuple[str, str]],
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them to cover. Add refusals to `problems`."""
+    """Return the grants, and the mounts below them that must be covered. Add the refused paths to
+    `problems`.
+    """
     own = [*own_paths(home)]
     own += [Protected(path=path, what="a file of this run") for path in outputs]
     own += [Protected(path=path, what="the policy itself") for path in policies]
@@ -107,7 +109,7 @@ def _check_mounts(
     *,
     kinds: Kinds,
 ) -> list[str]:
-    """Return the mounts of the kernel and of services below a grant, which are covered.
+    """Return the mounts below a grant that must be covered: those of the kernel and of services.
 
     Refuse a grant that contains the home directory, corral's own files, or a network mount that has
     no grant of its own.

@@ -101,8 +101,8 @@ def _format(paths: Mapping[str, str]) -> bytes:
 
 
 def _append(file: str, entries: bytes) -> None:
-    """Add entries with a single write, so that concurrent runs do not mix their entries. The lock
-    prevents that a run on a full disk cuts off the entries of another run.
+    """Add entries with a single write, so that concurrent runs do not mix their entries. Take a
+    lock, so that a run on a full disk does not cut off the entries of another run.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)

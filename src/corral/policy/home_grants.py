@@ -49,7 +49,8 @@ def refuse_home(
 ) -> None:
     """Refuse a real path that is or contains a home directory, /etc or a secret file in /etc.
 
-    The hint suggests directories that `is_granted` accepts, written with the user's `flag`.
+    `flag` is the flag with which the user grants a directory. Directories are suggested only if
+    `is_granted` returns true for them.
     """
     homes = find_homes(home)
     for own in (*homes, *ABOVE_HOMES):
@@ -71,6 +72,7 @@ def refuse_home(
 
 
 def is_home(path: str, home: str) -> bool:
+    """Return whether a path is a home directory or contains one."""
     return any(contains(os.path.realpath(path), own, {}) for own in find_homes(home))
 
 

@@ -95,6 +95,7 @@ def parse_toml(text: str, origin: str, *, directory: str = "") -> Manifest:
 
 
 def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str, int]]:
+    """Return the data of a TOML text, and the line of each key."""
     import tomllib
 
     from corral.formats import toml
@@ -206,7 +207,9 @@ def _fill(manifest: Manifest, values: Mapping[str, object]) -> Manifest:
 
 
 def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
-    """Sort by line, mistakes without a line last. Only count those beyond MAX_MISTAKES."""
+    """Sort the mistakes by line. Those without a line come last. If there are more than
+    MAX_MISTAKES, the last entry is the number of the others.
+    """
     mistakes.sort(key=lambda item: (item[1] is None, item[1] or 0))
     if len(mistakes) <= MAX_MISTAKES:
         return mistakes
@@ -215,7 +218,9 @@ def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
 
 
 def load(path: str, *, follow: bool = True) -> Manifest:
-    """Read a policy file: JSON if it is named .json or starts with {, otherwise TOML."""
+    """Read a policy file. It is JSON if its name ends in .json or its text starts with {, otherwise
+    TOML.
+    """
     return parse_bytes(read_file(path, follow=follow), path)
 
 

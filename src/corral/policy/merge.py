@@ -91,6 +91,8 @@ def merge(
 
 
 class Problems(list[tuple[str, str]]):
+    """The problems that prevent merging the sources, as (text, hint)."""
+
     def raise_all(self) -> None:
         if self:
             hints = dict.fromkeys(hint for _, hint in self if hint)
@@ -154,7 +156,8 @@ def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source,
 def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
     """Return the settings of the MCP guard, or None if no source that counts has a key of `mcp`.
 
-    The user's key replaces a request's. The user's lists add up; an empty one removes the earlier.
+    The user's key replaces a request's. Lists in several of the user's sources add up, but an empty
+    list replaces the earlier ones.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -172,7 +175,9 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
 
 
 def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
-    """Return the policy's fields about variables. The last source that names a variable decides."""
+    """Return the fields of the policy that are about environment variables. The last source that
+    names a variable decides, and the user's sources are last.
+    """
     found: dict[str, tuple[str, str]] = {}
     chosen: dict[str, bool] = {}
     for source in sorted(sources, key=lambda one: one.trust == "user"):
@@ -185,7 +190,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # The server chose the names of the secrets in its settings.
+    # Secrets in a server's settings are passed through corral's environment. The server chose their
+    # names.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {
@@ -207,8 +213,8 @@ def apply_ceilings(
     ceilings: Manifest,
     problems: Problems,
 ) -> set[str]:
-    """Lower default limits to their ceilings, and refuse stated limits above theirs. Return the
-    names of the limits that have a ceiling.
+    """Lower default limits to their ceilings, and refuse stated limits above their ceilings. Return
+    the names of the limits that have a ceiling.
     """
     found: set[str] = set()
     for name, ceiling in ceilings.limits.items():
@@ -250,7 +256,9 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, place, access, absolute path) for each path. Add mistakes to `problems`."""
+    """Yield (source, where it was written, access, absolute path) for each path that counts. Add
+    invalid paths to `problems`.
+    """
     from corral.policy.path_grants import Refused, make_absolute
 
     for name, key, access in PATHS:
@@ -268,6 +276,7 @@ def resolve_paths(
 def make_grants(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str], problems: Problems
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
+    """Return the grants, and the mounts below them that the target must not see."""
     if not any(getattr(source.manifest, name) for source in sources for name, _, _ in PATHS):
         return (), ()
     from corral.policy.grant_checks import check_grants

@@ -38,6 +38,8 @@ GIB = 1 << 30
 
 @record
 class Limits:
+    """The limits with their defaults. None means unlimited."""
+
     memory: int | None = GIB
     cpu: int | None = None
     cpu_time: int | None = None
@@ -112,7 +114,9 @@ class Macos:
 
 @record
 class Mcp:
-    """The MCP guard's rules. If `*_allow` is None, all that `*_deny` does not name is allowed."""
+    """The MCP guard's rules for messages. If `*_allow` is None, everything of that kind is allowed
+    that `*_deny` does not name.
+    """
 
     tools_allow: tuple[str, ...] | None = None
     tools_deny: tuple[str, ...] = ()
@@ -167,8 +171,8 @@ class Policy:
 class Source:
     """A manifest of the user, or a request that came with a server.
 
-    `given_values` are secrets that the user entered for the server's settings, or None if it has
-    none. The server chose the rest of the text in the manifest's variables.
+    `given_values` are secrets that the user entered for the server's settings, or None if the
+    source has no such settings. The server chose the rest of the text in the manifest's variables.
     """
 
     manifest: Manifest

@@ -1,4 +1,8 @@
-"""Find corral's own files. A target that could write one would run code outside of the sandbox."""
+"""Find the files of corral itself: its directories, code, programs, and modules of its Python.
+
+If a target could write one of them, its code would run outside of the sandbox at the next start of
+corral.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("corral", "yaml", "_yaml")
 MAX_ENTRIES = 200_000
-"""The limit of the search for hard links. A write grant with more entries is refused."""
+"""The number of entries of a write grant that are searched for hard links to corral's code. A grant
+with more entries is refused.
+"""
 ELSEWHERE = "grant another directory, or a smaller one"
 REINSTALL = (
     "grant a smaller directory, or, in corral's clone: "
@@ -71,6 +77,9 @@ def is_refused(access: Access, path: str, protected: Iterable[Protected], mounts
 
 
 def own_paths(home: str) -> tuple[Protected, ...]:
+    """Return corral's own directories, code, programs and interpreter, and the directories of its
+    runs.
+    """
     from corral.directories import STAGING, WORK_DIRECTORIES, directories, target_homes
 
     kept = directories(home=home)
@@ -100,7 +109,9 @@ def _code() -> str:
 
 
 def _programs() -> list[str]:
-    """Return the started program, `corral` beside Python, and `corral` on PATH."""
+    """Return the program that was started, `corral` beside the Python interpreter, and the program
+    that a shell finds as `corral`.
+    """
     name = "corral.exe" if sys.platform == "win32" else "corral"
     search = os.environ.get("PATH", os.defpath).split(os.pathsep)
     found = [os.path.abspath(os.path.join(directory, name)) for directory in search]
@@ -113,8 +124,8 @@ def _programs() -> list[str]:
 def _import_paths() -> Iterator[str]:
     """Yield the directories from which Python imports modules before or while corral starts.
 
-    The entry point removes PYTHONPATH and the user's site from `sys.path` only after Python has
-    loaded `encodings`, `sitecustomize` and `.pth` files from them.
+    The entry point removes PYTHONPATH and the user's site from `sys.path`. But Python has already
+    loaded `encodings`, `sitecustomize` and `.pth` files by then.
     """
     yield from filter(None, sys.path)
     if not sys.flags.ignore_environment and (named := os.environ.get("PYTHONPATH")):
@@ -146,6 +157,7 @@ def find_hard_links() -> frozenset[Identity]:
 
 
 def refuse_hard_links(grant: Grant, linked: frozenset[Identity]) -> None:
+    """Refuse a write grant that contains a hard link to one of corral's modules."""
     if not linked or grant.access != "write":
         return
     if (grant.device, grant.inode) in linked:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Services have their sockets here. A grant of a single socket is for one service only.
+# Services have their sockets here. A single socket may be granted, because the grant is for one
+# service only.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
 
 
@@ -52,7 +53,8 @@ def make_absolute(text: str, base: str, home: str) -> str:
     path = os.path.normpath(os.path.join(base, text))
     if os.name == "nt" and path.startswith("\\\\"):
         raise Refused(f"{shown(text)}: network and device paths cannot be granted")
-    # normpath keeps two leading slashes, which POSIX allows to have another meaning.
+    # normpath keeps two leading slashes, because POSIX allows them to have another meaning. On
+    # Linux they have none.
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
@@ -110,9 +112,10 @@ def identities_above(path: str) -> frozenset[Identity]:
 
 
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
-    """Return whether a path contains another, by name, by inode or by path on the disk.
+    """Return whether a path contains another, compared by name, by inode and by path on the disk.
 
-    A directory that is mounted a second time has other names and parents there.
+    Names are not enough, because a directory that is mounted a second time has other parent
+    directories there.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -121,7 +124,9 @@ def contains(outer: str, inner: str, mounts: Mounts) -> bool:
 
 
 def make_grant(access: Access, written: str) -> Grant:
-    """Return a grant for the path, from a single lstat. Raise Refused if it is never granted."""
+    """Return a grant for the path, from a single lstat. Raise Refused if corral does not allow
+    grants of such a path.
+    """
     path = resolve(written)
     found = os.lstat(path)
     if access == "socket":
@@ -165,7 +170,9 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a granted link out of a write grant: an earlier run could have made the link."""
+    """Refuse a granted link from inside a write grant to a path outside of it, because an earlier
+    run could have made the link.
+    """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]
     for grant in grants:
@@ -182,7 +189,9 @@ def check_links(grants: Iterable[Grant]) -> None:
 
 
 def merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Return one grant for each path and spelling, parents first. Write access wins over read."""
+    """Return one grant for each path and spelling, parents first. If a path has a read and a write
+    grant, it is writable.
+    """
     grants = tuple(grants)
     written = {grant.path for grant in grants if grant.access == "write"}
     found = {

@@ -1,8 +1,8 @@
 """Store the tools and prompts that a server offered, to compare them in later runs.
 
 A pin is a whole definition, so that a difference can be shown. Pins that other users could have
-written are ignored. The names of tools that `corral inspect` listed are stored too, only to find
-equal names of other servers' tools.
+written are ignored. The names of tools that `corral inspect` has listed are stored too, to find
+tools of other servers with the same names. Runs are not compared with these names.
 """
 
 import json
@@ -56,6 +56,7 @@ def find_inspected(server: Sequence[str]) -> PinnedServer | None:
 
 
 def list_pinned(besides: Sequence[str] = ()) -> Iterator[PinnedServer]:
+    """Yield the pins of all servers except `besides`."""
     store = _store(STORE)
     names = sorted(os.listdir(store)) if os.path.isdir(store) else []
     own = os.path.basename(_file(besides))
@@ -82,7 +83,9 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. It cannot be computed from `server`, because these words are masked."""
+    """Write pins to `path`. The path cannot be computed from `server`, because these words are
+    masked.
+    """
     made = {
         "server": server,
         "pinned": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -96,12 +99,15 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the file of a server. Masked words would give different servers the same file."""
+    """Return the file of a server. The words must not be masked, because then different servers
+    could have the same file.
+    """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())
 
 
 def _read(path: str) -> PinnedServer | None:
+    """Return the pins in a file, or None if the file is invalid for any reason."""
     if not is_digest(os.path.basename(path)) or not os.path.lexists(path):
         return None
     try:

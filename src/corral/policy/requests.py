@@ -42,7 +42,7 @@ SWITCH_TEXTS = {
     "disclaim": "use the privacy consents of the program that starts corral (macOS)",
     "trustd": "have certificates checked outside of the sandbox (macOS)",
 }
-GUARD = "mcp"
+GUARD = "mcp"  # the field of an item that sets the MCP guard
 PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connect to the socket"))
 
 
@@ -56,6 +56,7 @@ class RequestedItem:
 
 
 def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
+    """Return what a manifest requests beyond the defaults, in plain words."""
     items = requested_items(manifest, home or home_directory(), cwd or os.getcwd())
     return [item.text for item in items]
 
@@ -138,6 +139,7 @@ def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
 
 
 def _is_granted(field: str, value: object, users: Sequence[Source], home: str, cwd: str) -> bool:
+    """Return whether the user's own sources already grant this item."""
     if field in LIMITS:
         own = merge_limits(users)[0][field]
         return not is_larger(value if isinstance(value, int) else None, own)

@@ -47,7 +47,9 @@ PAGE = 4096
 
 @record
 class Key:
-    """One key of a policy. `field` is its name in Manifest, `flag` the option of `corral run`."""
+    """One key of a policy. `field` is its name in Manifest. `flag` is the option of `corral run`
+    that sets it.
+    """
 
     path: str
     field: str
@@ -215,6 +217,7 @@ NO_NUL = "^[^\\u0000]*$"
 
 
 def format_default(key: Key) -> str:
+    """Return a key's default as a person would write it in a policy."""
     match key.kind:
         case "version":
             return "(required)"
@@ -234,6 +237,7 @@ def format_default(key: Key) -> str:
 
 
 def value_schema(key: Key) -> dict[str, object]:
+    """Return the JSON Schema of one key's value, without its documentation."""
     integer: dict[str, object] = {"type": "integer", "minimum": key.minimum, "maximum": key.maximum}
     match key.kind:
         case "version":

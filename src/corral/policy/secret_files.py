@@ -1,8 +1,9 @@
 """Define the only table of files that contain secrets or are run automatically.
 
-It has a column for each system. Paths are relative to a home directory and use "/" on every system.
-CONFIG at the start of a path stands for the directory of programs' settings; CLAUDE and CODEX stand
-for directories that a variable can move.
+All code that protects such files uses this table. It has a column for each system. Paths are
+relative to a home directory and use "/" on every system. CONFIG at the start of a path stands for
+the directory of programs' settings. CLAUDE and CODEX stand for directories that a variable can
+move.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 LOCAL, ROAMING = "AppData/Local", "AppData/Roaming"
 CONFIG = {"linux": ".config", "macos": "Library/Application Support", "windows": ROAMING}
-IN_CODE = "CONFIG/Code/User/globalStorage"
+IN_CODE = "CONFIG/Code/User/globalStorage"  # VS Code's extensions keep their files here
 MOVABLE = {"CLAUDE": "", "CODEX": ".codex"}
 
 
@@ -37,10 +38,11 @@ class Names:
 
 @record
 class Client:
-    """An MCP client and the files with its servers and their tokens.
+    """An MCP client and the files in which it configures its servers, with their tokens.
 
-    `linux`, `macos` and `windows` replace `files` on that system; `project` are files in a project.
-    A test finds every file in CLIENT_DIRECTORIES, and every project file in PROJECT.
+    `linux`, `macos` and `windows` replace `files` on that system. `project` are files in the
+    directory of a project. A test checks that every file is in CLIENT_DIRECTORIES, and every
+    project file in PROJECT.
     """
 
     name: str
@@ -305,20 +307,27 @@ directory or commits, or that configure the permissions of other servers.
 """
 
 VERSION_CONTROL = (".git", ".hg", ".jj")
-"""Directories with files that version control runs. They are read-only unless a grant names them.
+"""Directories of version control programs in a project. The programs run files in them, so such a
+directory is read-only in a write grant around it, unless a grant names the directory itself.
 """
 
 GIT = ("hooks", "config", "config.worktree", "info", "commondir", "gitdir")
-"""Files in a repository's directory that are run or name programs. They always stay read-only."""
+"""Files in a repository's own directory that are run, or that name programs to run. They stay
+read-only even if a grant names that directory.
+"""
 
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
-"""A warning. A file `commondir` that does not exist yet cannot be made read-only."""
+"""The text of a warning. It is needed because a file `commondir` that does not exist yet cannot be
+blocked.
+"""
 
 ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
-"""Names of `.env` files that corral checks even where it does not search for others."""
+"""Usual names of `.env` files at the top of a project. corral checks these names even where it does
+not search for others.
+"""
 
 ETC_SECRETS = (
     "shadow", "shadow-", "gshadow", "gshadow-", "security/opasswd", "sudoers", "sudoers.d",
@@ -340,6 +349,7 @@ PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema"
 
 
 def expand(name: str, system: Column) -> str:
+    """Return a path of the table with its first word replaced by the usual directory."""
     word, _, rest = name.partition("/")
     directory = CONFIG[system] if word == "CONFIG" else MOVABLE.get(word, word)
     return f"{directory}/{rest}".strip("/")
@@ -382,7 +392,10 @@ def is_environment_file(name: str) -> bool:
 
 
 def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
-    """Return whether a path is or is inside a known secret or a file that other programs run."""
+    """Return whether a path is a known secret, or a file that other programs run, or inside one.
+
+    A target chooses what it tries to write, so corral suggests no flag for such a path.
+    """
     inside, parts = f"{path}/", path.split("/")
     anywhere = (*VERSION_CONTROL, *PROJECT, *hidden_anywhere(system))
     if is_environment_file(parts[-1]) or any(f"/{name}/" in inside for name in anywhere):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 def identify_command(words: Sequence[str]) -> ServerId:
+    """Return the identity of a command whose secrets are not masked."""
     return ServerId(
         digest=digest_command(words),
         command=masked(words),

@@ -24,8 +24,8 @@ MAX_ADMITTED = 64
 
 @record
 class Config:
-    """The user's config. No source may exceed `ceilings`. Allowed hosts may resolve to networks in
-    `admit`, although the address guard would refuse them.
+    """The user's config. `ceilings` is a manifest whose limits no source may exceed. `admit` are
+    networks to which allowed hosts may resolve, although the address guard would refuse them.
     """
 
     ceilings: Manifest | None = None
@@ -33,7 +33,9 @@ class Config:
 
 
 def load(directory: str | None = None) -> Config:
-    """Return the user's config.toml. It is refused if other users could have written it."""
+    """Return the user's config.toml, or an empty one if there is none. The file counts as the
+    user's decision, so it is refused if other users could have written it.
+    """
     path = config_file() if directory is None else os.path.join(directory, CONFIG_FILE)
     if not os.path.lexists(path):
         return Config()
@@ -84,6 +86,7 @@ def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, obje
 
 
 def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
+    """Return `admit`. There is no `allow` here: each policy allows the hosts that it needs."""
     for name in table:
         if name != "admit":
             validator.add(format_path(("network", name)), "unknown key; known here: admit")
@@ -105,7 +108,9 @@ def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, .
 
 
 def check_owner(path: str, found: os.stat_result) -> None:
-    """Refuse a file that another user owns or can write, but accept root's."""
+    """Refuse a file that another user owns or can write. Accept files of root, because root may set
+    ceilings for all users.
+    """
     if sys.platform == "win32":
         return
     if found.st_uid not in {0, os.geteuid()}:

@@ -280,7 +280,8 @@ def check_name(value: object) -> str:
 
 
 def check_text(value: object, *, flags: bool) -> str:
-    """Return a text that can be an argument, a path or a variable's value on every system.
+    """Return `value` if it can be an argument, a path or the value of an environment variable on
+    every system. Otherwise raise ValueError.
 
     The messages do not quote a text, because it may be a secret.
     """

@@ -35,11 +35,14 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether a name looks like a secret's, or a value is a known key or has a password."""
+    """Return whether the name or the value of a variable looks like a secret. Such values are keys
+    of well-known services, and connection strings that contain a password.
+    """
     return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
+    """Return a command's words with everything masked that looks like a secret."""
     return tuple(
         mask_spans(word, spans) for word, spans in zip(words, find_spans(words), strict=True)
     )

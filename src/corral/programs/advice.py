@@ -35,7 +35,9 @@ def program_name(command: str) -> str:
 
 
 def may_install(words: Sequence[str]) -> bool:
-    """Return whether a command's name is that of an installer. It imports no further module."""
+    """Return whether a command may install a package. Check only its name, so that a plain command
+    imports no further module.
+    """
     name = program_name(words[0]) if words else ""
     return name in INSTALLERS or name in INSTALLING or name == "cmd"
 

@@ -1,8 +1,9 @@
 """Find the installed versions of Python and Node.js: the system's and version managers'.
 
-Versions are taken from names of files. Only a Node.js on PATH and a runtime that is named by its
-path have to be executed. A target can have replaced that file, so the caller's `ask` executes it in
-a sandbox.
+Versions are taken from the names of files and directories. Only a Node.js on PATH and a runtime
+that is named by its path have to be executed to get their version. A client's configuration can
+name that path, or a target can have replaced the file. So the caller's `ask` executes it in a
+sandbox.
 """
 
 import glob
@@ -48,7 +49,9 @@ class Runtime:
 
 
 def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
-    """Return the runtime at a path, or the newest installed one of a version such as 3.12."""
+    """Return the runtime at a path, or the newest installed one of a version such as 3.12. Raise
+    CommandError if there is none.
+    """
     if os.sep in wanted:
         path = os.path.abspath(os.path.expanduser(wanted))
         version = _ask_version(kind, path, ask) if is_program(path) else ()
@@ -70,7 +73,9 @@ def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
 
 
 def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
-    """Return the installed runtimes, each real file once, first corral's own Python and PATH's."""
+    """Return the installed runtimes, each real file once. corral's own Python and PATH come
+    first.
+    """
     found: dict[str, Runtime] = {}
     for path, version in _candidates(kind, os.environ, ask):
         if version and is_program(path):
@@ -79,7 +84,9 @@ def list_runtimes(kind: Kind, ask: Ask = lambda _: "") -> list[Runtime]:
 
 
 def find_fitting_python(requirement: str) -> str:
-    """Return the newest installed version that fits, such as 3.12 for `>=3.12,<3.14`, or ''."""
+    """Return the newest installed version, such as `3.12`, that fits a requirement, such as
+    `>=3.12,<3.14`, or ''.
+    """
     versions = {one.version[:2] for one in list_runtimes("python")}
     fitting = [one for one in versions if _fits(one, requirement)]
     return format_version(max(fitting)) if fitting else ""

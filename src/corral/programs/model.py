@@ -12,10 +12,11 @@ class Program:
 
     `path` is the argument of execve: absolute and unresolved, because a resolved path would leave a
     venv. `reads` are real paths, bound read-only at the same path inside, and `why` has the reason
-    for each. `links` are the symlinks on the way to them, as (path, target text). The target starts
-    in `cwd`; it is empty if the caller's directory is not visible inside. `search` is PATH inside.
-    `server` is the same for all versions of a package; it is empty if the command identifies the
-    server. `environment` are variables that a skipped launcher would have set.
+    for each. `links` are the symlinks on the way to them, recreated inside as (path, target text).
+    The target starts in `cwd`, which is empty if the caller's directory is not visible inside.
+    `search` is PATH inside. `server` is the same for all versions of a package, and empty if the
+    command itself identifies the server. `environment` are variables that a skipped launcher would
+    have set.
 
     Files can be replaced between resolving and mounting. So `seen` has (device, inode) of each of
     `reads`, and `device` and `inode` are those of `real`, the executable at the end of all links.

@@ -83,6 +83,7 @@ def read_text(path: str) -> str:
 
 
 def list_names(directory: str) -> list[str]:
+    """Return the sorted names in a directory, or none if it cannot be read."""
     try:
         return sorted(os.listdir(directory))
     except (OSError, ValueError):
@@ -109,6 +110,8 @@ class Executable:
 
 @record
 class Caller:
+    """The caller's settings that decide which file a typed name means."""
+
     environment: Mapping[str, str]
     cwd: str
     home: str
@@ -143,6 +146,7 @@ class Caller:
 
 
 def find_on_path(name: str) -> str:
+    """Return the absolute path of a name on this process's PATH, or ''."""
     if sys.platform == "win32":
         from corral.programs import windows_resolve
 
@@ -151,11 +155,14 @@ def find_on_path(name: str) -> str:
 
 
 def home_names(home: str) -> set[str]:
+    """Return both paths of a home directory: as written, and its real path."""
     return {home.rstrip("/"), os.path.realpath(home)} - {""} if home else set()
 
 
 def is_shared(directory: str, homes: set[str]) -> bool:
-    """Return whether a directory may contain secrets or several servers, so it is not bound."""
+    """Return whether a directory is never bound as a whole, because it may contain secrets or more
+    than one server.
+    """
     if directory in SHARED or os.path.dirname(directory) in PARENTS_OF_HOMES:
         return True
     if any(is_inside(directory, root) for root in NEVER_INSIDE):
@@ -176,7 +183,8 @@ def is_shared(directory: str, homes: set[str]) -> bool:
 class NeededFiles:
     """Collects the files that must be visible inside.
 
-    `reads` maps a real path to its reason, `links` maps a symlink to its target.
+    `reads` maps a real path to its reason. `links` maps the path of a symlink to its target.
+    `scope` decides whether the server's own files may make a path readable.
     """
 
     def __init__(self, homes: set[str], scope: Scope) -> None:
@@ -198,7 +206,9 @@ class NeededFiles:
         return self._targets[path]
 
     def trace(self, path: str) -> tuple[str, list[tuple[str, str]]]:
-        """Return the real path, and each symlink on the way as (path, target), or raise OSError."""
+        """Return the real path, and each symlink on the way to it as (path, target). Raise OSError
+        like open(2).
+        """
         real, links = "", []
         left = path.split("/")[::-1]
         while left:
@@ -273,7 +283,9 @@ class NeededFiles:
 
 
 def inspect_executable(path: str, needed: NeededFiles) -> Executable:
-    """Return the file that executing `path` would execute, or raise CommandError."""
+    """Return the file that executing `path` would execute. Raise CommandError if that would
+    fail.
+    """
     try:
         real = needed.trace(path)[0]
         status = os.stat(real, follow_symlinks=False)

@@ -1,7 +1,8 @@
 """Parse the command lines of `npx`, `uvx` and other package runners, to find their package.
 
-A package runner installs and starts a package in one step, so the server would get its network,
-processes and cache. corral installs the same package, pinned, and runs the package's own program.
+A package runner installs and starts a package in one step. It needs network, processes and a cache,
+and the server would get the same access. corral installs the same package, pinned, and runs the
+package's own program instead.
 """
 
 import re
@@ -28,7 +29,8 @@ SHELLS = frozenset(("sh", "bash", "zsh", "dash", "fish", "cmd", "powershell", "p
 class Syntax:
     """How the runners of a registry name packages on their command lines.
 
-    `flags` name a package separately from its program, `python_flags` an interpreter.
+    `flags` are the options that name a package separately from its program. `python_flags` are the
+    options that name an interpreter. `exact` matches a version.
     """
 
     runners: tuple[str, ...]
@@ -83,7 +85,8 @@ RUNNERS = [
 class Package:
     """The package that a runner starts. `name` may have extras; `extra` packages are installed too.
 
-    The first `used` arguments of the runner name the package; the others are the server's.
+    `python` is the version or path of an interpreter. The first `used` arguments of the runner name
+    the package; the others are the server's.
     """
 
     registry: Registry
@@ -126,7 +129,9 @@ class Refusal:
 
 
 def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | None:
-    """Return a runner's package, a Refusal if corral cannot start it, or None if not a runner."""
+    """Return the package that a command line installs and starts, a Refusal if corral cannot start
+    it, or None if the command is not a package runner.
+    """
     name = program_name(command)
     words = list(arguments)
     if name == "cmd" and len(words) > 1 and words[0].lower() == "/c":
@@ -194,7 +199,9 @@ def _parse_package(registry: Registry, words: list[str]) -> Package | Refusal:
 
 
 def _normalize(registry: Registry, name: str) -> str:
-    """Return the normal form of a Python project's name (PEP 503). npm's names have only one."""
+    """Return the normal form of a Python project's name (PEP 503). npm's names have only one
+    form.
+    """
     return re.sub(r"[-_.]+", "-", name).lower() if registry == "pypi" else name
 
 

@@ -1,8 +1,8 @@
 """Resolve a typed command into a Program, on POSIX systems.
 
-Without subprocesses a target gets a single exec, so a launcher could not start the real program.
-This module finds the real program through PATH, symlinks, `#!` lines and the shims of version
-managers, without starting a process.
+If the policy denies subprocesses, the target gets a single exec, so a launcher could not start the
+real program. This module finds the real program itself, through PATH, symlinks, `#!` lines and the
+shims of version managers. It starts no process for that.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def check_argv(argv: Sequence[str]) -> None:
 
 
 def locate_program(name: str, caller: Caller) -> str:
-    """Return the absolute path of a program. Links are not resolved."""
+    """Return the absolute path of the program that a typed name means. Links are not resolved."""
     if "/" in name:
         return caller.absolute(name)
     path = caller.lookup(name)
@@ -176,7 +176,9 @@ def follow_chain(
 
 
 def parse_shebang(found: Executable) -> tuple[str, ...] | None:
-    """Split a script's `#!` line as the kernel does, into a path and at most one argument."""
+    """Split a `#!` line as the kernel does, into a path and at most one argument. Return None for a
+    file that is not a script.
+    """
     if not found.head.startswith(b"#!"):
         return None
     line, newline, _ = found.head[2:MAX_SHEBANG_BYTES].partition(b"\n")
@@ -243,7 +245,9 @@ def split_words(text: str, found: Executable) -> list[str]:
 
 
 def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[str, ...]:
-    """Collect the files that the target must see. Return the arguments with an absolute script."""
+    """Collect the files that the target must see. Return the arguments with the script's path made
+    absolute.
+    """
     found, arguments = chain.found, chain.arguments
     needed.follow(found.path)
     kind = detect_kind(found.path, found.real)

@@ -27,7 +27,9 @@ HOMEBREW = (
     "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
     "etc/ca-certificates",
 )  # fmt: skip
-"""The bound parts of a Homebrew prefix. The rest contains the user's databases and keys."""
+"""The parts of a Homebrew prefix that are bound. The rest contains the user's databases and
+keys.
+"""
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
 CODE = (
     ".py", ".pyw", ".pyc", ".pyz", ".pex", ".js", ".mjs", ".cjs", ".jsx",
@@ -40,7 +42,9 @@ CODE = (
 def bind_runtime(
     needed: NeededFiles, found: Executable, kind: Kind, flags: str, caller: Caller
 ) -> list[str]:
-    """Bind the prefix of a runtime, and of a venv's base. Return Python's package directories."""
+    """Bind the prefix of a runtime, and for a virtual environment of Python also its base. Return
+    the directories of Python's packages, or none for other runtimes.
+    """
     if kind == "python":
         return bind_python(needed, found, flags, caller)
     if kind:
@@ -99,7 +103,9 @@ def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Call
 
 
 def find_venv(path: str) -> tuple[dict[str, str], str]:
-    """Return the settings and the directory of an interpreter's venv, as getpath.py finds it."""
+    """Return the settings and the directory of the venv that contains the unresolved path of an
+    interpreter, as getpath.py finds it. Both are empty if there is none.
+    """
     parent = os.path.dirname(path)
     for directory in (parent, os.path.dirname(parent)):
         text = read_text(f"{directory}/pyvenv.cfg")
@@ -110,7 +116,9 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
 
 
 def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
-    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix; by default of all versions."""
+    """Yield lib/python3.12 and lib/libpython3.12.so.1.0 of a prefix, as far as they exist. Without
+    an exact `version`, yield those of all versions.
+    """
     known = version.removeprefix("python").count(".") > 0
     for directory in (f"{prefix}/lib", f"{prefix}/lib64"):
         for name in () if os.path.islink(directory) else list_names(directory):
@@ -121,13 +129,14 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
 
 
 def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
-    """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "". If the
-    scope does not allow it, record a refusal, which is raised later.
+    """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "" if there
+    is no Python. If the scope does not allow it, record a refusal, which is raised later.
     """
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
         return ""
-    # Only a prefix with Python's own library is one. Another directory beside `lib` is the user's.
+    # A directory is a prefix only if it contains Python's own library. Any other directory with a
+    # `lib` may be the user's.
     prefix = find_prefix(f"{real}/python")
     parts = list(list_libraries(prefix))
     if not any(os.path.isfile(f"{library}/os.py") for library in parts):
@@ -227,7 +236,9 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
-    """Return the nearest directory upwards that has one of `marks` and may be bound, or ''."""
+    """Return the nearest directory, from `directory` upwards, with one of the files `marks`. Return
+    '' if none of these directories may be bound.
+    """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):
             return directory
@@ -283,8 +294,11 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
 
 
 def _is_code(path: str) -> bool:
-    """Return whether a file may be a program. A client's configuration that came with a project may
-    name a key or another file of the user as the script, and code that reads it in a variable.
+    """Return whether a file may be a program.
+
+    Other files must not become readable as a script. A client's configuration that came with a
+    project may name a key or another file of the user as the script, and set a variable to code
+    that reads it.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True

@@ -54,8 +54,9 @@ MAX_NAMED = 3  # beyond this number of packages, a hint names pnpm's whole store
 class Scope:
     """The places that may be read: the server's `roots`, grants, and runtimes.
 
-    `named` is the root of a server whose directory the user named; its author wrote the command.
-    `chosen` are interpreters that only the server's files name.
+    `named` is the root of a server whose directory the user named. The command of such a server
+    comes from its author, not from the user. `chosen` are interpreters that only the server's files
+    name.
     """
 
     def __init__(
@@ -77,8 +78,8 @@ class Scope:
     def find_root(self, directory: str) -> str:
         """Return the root of the server in a directory; '' if several servers share it.
 
-        Directories above a write grant are ignored, because a target could remove the files that
-        mark a root inside the grant.
+        Directories above a write grant are ignored. Otherwise a target could remove the files that
+        mark a root inside the grant, and a directory above would become the root.
         """
         if marked := self._find_marked_root(directory):
             return marked
@@ -112,12 +113,16 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the grant or marked root of `place` if it is below `directory`, or `directory`."""
+        """Return the grant or marked root of `place` if it is below `directory`, otherwise
+        `directory`. `place` is inside `directory`.
+        """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant by which `allows` made a path readable, or ''."""
+        """Return the grant that makes a path readable, or '' if it is readable without a grant or
+        was not checked by `allows`.
+        """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
         return next((path for path in self.granted if is_inside(real, path)), "")
@@ -138,7 +143,9 @@ class Scope:
         return False
 
     def is_runtime(self, real: str) -> bool:
-        """Return whether this is an interpreter from PATH, a version manager or corral."""
+        """Return whether this is an interpreter of the system, of a version manager or of corral,
+        or one on PATH.
+        """
         from corral.programs.runtimes import find_own_python
 
         if not detect_kind(real, real) or not is_program(real) or self.is_writable(real):
@@ -146,7 +153,9 @@ class Scope:
         return self.is_managed(real) or self.is_on_path(real) or real == find_own_python()
 
     def is_managed(self, real: str) -> bool:
-        """Return whether a path is below a system prefix or a version manager's directory."""
+        """Return whether a path is below a system prefix or a version manager's directory, and is
+        not writable by the target.
+        """
         if not self._managed:
             own = managed_directories(self.caller.environment, self.homes)
             self._managed = (*SYSTEM_PREFIXES, *own)
@@ -154,7 +163,9 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is directly in a directory of PATH, or contains one."""
+        """Return whether a path is directly in a directory of PATH, or contains one, and is not
+        writable by the target.
+        """
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]
             self._path = (*written, *map(os.path.realpath, written))
@@ -162,7 +173,9 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """Refuse a program in a server's manifest that may not be read and is not a runtime."""
+        """If the command comes from the server's manifest, refuse a program outside of the places
+        that may be read. A runtime is allowed, unless it is in a virtual environment.
+        """
         if not self.named:
             return
         parent, name = os.path.split(path)
@@ -211,7 +224,9 @@ class Scope:
             self.refuse(found, named_by)
 
     def enclose(self, real: str) -> str:
-        """Return the directory that a program or a package needs: its project, or its own."""
+        """Return the directory that a program or a package needs: its project, or its own
+        directory.
+        """
         above, modules, _ = f"{real}/".partition("/node_modules/")
         if modules:
             return f"{above}/node_modules"
@@ -267,12 +282,15 @@ def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) ->
 
 
 def _receives_files(path: str) -> bool:
-    """Return whether a path is directly in a directory such as Downloads or /tmp."""
+    """Return whether a path is directly in a directory such as Downloads or /tmp, which receives
+    files from elsewhere.
+    """
     name = os.path.basename(os.path.dirname(path)).lower()
     return name in RECEIVING or os.path.dirname(path) in {"/tmp", "/var/tmp"}  # noqa: S108
 
 
 def _lists_package(directory: str, package: str) -> bool:
+    """Return whether a workspace file in a directory lists the package below it."""
     names = ("pnpm-workspace.yaml", *PACKAGE_FILES)
     if not package or not any(os.path.isfile(f"{directory}/{name}") for name in names):
         return False

@@ -1,6 +1,8 @@
 """Resolve programs that only start another one: shims of version managers, shell trampolines.
 
-This module reads the files that a shim itself would read. No shim is executed.
+If the policy denies subprocesses, a shim could not start its program. So this module finds out
+which program a shim would start, from the files that the shim itself would read. No shim is
+executed.
 """
 
 from __future__ import annotations
@@ -114,7 +116,9 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version that a name or a prefix selects; '.' for a path."""
+    """Return the installed version that a name or a prefix selects. For a name that is a path,
+    return '.', which has no programs.
+    """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
     if os.path.isdir(f"{root}/versions/{wanted}"):
@@ -226,7 +230,9 @@ def _installed(root: str, tool: str, version: str, name: str, caller: Caller) ->
 
 
 def tool_versions(caller: Caller, manager: str) -> Iterator[tuple[str, str]]:
-    """Yield (tool, version) from the environment, from files in cwd and above, then the user's."""
+    """Yield (tool, version) from the environment, then from files in cwd and above, then from the
+    user's own files.
+    """
     for variable, version in caller.environment.items():
         if variable.startswith(f"{manager}_") and variable.endswith("_VERSION"):
             tool = variable[len(manager) + 1 : -len("_VERSION")].lower().replace("_", "-")

@@ -23,7 +23,7 @@ from corral.paths.windows import upper_case
 from corral.safe_text import shown
 
 MAX_LENGTH = 32767
-"""The maximum of UTF-16 units of a command line or one variable, with the final NUL."""
+"""The maximum number of UTF-16 units of a command line or of one variable, with the final NUL."""
 MAX_BATCH_LENGTH = 8191
 """The number of characters of a line that cmd.exe reads."""
 SPACE = frozenset(" \t\n\v\f\r")
@@ -50,6 +50,7 @@ def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
 
 
 def quoted(argv: Sequence[str]) -> str:
+    """Return a command line that programs split into `argv`."""
     program = argv[0]
     if '"' in program:
         raise _refuse(f"{shown(program)}: the name of a program cannot contain a quote")
@@ -124,10 +125,11 @@ def utf16_length(text: str) -> int:
 
 
 def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
-    """Return the environment for CreateProcessW: sorted UTF-16 text with NULs.
+    """Return the environment for CreateProcessW: UTF-16 text, sorted, with a NUL after each
+    `name=value` and one more at the end.
 
-    Two names that differ only in case are refused, because they are one variable for Windows and
-    two for some programs.
+    Raise ValueError for invalid variables, and for two names that differ only in case, because they
+    are one variable for Windows and two for some programs.
     """
     seen: dict[str, str] = {}
     lines: list[tuple[bytes, str]] = []
@@ -144,7 +146,8 @@ def environment_block(variables: Iterable[tuple[str, str]]) -> bytes:
 
 
 def check_variable(name: str, value: str) -> None:
-    # cmd.exe stores the current directory of each drive in names that begin with "=".
+    # In names that begin with "=", cmd.exe stores the current directory of each drive. Setting one
+    # would change the meaning of relative paths.
     if not name or "=" in name or "\0" in name:
         raise ValueError(f"{shown(name)} is not a name of a variable")
     if "\0" in value:

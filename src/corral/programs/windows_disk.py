@@ -1,4 +1,8 @@
-"""Look up files while a command is resolved. Tests on any system use another `Disk`."""
+"""Look up files while a command is resolved.
+
+The resolver uses a `Disk` instead of `os`, so that Windows paths can be resolved on any system:
+tests use a table of a few files.
+"""
 
 import os
 import stat
@@ -13,7 +17,9 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Return the kind of a file behind its links: "alias" of the Store, "" if it is missing."""
+        """Follow links, and return the kind of a file: "alias" for an alias of the Store, "" for a
+        missing file.
+        """
 
     def read(self, path: str) -> bytes:
         """Return the content of a file; empty if it is missing or larger than MAX_SIZE."""

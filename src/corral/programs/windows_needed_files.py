@@ -1,8 +1,8 @@
 r"""Collect the files that a command needs on Windows: its runtime and its server.
 
-They are real paths, to be copied into corral's store (`runtime_copies`). A directory is not
-collected if it contains more than the one server. Windows' own directory is not collected, because
-every AppContainer can read it.
+They are real paths, to be copied into corral's store (`runtime_copies`). As on other systems, a
+directory is not collected if it contains more than the one server: a profile, `Documents`, a shared
+`bin`. Windows' own directory is not collected, because every AppContainer can read it.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Needs:
             self.reads[path] = why
 
     def runtime(self, program: str, kind: arguments.Kind, venv: str) -> None:
-        """Collect the whole prefix of Python or Java, but of node and similar runtimes only the
-        executable. A program that is not a runtime is collected as a server.
+        """Collect the whole prefix of Python or Java. For node and similar runtimes, collect only
+        the executable. A program that is not a runtime is collected as a server.
         """
         if venv:
             self.take(self.disk.real(venv), "the virtual environment")
@@ -139,7 +139,9 @@ def pointer_targets(name: str, text: str) -> list[str]:
 
 
 def _package(real: str) -> str:
-    r"""Return the outermost package of a path, as `...\node_modules\@scope\name`, or ""."""
+    r"""Return the outermost package of a path, as `...\node_modules\name` or
+    `...\node_modules\@scope\name`, or "" if there is none.
+    """
     at = real.lower().find("\\node_modules\\")
     if at < 0:
         return ""

@@ -1,7 +1,8 @@
 r"""Resolve the words after `corral run --` on Windows into a Program.
 
-This module searches PATH with PATHEXT, and follows launchers: the redirectors of virtual
-environments, `Scripts\*.exe`, uv's trampolines, npm's `.cmd` files, scoop's shims, the `py`
+If the policy denies subprocesses, a launcher could not start the real program. So this module finds
+the real program itself. It searches PATH with PATHEXT, and follows launchers: the redirectors of
+virtual environments, `Scripts\*.exe`, uv's trampolines, npm's `.cmd` files, scoop's shims, the `py`
 launcher, and the launchers of Python's install manager. It executes none of them, and never
 searches the current directory.
 """
@@ -237,7 +238,9 @@ def _shimmed(hop: Hop, shim: windows_shims.Shim | None, caller: Caller) -> Hop:
 
 
 def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller: Caller) -> Hop:
-    """Replace a launcher with its interpreter. Without `script`, it is the redirector of a venv."""
+    """Replace a launcher with the interpreter that it starts. `script` is the file that the
+    interpreter runs, or "" for the redirector of a virtual environment.
+    """
     if found is None:
         raise _refused(hop.path, "it names no interpreter", "run its module with python -m")
     here = ntpath.dirname(hop.path)
@@ -274,7 +277,9 @@ def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
 
 
 def _interpreter(hop: Hop, caller: Caller) -> Hop | None:
-    """Follow the `py` launcher or a venv's python.exe to the interpreter. Refuse Volta's shim."""
+    """Follow the `py` launcher, or a virtual environment's python.exe, to the interpreter. Return
+    None for any other program, but refuse Volta's shim.
+    """
     name = ntpath.basename(hop.path).lower()
     if name in {"py.exe", "pyw.exe"}:
         from corral.programs import windows_py_launcher

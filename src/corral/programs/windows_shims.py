@@ -26,7 +26,8 @@ HERE = "<launcher_dir>"
 
 @record
 class Launcher:
-    """A program file that starts the interpreter `python`, and with kind "script" also a zip.
+    """A program file that starts the interpreter `python`. A launcher of the kind "script" also
+    contains a zip, which the interpreter runs.
 
     A relative `python` is relative to the launcher's directory, unless it is a bare name.
     """
@@ -38,7 +39,9 @@ class Launcher:
 
 @record
 class Shim:
-    """A file that only starts another program: `beside` if that exists, otherwise `program`."""
+    """A file that only starts another program: `beside` if that file exists, otherwise `program`,
+    which is a path or a name to look up.
+    """
 
     program: str
     arguments: tuple[str, ...] = ()
@@ -149,7 +152,9 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return the program that the lines of a batch file start, or None if it is not only one."""
+    """Return the program that the lines of a batch file start. Return None if they start it with
+    different arguments.
+    """
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
     first = [words[0] for words in found]
@@ -165,7 +170,9 @@ def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim |
 
 
 def _expand(word: str, directory: str) -> str | None:
-    """Insert the shim's own directory. Return None if cmd.exe would expand other characters."""
+    """Insert the shim's own directory. Return None if the word has other characters that cmd.exe
+    expands.
+    """
     for mark in OWN_DIRECTORY:
         if word.lower().startswith(mark):
             word = f"{directory}\\{word[len(mark) :].lstrip(chr(92))}"

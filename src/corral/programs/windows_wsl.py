@@ -13,7 +13,9 @@ WITHOUT = "run it in WSL2, which has the mechanisms of Linux (`wsl.exe --install
 
 
 def advice(distribution: str) -> str:
-    """Return a hint with a command for WSL2. Without a distribution, say how to install it."""
+    """Return a hint with the command that runs a server in this distribution. If `distribution` is
+    "", the hint says how to install WSL2.
+    """
     if not distribution:
         return WITHOUT
     into = f"wsl.exe -d {shlex.quote(distribution)} --"

@@ -30,7 +30,9 @@ HINT = (
 
 @record
 class Inspection:
-    """The result of an inspection. `offer` has the server's lists by their MCP names."""
+    """The result of an inspection. `offer` has the server's lists, by their fields in MCP, and its
+    description.
+    """
 
     server: tuple[str, ...]
     offer: Mapping[str, object]
@@ -39,6 +41,7 @@ class Inspection:
     marks: tuple[Mark, ...]
 
     def pins(self) -> list[Pin]:
+        """Return the definitions that later runs compare."""
         found: list[Pin] = []
         for listed in LISTS.values():
             if listed.kind in PIN_KINDS:
@@ -50,7 +53,10 @@ class Inspection:
 
 
 def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) -> Inspection:
-    """Run the plan until its server has listed its definitions. `known` has other tools."""
+    """Run the plan until its server has listed its definitions. Raise SandboxError if it does not.
+
+    `known` are tools of other servers, by server. They are compared in addition to the pinned ones.
+    """
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None
     offer: Message = {}

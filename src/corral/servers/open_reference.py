@@ -31,13 +31,17 @@ class Choices:
     config: tuple[str, ...] = ()
     provided: tuple[str, ...] = ()  # variables that the user passes
     granted: tuple[str, ...] = ()  # paths that the user allows
-    complete: bool = True  # otherwise it is only inspected, so settings may lack a value
+    complete: bool = True  # otherwise the server is only inspected, and settings may lack a value
     notify: Callable[[str], None] = lambda _: None
 
 
 @record
 class ReadyServer:
-    """A server that can start. `granted` and `secrets` follow from the user's values for it."""
+    """A server that can be started: its command, and its request.
+
+    `granted` are the permissions that follow from the user's values for the server. `secrets` are
+    those of the values that are sensitive, by variable.
+    """
 
     command: tuple[str, ...]
     request: Request | None = None
@@ -68,7 +72,8 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
     if reference.kind in SOURCES:
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
-        # A wheel's .pth line or a program's `#!` line could name any file of the user.
+        # The command is checked, because a wheel's .pth line or a program's `#!` line could name
+        # any file of the user.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

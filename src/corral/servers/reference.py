@@ -37,7 +37,9 @@ MAX_NAME_LENGTH = 214  # npm's own limit for a name
 
 @record
 class Reference:
-    """A parsed reference. `text` is what was typed; `version` is "" for the newest."""
+    """A parsed reference. `text` is what was typed. `name` is the package, path or server.
+    `version` is "" for the newest.
+    """
 
     kind: Kind
     text: str
@@ -78,7 +80,9 @@ def parse_package(kind: PackageKind, name: str, version: str) -> Reference:
 
 
 def name_server(words: Sequence[str]) -> tuple[str, ...]:
-    """Return a command without its package's version, which does not identify a server."""
+    """Return a command without the version of its package, so that an upgraded server counts as the
+    same server.
+    """
     reference = parse_reference(words[0]) if words and ":" in words[0] else None
     if reference is None or reference.kind not in SEPARATORS:
         return tuple(words)
@@ -145,7 +149,9 @@ def normalize_name(name: str) -> str:
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Check letters, length and start. `_x` is refused: it is normalized to an option, `-x`."""
+    """Return whether a text has only these letters and starts with a letter or digit. `_x` must be
+    refused, because it is normalized to `-x`, which would be an option.
+    """
     return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 
 

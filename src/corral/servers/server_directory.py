@@ -1,7 +1,9 @@
 """Read the `corral.toml` or `corral.json` of a server's directory, and check its command.
 
-The server's author wrote that file, so its requests need the user's approval. A command that needs
-other files of the user (a link, a `#!` line, a linked package) is refused unless they are granted.
+The server's author wrote that file, so its requests need the user's approval. The command may start
+the server's own program, or a runtime of the host with the server's own script. A command that
+needs other files of the user (because of a link, a `#!` line or a linked package) is refused unless
+the user grants those files.
 """
 
 import os
@@ -18,6 +20,9 @@ HINT = "write [server] command = [...] into its corral.toml, or use `corral run 
 
 
 def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[str]]:
+    """Return the request and the command of the server in a directory. The server's files may refer
+    to paths that the user `granted`.
+    """
     found = request_for(path)
     if found is None:
         raise SandboxError(f"{printable(path)} has no {' or '.join(NAMES)}", hint=HINT)
@@ -31,7 +36,11 @@ def read_request(path: str, granted: Sequence[str] = ()) -> tuple[Request, list[
 
 
 def make_absolute(command: Sequence[str], directory: str) -> list[str]:
-    """Make paths absolute: the program or an existing file with a slash, and an existing script."""
+    """Make the paths in a command absolute. They are relative to the server's directory.
+
+    These words are paths: the program if it has a slash, an argument with a slash that names an
+    existing file, and the first word after the program that is not an option, if it names a file.
+    """
     program, *rest = command
     words = [os.path.join(directory, program) if "/" in program else program]
     script = next((at for at, word in enumerate(rest) if not word.startswith("-")), None)
@@ -43,7 +52,9 @@ def make_absolute(command: Sequence[str], directory: str) -> list[str]:
 
 
 def check_command(command: Sequence[str], directory: str, granted: Sequence[str] = ()) -> None:
-    """Refuse a command that needs files outside of the directory and of `granted`."""
+    """Refuse a command that needs files outside of the directory and of `granted`. This is checked
+    before the user is asked for approval.
+    """
     current.load().resolve(
         command,
         environment=os.environ,

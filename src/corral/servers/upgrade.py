@@ -29,7 +29,9 @@ Notify = Callable[[str], None]
 
 @record
 class Candidate:
-    """A version that may replace `current`. `request` is its request; packages have none."""
+    """A version that may replace `current`. `changes` describes the other differences. `request` is
+    the request of the new version; packages have none. `accept` makes the replacement.
+    """
 
     current: Entry
     version: str
@@ -39,6 +41,7 @@ class Candidate:
 
 
 def list_unpinned() -> list[Entry]:
+    """Return the installed servers that were named without a version."""
     found = [(entry, _reference(entry)) for entry in store.entries()]
     return [entry for entry, reference in found if reference and not reference.version]
 
@@ -50,7 +53,9 @@ def _reference(entry: Entry) -> Reference | None:
 
 
 def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
-    """Return `version`, or the newest if it is "", as a candidate; None if nothing would change."""
+    """Return `version` as a candidate, or the newest version if it is "". Return None if nothing
+    would change.
+    """
     reference = _reference(entry)
     if reference is None:
         raise SandboxError(f"{entry.key} has no versions")
@@ -86,6 +91,7 @@ def _find_package(entry: Entry, version: str, notify: Notify) -> Candidate | Non
 
 
 def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
+    """Describe the differences besides the version: the command and the other packages."""
     before, after = list_versions(old), list_versions(new)
     other = sorted({*before, *after} - {old.name})
     both = [name for name in other if name in before and name in after]

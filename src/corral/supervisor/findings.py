@@ -1,7 +1,8 @@
 """Cache the results of probes, so that not every `run` has to probe.
 
 The key contains everything that can change a result: boot, user, corral, kernel, namespaces,
-security label, filters and sysctls. The directory is private and can never be granted to a target.
+security label, filters and sysctls. Each key has its own file, and a file that does not contain the
+whole key is ignored. The directory is private and can never be granted to a target.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def current_host(
 ) -> Host:
     """Return this machine, from the cache unless something changed that could change a finding.
 
-    Only the `wanted` capabilities, by default all, are sure to have been probed.
+    Only the `wanted` capabilities, by default all, are sure to have been probed. `notify` is called
+    with a line before probing that takes long.
     """
     known = None if fresh else load()
     if known is not None and all(item.status != "unknown" for item in known):
@@ -72,7 +74,7 @@ def _host(findings: tuple[Finding, ...]) -> Host:
 
 
 def _name_cause(finding: Finding) -> Finding:
-    """Return the finding as "unknown" if another problem kept the probe from running.
+    """Return the finding with status "unknown" if another problem kept the probe from running.
 
     The next run that needs an unknown finding probes it again.
     """
@@ -122,7 +124,9 @@ def _write(path: str, text: str) -> None:
 
 
 def is_first_run() -> bool:
-    """Return whether this is the first call since the boot or a new key, and record it."""
+    """Return whether this is the first call since the boot, or since another part of the key
+    changed. Record the call.
+    """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")
     try:
@@ -149,8 +153,9 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return when a file of the backend was last added, replaced or removed, because other probes
-    may have other results. A file that is changed in place is not noticed.
+    """Return when a file of the backend was last added, replaced or removed. The key contains this
+    time, because changed probes may have other results. A file that is changed in place is not
+    noticed.
     """
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))

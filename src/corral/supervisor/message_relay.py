@@ -1,8 +1,9 @@
-"""Pass messages between client and server through the guard, with a thread for each direction.
+"""Pass messages between client and server through the guard, with a pipe and a thread for each
+direction.
 
-The watcher's loop cannot do this work: streams may be files, terminals or Windows pipes, which
-cannot be polled. The client's streams cannot be made non-blocking, because other processes share
-them.
+Without a guard this module is not imported, and the target inherits the client's streams. The
+watcher's loop cannot do this work: streams may be files, terminals or Windows pipes, which cannot
+be polled. The client's streams cannot be made non-blocking, because other processes share them.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ class MessageRelay:
             return judge(frame)
 
     def _send(self, routed: Sequence[Routed], sink: Sink) -> bool:
-        """Send notes to stderr, answers back, the rest to `sink`. Return False if it is closed."""
+        """Send the guard's notes to stderr, its answers back to the sender, and the messages to
+        `sink`. Return whether the reader of `sink` still reads.
+        """
         if aside := b"".join(one.aside for one in routed):
             write_if_ready(self._stderr, aside)
         if back := b"".join(one.back for one in routed):
@@ -143,8 +146,8 @@ class MessageRelay:
         return not onward or sink.write(onward)
 
     def _answer(self, back: bytes, sink: Sink) -> None:
-        """Answer the sender. A separate thread answers a server, because a server that writes
-        without reading would block this thread, and the client would get nothing.
+        """Answer the sender. Answers to a server are written by separate threads, because a server
+        that writes without reading would block this thread, and the client would get nothing.
         """
         if sink is self._to_server:
             self._to_client.write(back)
@@ -190,6 +193,8 @@ class Sink:
 
 
 class Reporter:
+    """Records the decisions of the guard as denials and in the audit."""
+
     def __init__(self, denials: Denials, *, refuses: bool) -> None:
         self._denials = denials
         self._refuses = refuses
@@ -230,6 +235,7 @@ def make_rules(mcp: Mcp, pins: Iterable[Pin] | None) -> Rules:
 
 
 def describe_guard(mcp: Mcp) -> Held:
+    """Return the row that describes the guard among the controls of a run."""
     asked = []
     for name in TABLES:
         allow: tuple[str, ...] | None = getattr(mcp, f"{name}_allow")
@@ -281,7 +287,9 @@ def _format(value: object, hide: Hide) -> Iterator[str]:
 
 
 def _format_text(text: str, hide: Hide) -> str:
-    """Return a text as JSON. Secrets are masked, and also text that looks like one."""
+    """Return a text as JSON. Secrets are masked, and also text that looks like one, such as the
+    password in a URL.
+    """
     return json.dumps(masked((hide(text[:MAX_ARGUMENTS_LENGTH])[0],))[0])
 
 
@@ -295,7 +303,8 @@ def _read(fd: int) -> bytes:
 def write_if_ready(fd: int, content: bytes) -> None:
     """Write as much as the reader accepts at once, and drop the rest.
 
-    Messages must not wait for a client that does not read stderr. On Windows this can block.
+    Messages must not wait for a client that does not read stderr. On Windows this can block,
+    because Windows does not tell whether a pipe has room.
     """
     try:
         while content and _is_ready(fd):

@@ -34,8 +34,8 @@ CERTIFICATES = (
     "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "PIP_CERT", "AWS_CA_BUNDLE",
 )  # fmt: skip
-STATE = "${STATE_DIRECTORY}"
-DOTS = 3
+STATE = "${STATE_DIRECTORY}"  # in a policy's values, the directory that persists between runs
+DOTS = 3  # in an IPv4 address
 ALWAYS_VISIBLE = ("/usr/", "/etc/ssl/certs", "/etc/pki/", "/etc/ca-certificates/")
 
 
@@ -93,7 +93,8 @@ def prepare(
 ) -> Plan:
     """Return the plan of a run. No grant may contain the `protected` files, such as its report.
 
-    `server` identifies the server whose state and denials are stored.
+    `server` identifies the server whose state and denials are stored. `notify` is called with a
+    line if probing this machine takes long.
     """
     subject = find_subject(
         argv, sources, environment=environment, cwd=cwd, protected=protected, server=server
@@ -165,7 +166,9 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return the paths, addresses and variables that the command names and the policy denies."""
+    """Return the paths, addresses and variables that the arguments or the values of variables name,
+    and that the policy denies.
+    """
     policy, program = subject.policy, subject.program
     # Values of secrets are left out, because hints quote these words.
     passed = [environment[name] for name in policy.pass_names if name in environment]
@@ -188,6 +191,7 @@ def _find_ungranted(
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
+    """Return a warning if runtimes of this kind did not start in the sandbox when probed."""
     kind = detect_kind(program.path, program.real)
     found = machine.finding(f"starts {kind}")
     if found.status != "absent":
@@ -271,6 +275,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
+    """Return the program with further files that it reads."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:
@@ -296,7 +301,9 @@ def target_environment(
     made: Composition,
     certificates: Iterable[str] = (),
 ) -> tuple[tuple[str, str], ...]:
-    """Return the target's environment: the system's, `certificates`, and what the policy passes."""
+    """Return the target's environment. Of the caller's variables it has only `certificates` and
+    those that the policy passes. Raise PolicyError if a secret is not set.
+    """
     known = {_fold(name): value for name, value in environment.items()}
     missing = [name for name in policy.secret_names if _fold(name) not in known]
     if missing:

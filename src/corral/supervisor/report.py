@@ -29,7 +29,8 @@ SIGNALLED = 128
 NOT_ENOUGH_QUOTA = 1816
 """The exit code of all processes in a Windows job whose user-mode time is used up."""
 ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
-"""By signal, the share of the CPU limit that must be used for the limit to be its cause.
+"""By signal, the share of the CPU limit that must be used before the signal counts as caused by the
+limit.
 
 The kernel compares the limit with ticks but reports the time of the clock, and on a busy machine
 the ticks are a fifth ahead. SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a
@@ -49,7 +50,9 @@ class Outcome:
 
 @record
 class Usage:
-    """Resources that the run used. `memory` is the peak of the tree, or of its largest process."""
+    """Resources that the run used. `memory` is the peak of the whole process tree if the tree is
+    measured, otherwise that of its largest process.
+    """
 
     wall_ms: int = 0
     cpu_ms: int = 0
@@ -62,8 +65,9 @@ class Report:
     """The requests, controls and usage of one run.
 
     `hit` names the limits that were reached, fatal or not. `created` are new files that the user's
-    programs execute by themselves. `discarded` are files of the private directories, removed after
-    the run. `timeline` is set if the run was sampled.
+    programs execute by themselves. `discarded` are files of the private directories, which were
+    removed after the run. `discarded_whole` tells whether the list is complete. `timeline` is set
+    if the run was sampled.
     """
 
     command: tuple[str, ...]
@@ -116,7 +120,8 @@ def build_report(plan: Plan, ending: Ending) -> Report:
 def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the paths that exist, and a sentence for each directory that cannot be searched.
 
-    The target can take away the permissions of a directory in which it has created files.
+    The target runs as the same user, so it can take away the permissions of a directory in which it
+    has created files.
     """
     found: list[str] = []
     closed: dict[str, None] = {}
@@ -183,7 +188,9 @@ def to_json(item: object) -> object:
 
 
 def write(report: Report, fd: int) -> None:
-    """Write the report as JSON to `fd`, which was opened before the launch."""
+    """Write the report as JSON to `fd`, which was opened before the launch and without following
+    links.
+    """
     import json
 
     with open(fd, "w", encoding="utf-8", closefd=False) as file:

@@ -77,6 +77,7 @@ def render(report: Report) -> str:
 
 
 def write(report: Report, fd: int) -> None:
+    """Write the page to `fd`, which was opened before the launch and without following links."""
     with open(fd, "w", encoding="utf-8", errors="backslashreplace", closefd=False) as file:
         file.write(render(report))
 
@@ -164,7 +165,9 @@ def _traffic(traffic: Sequence[tuple[str, Traffic]]) -> str:
 
 
 def _timeline(moments: Sequence[Moment]) -> str:
-    """Return a chart of memory and one of CPU use. Numbers need no escaping."""
+    """Return a chart of memory and one of CPU use. Nothing is escaped, because all values are
+    numbers.
+    """
     if len(moments) < MIN_MOMENTS:
         return ""
     cores = [

@@ -1,11 +1,13 @@
 """Mask the values of a run's secrets in every text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a variable or argument of the user that looks like
-one. Other text of the server is not masked, because masks would hide what the target does.
+one. Values that the server itself chose are not masked, and neither is other text of the target
+that looks like a secret, because masks would hide what the target does.
 
 DNS names ignore case and cannot contain every character. So values are compared without regard to
 case, and only the letters and digits of longer values count. This also finds a value that was split
-over labels. A secret that the target encodes is not recognized.
+over labels. A secret that the target encodes is not recognized, and masking does not confine the
+target.
 
 The time for a text is linear in its length, because the target decides how often it is denied
 something.
@@ -28,15 +30,21 @@ MIN_LENGTH = 4
 MIN_SPLIT_LENGTH = 8
 """A shorter value is masked only where it is in one piece: `1234` is not in `10.1.234.5`."""
 MIN_GUESSED_LENGTH = 8
-"""A shorter value of a variable that is only named like a secret is not masked."""
+"""Shorter values of variables that are only named like a secret, such as `basic` or `none`, are not
+masked.
+"""
 PART_LENGTH = 10
-"""A part of a value that is this long is masked too, because a text may end within a value."""
+"""A part of a value is masked too if it is at least this long, because a text may end within a
+value.
+"""
 MAX_VALUE_LENGTH = 4096
 PLACES = frozenset((
     "HOST", "HOSTNAME", "DOMAIN", "URL", "URI", "ENDPOINT", "SERVER", "PORT", "PATH", "FILE", "DIR",
     "DIRECTORY", "SOCK", "SOCKET", "TYPE", "MODE", "METHOD", "PROVIDER", "USER", "USERNAME", "NAME",
 ))  # fmt: skip
-"""Last words in names of variables whose value is not a secret, except for a password in it."""
+"""Last words in the names of variables whose value is not a secret as a whole. A password in it is
+still masked.
+"""
 
 
 class SecretValues:
@@ -52,7 +60,9 @@ class SecretValues:
                 self._add(name, value[:MAX_VALUE_LENGTH])
 
     def hide(self, text: str) -> tuple[str, str]:
-        """Return the text with every secret masked, and the name of one of them, or ""."""
+        """Return the text with every secret masked, and the name of one of them, or "" if there is
+        none.
+        """
         found = list(self._find(text))
         if not found:
             return text, ""
@@ -92,7 +102,9 @@ class SecretValues:
 
 
 def hide_values(plan: Plan) -> Hide:
-    """Return a function that masks a plan's secrets in a text, and names the secret it found."""
+    """Return a function that masks a plan's secrets in a text. The function also returns the name
+    of the secret that it found, or "".
+    """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]
     # `typed` may be the server's own command; `server` are then the words of the user.
@@ -104,6 +116,7 @@ def hide_values(plan: Plan) -> Hide:
 def find_secrets(
     environment: Iterable[tuple[str, str]], declared: Sequence[str], typed: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
+    """Yield (variable, value) for each secret of a run."""
     for name, value in environment:
         if value and (name in declared or _is_guessed(name, value)):
             yield name, value
@@ -123,8 +136,8 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the text of a value whose parts are masked, too: of a URL the path and the query. A
-    password in a URL counts as a value of its own, so nothing is left then.
+    """Return the text of a value whose parts are masked, too. Of a URL this is the path and the
+    query. Of a URL with a password it is "", because the password counts as a value of its own.
     """
     _, mark, rest = value.partition("://")
     if not mark:
@@ -139,7 +152,7 @@ def _letters(text: str) -> tuple[str, list[int]]:
 
 
 def _fold(text: str) -> str:
-    """Return a text in lower case and in the same length."""
+    """Return a text in lower case, without a change of its length."""
     folded = text.lower()
     return folded if len(folded) == len(text) else "".join(one.lower()[0] for one in text)
 
@@ -150,6 +163,7 @@ def _split(value: str) -> list[str]:
 
 
 def _find_places(text: str, value: str) -> Iterator[int]:
+    """Yield the places of a value that do not overlap."""
     at = text.find(value)
     while at >= 0:
         yield at

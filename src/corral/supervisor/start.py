@@ -53,7 +53,9 @@ STEP_HINTS = {
     "state_directory": "set XDG_STATE_HOME to another directory that you own",
 }
 MAX_SWEPT_FILES = 10_000
-"""One start removes at most this number of files of dead runs, in a tenth of a second."""
+"""One start removes at most this number of files of dead runs. Removing that many takes a tenth of
+a second.
+"""
 
 
 def run(
@@ -114,8 +116,8 @@ def _load_hide(plan: Plan) -> Hide:
 
 
 def _lock_installed_files(plan: Plan) -> None:
-    """Keep the files of an installed server until this process ends, even if it is upgraded. The
-    lock lasts as long as the descriptor, which is never closed.
+    """Keep the files of an installed server until this process ends, even if the server is removed
+    or upgraded. The lock lasts as long as the descriptor, which is never closed.
     """
     store = os.path.join(directories().cache, "store", "trees")
     inside = [one[len(store) :] for one in plan.program.reads if one.startswith(store + os.sep)]
@@ -138,7 +140,8 @@ def _open_services(
     for kind, path, flag in plan.ungranted:
         denials.add(kind, path, allow=flag)
     held = [control for control in plan.controls if control.control == "network"]
-    if any(one.status == "degraded" for one in held):  # no mechanism enforces the allowlist
+    # If no mechanism enforces the allowlist, no connection is allowed.
+    if any(one.status == "degraded" for one in held):
         plan = replace(plan, allow=(), listen=())
     gateway, opened = child.open_services(plan, denials)
     services = list(opened)
@@ -154,7 +157,8 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
     A directory gives access to everything beside it through `..`. A socket of the host's network
-    can be connected to another address, and so can an unconnected or datagram unix socket.
+    can be connected to another address, and so can a unix socket that is not connected yet or uses
+    datagrams.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:

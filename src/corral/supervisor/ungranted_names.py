@@ -44,7 +44,9 @@ def find_addresses(words: Iterable[str], allow: Sequence[str]) -> tuple[Ungrante
 def find_variables(
     words: Iterable[str], environment: Mapping[str, str], given: Iterable[str]
 ) -> tuple[Ungranted, ...]:
-    """Return (kind, name, flag) for each argument that names a variable the target does not get."""
+    """Return (kind, name, flag) for each argument that names a variable that is set here, but that
+    the target does not get.
+    """
     known = set(given)
     found: list[Ungranted] = []
     for name in dict.fromkeys(words):

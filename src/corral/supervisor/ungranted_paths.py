@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
 SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""A word that would be a new file in one of these directories rarely means that file."""
+"""A word that would be a new file in one of these directories rarely means that file. It is usually
+a plain word, or a path of the sandbox itself.
+"""
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 
 
 def find_ungranted(
     words: Iterable[str], visible: Sequence[str], *, home: str, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return (kind of denial, path, flag) for each word that names something not `visible`.
+    """Return (kind of denial, path, flag) for each word that names something outside of `visible`:
+    an existing path of the host, or a new file in an existing directory.
 
-    That is an existing path of the host, or a new file in an existing directory. A relative path
-    counts only as `./x` or `../x`, because `x` is usually a plain word.
+    A relative path counts only as `./x` or `../x`, because `x` is usually a plain word.
     """
     found: dict[str, Ungranted] = {}
     for word in words:
@@ -55,6 +57,7 @@ def _describe(path: str, mode: int) -> Ungranted:
 
 
 def socket_flag(path: str) -> str:
+    """Return the flag that lets a target connect to a unix socket of the host."""
     import json
 
     policy = {"version": 1, "filesystem": {"unix_sockets": [path]}}

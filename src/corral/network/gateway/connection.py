@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""The receive buffer of a socket to a server, beyond MANY_CONNECTIONS connections. The kernel's
-default is megabytes, and a target may open hundreds of connections that it never reads.
+"""The receive buffer of a socket to a server, if there are more than MANY_CONNECTIONS connections.
+The kernel's default is megabytes, and a target may open hundreds of connections that it never
+reads.
 """
 
 
 @record
 class Context:
+    """The objects that all connections of a gateway share."""
+
     check: DestinationCheck
     loop: event_loop.Loop
     lookups: host_lookups.Lookups
@@ -66,7 +69,9 @@ class Connection:
             self._look_up()
 
     def close(self, *, reset: bool) -> None:
-        """End the connection at any stage. With `reset`, both peers get a TCP reset."""
+        """End the connection at any stage. With `reset`, target and server get a TCP reset instead
+        of an orderly end.
+        """
         if self._closed:
             return
         self._closed = True

@@ -1,4 +1,6 @@
-"""Serve a run without network access: deny all names but localhost, record connections."""
+"""Serve a run without network access. Answer lookups of all names but localhost with "no such
+name", and record refused connections.
+"""
 
 import sys
 
@@ -13,7 +15,10 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 
 class DeniedNetwork:
-    """Answers the target's lookups and records its refused connections. It owns its sockets."""
+    """Answers the target's lookups and records its refused connections to loopback.
+
+    It owns the given sockets, and closes them. The caller drives it like the gateway.
+    """
 
     def __init__(self, denials: Denials, dns_udp: int, dns_tcp: int, resets: list[int]) -> None:
         self._loop = loop = event_loop.Loop()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Dial:
-    """Dials the addresses of one host. Calls `done` once, with the first connected socket or None,
-    but not after `cancel`.
+    """Dials the addresses of one host. Calls `done` once, with the first connected socket, or with
+    None. After `cancel`, `done` is not called.
     """
 
     def __init__(
@@ -52,9 +52,10 @@ class Dial:
         self._finish(None)
 
     def _try_next(self) -> None:
-        """Start one more connection attempt, or report failure if no address is left or under way.
+        """Start one more connection attempt. Skip addresses for which connect fails at once.
 
-        If addresses are left, the next attempt starts after STAGGER_SECONDS.
+        If addresses are left, the next attempt starts after STAGGER_SECONDS. If none is left or
+        under way, report failure.
         """
         if self._stagger is not None:
             self._stagger.cancel()

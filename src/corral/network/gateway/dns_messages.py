@@ -1,7 +1,7 @@
 """Parse DNS queries strictly and build answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
 
 A query has one question and at most one OPT record. Compression pointers are refused, because they
-could form loops and have no earlier name to which they could point.
+could form loops, and because a query has no earlier name to which they could point.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ OPCODE = 0x7800
 MAX_NAME_LENGTH = 255
 MAX_LABEL_LENGTH = 63
 MAX_QUERY_BYTES = 4096
-"""A question and its OPT record with cookies and padding need a few hundred bytes."""
+"""More than enough: a question and its OPT record with cookies and padding need a few hundred
+bytes.
+"""
 PAYLOAD = 1232
 """The largest UDP message that corral announces. It fits every network path (DNS flag day 2020)."""
 QUESTION_POINTER = b"\xc0\x0c"
@@ -43,7 +45,9 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """A query. `name` is in lower case, with all but letters, digits, `-` and `_` escaped."""
+    """A parsed query. `name` is in lower case. All characters of its labels except letters, digits,
+    `-` and `_` are escaped.
+    """
 
     id: int
     flags: int

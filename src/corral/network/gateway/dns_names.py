@@ -1,9 +1,10 @@
 """Answer the target's DNS queries. No query of the target leaves the host.
 
 An allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
-address is a connection to that name. Queries for other types get an empty answer, so that clients
-use the A record at once. For a name that is not allowed the answer is "no such name", and the
-denial is recorded. It is not REFUSED, because then musl's resolver would wait and ask again.
+address is a connection to that name. The name has only an A record. Queries for other types get an
+empty answer, so that clients use the A record at once. For a name that is not allowed the answer is
+"no such name", and the denial is recorded. The answer is not REFUSED, because then musl's resolver
+would wait and ask again.
 """
 
 from corral.denials.records import allow_net
@@ -27,14 +28,18 @@ class Names:
         self._names: dict[bytes, str] = {}
 
     def destination(self, address: bytes, port: int) -> Destination:
-        """Return the destination of an address: the name that has it, or the address itself."""
+        """Return the destination of a connection to an address: the name that was given this
+        synthetic address, or else the address itself.
+        """
         name = self._names.get(address)
         if name is None:
             return address_destination(address, port)
         return Destination(host=name, port=port)
 
     def assign_address(self, name: str) -> bytes | None:
-        """Return the synthetic address of an allowed name, or None if too many names have one."""
+        """Return the synthetic address of an allowed name, and assign one if the name has none.
+        Return None if already `max_names` names have one.
+        """
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
             first = int.from_bytes(self.check.synthetic.address, "big")

@@ -62,7 +62,9 @@ class DnsServer:
             self.inputs.close(end)
 
     def add_pair(self, end: _socket.socket, pair: "Pair") -> None:
-        """Serve a socket pair by `end`, the supervisor's. Raise OSError if there are too many."""
+        """Serve a socket pair. `end` is the supervisor's end, and the target has the other end.
+        Raise OSError if there are too many pairs.
+        """
         if len(self._pairs) >= MAX_PAIRS:
             end.close()
             raise OSError(errno.EMFILE, "too many datagram sockets")

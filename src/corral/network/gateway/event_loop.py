@@ -69,13 +69,16 @@ class Loop:
         self._watched[fd] = mask, handler
 
     def forget(self, fd: int) -> None:
-        """Stop watching a descriptor, before it is closed and its number is reused."""
+        """Stop watching a descriptor. Call this before closing the descriptor, because its number
+        will be reused.
+        """
         if self._watched.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
-            # Short connections cancel their timers long before these are due.
+            # Remove cancelled timers, because short connections cancel their timers long before
+            # they are due.
             live = [timer for timer in self._timers if timer.call is not None]
             if len(live) * 2 < len(self._timers):
                 heapq.heapify(live)
@@ -85,7 +88,9 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """Return the time of `clock` at which `run_ready` must be called, or None."""
+        """Return the time of `clock` at which `run_ready` must be called, or None if no timer is
+        set.
+        """
         while self._timers and self._timers[0].call is None:
             heapq.heappop(self._timers)
         return self._timers[0].when if self._timers else None
@@ -147,7 +152,9 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start to read again. During a pause do nothing: reading starts at its end."""
+        """Start to read again. During a pause do nothing, because reading starts when the pause
+        ends.
+        """
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():

@@ -41,7 +41,9 @@ MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
 """The number of connections that are accepted before other inputs get their turn."""
 MAX_FAILED = 256
-"""This many connections may be denied or fail early at once, and then this many per second."""
+"""The number of connections that may be denied, or may fail before they transfer data: this many at
+once, and then this many per second.
+"""
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait until other connections end."""
 OTHER_DESCRIPTORS = 128
@@ -49,7 +51,9 @@ OTHER_DESCRIPTORS = 128
 
 
 class Gateway:
-    """Serves the target's connections and DNS queries. It owns the given descriptors."""
+    """Serves the target's connections and DNS queries. It owns the given descriptors, and closes
+    them.
+    """
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class Gateway:
             self._inputs.add(listener, self._accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
+        """Return the traffic of connections that have ended, by host."""
         return dict(self._traffic)
 
     def close(self) -> None:
@@ -119,7 +124,8 @@ class Gateway:
                 self._inputs.stop()
                 return
             if seconds := self._rate_limit.pause_seconds():
-                # The pause slows down a flood of denied connections.
+                # The pause makes a flood of denied connections more expensive for the target than
+                # for the host.
                 self._inputs.pause(seconds)
                 return
             client = self._inputs.accept(listener)
@@ -184,7 +190,9 @@ class Gateway:
         self._inputs.start()
 
     def _open_waiting(self) -> None:
-        """Open waiting connections without recursion: a target can make hundreds of them fail."""
+        """Open waiting connections. Those that fail at once end here, so do not recurse: a target
+        can make hundreds of them wait.
+        """
         if self._opens_waiting:
             return
         self._opens_waiting = True

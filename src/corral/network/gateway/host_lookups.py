@@ -1,8 +1,8 @@
 """Look up names as programs of this host do, without blocking the event loop.
 
 Only the C library supports everything that an administrator may have configured: /etc/hosts,
-nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. They die with
-the supervisor. A child whose lookup takes too long is killed by its alarm.
+nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. The children
+die with the supervisor. A child whose lookup takes too long is killed by its alarm.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ else:
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10
-"""Enough to ask two DNS servers, because the C library waits five seconds for each."""
+"""The time limit of one lookup. It is enough to ask two DNS servers, because the C library waits
+five seconds for each.
+"""
 MAX_REPLY_BYTES = 4096
 SIGKILL = 9
 
@@ -52,7 +54,9 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Look up a name, and call `done` later. Raise OSError if no process can be started."""
+        """Look up a name, and call `done` later with its addresses, if any. Raise OSError if no
+        process can be started.
+        """
         if name in self._asked:
             self._asked[name].append(done)
             return
@@ -181,7 +185,9 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close inherited descriptors except `channel`. Die with the parent."""
+    """Close all inherited descriptors except `channel`, in particular the target's stdin and
+    stdout. Make the kernel kill this child when its parent ends.
+    """
     from corral.abi import linux as abi
 
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)

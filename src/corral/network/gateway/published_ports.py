@@ -1,4 +1,6 @@
-"""Forward connections from the host's loopback to the target's ports (`network.listen`)."""
+"""Forward connections from the host's loopback to the target's published ports
+(`network.listen`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Dialer(Protocol):
+        """Makes sockets in the target's network namespace."""
+
         def make(self) -> int: ...
         def close(self) -> None: ...
 
@@ -26,7 +30,9 @@ MAX_CONNECTIONS = 256
 
 
 class PublishedPorts:
-    """Forwards connections from `listeners` on the host, one per published port, to the target."""
+    """Forwards connections from listeners on the host to the target. `listeners` has a descriptor
+    for each published port. The caller drives this object like the gateway.
+    """
 
     def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:
         self._dialer = dialer

@@ -1,9 +1,11 @@
-"""Record the target's refused connections and lost datagrams, seen by raw sockets in its network.
+"""Record the target's refused connections and lost datagrams. Raw sockets in the target's network
+namespace see them.
 
 This module denies nothing: the target's packets cannot leave its loopback device anyway. The kernel
 answers a refused connection with a TCP reset, whose sender is the wanted address. A refused
-connection to loopback is recorded, because the target usually wants a service of the host.
-Datagrams to loopback are not recorded, because they are the target's own traffic.
+connection to loopback is recorded, because the target usually wants a service of the host, but the
+sandbox has its own loopback. Datagrams to loopback are not recorded, because they are the target's
+own traffic.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class Packet:
 
 
 class RawPackets:
-    """Reads raw sockets, and records their packets as denials. It owns the sockets."""
+    """Reads raw sockets, and records their packets as denials. `names` is None if the run has no
+    allowlist. This object owns the sockets.
+    """
 
     def __init__(
         self, loop: event_loop.Loop, denials: Denials, *,

@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 20
 COPY_BYTES = 1 << 14
-"""The size of a read without a pipe. Every connection may have this many bytes in memory."""
+"""The size of a read without a pipe. It is small, because every connection may have this many bytes
+in memory.
+"""
 MAX_PIPES = 128
 MAX_LARGE_PIPES = 16
-"""This many pipes have the size BLOCK_BYTES, others the kernel's default, to limit memory."""
+"""This many pipes have the size BLOCK_BYTES, and all others have the kernel's default size. This
+limits the memory that is used for a target which does not read.
+"""
 MAX_FREE_PIPES = 4
 ROUNDS = 4
 """How many times one direction may read before other directions get their turn."""
@@ -163,7 +167,8 @@ class Direction:
         except OSError as error:
             if self._pipe is None or error.errno not in UNSPLICED:
                 raise
-            # The kernel has no splice, or a seccomp filter around corral denies it.
+            # The kernel has no splice, or a seccomp filter around corral denies it. Use no more
+            # pipes.
             self._pipes.max_pipes = 0
             self._return_pipe()
         return True

@@ -12,9 +12,8 @@ from corral.network.tls_hello import HelloReader
 
 
 class Stream(Protocol):
-    """The connection to the client.
-
-    Its methods raise OSError if it is lost, and `recv` TimeoutError after `timeout` seconds.
+    """The connection to the client. All methods raise OSError if the connection is lost. `recv`
+    raises TimeoutError after `timeout` seconds.
     """
 
     def recv(self, timeout: float, /) -> bytes: ...
@@ -60,7 +59,9 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long this connection keeps its slot. If it reached no server, count it."""
+        """Return how long this connection keeps its slot after `serve`: 0 if it reached a server.
+        Otherwise count it as failed.
+        """
         return 0.0 if self._reached_server else self._out.count_failed()
 
     def _serve(self) -> None:
@@ -69,7 +70,8 @@ class Connection:
         except RefusedError as error:
             self._answer("400 Bad Request", str(error))
             return
-        # This comes first, so that a process outside the run learns nothing about its policy.
+        # Check the password first, so that a process outside the run learns nothing about the run's
+        # policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
                 "407 Proxy Authentication Required",
@@ -114,7 +116,9 @@ class Connection:
         return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """Receive some bytes before `deadline`, which all calls share."""
+        """Receive some bytes before `deadline`. All calls share one deadline, so a client that
+        sends single bytes gets no more time.
+        """
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the data is incomplete")
@@ -133,7 +137,9 @@ class Connection:
                 raise RefusedError("the request is incomplete")
 
     def _read_first(self, request: Request) -> bytes | None:
-        """Return the first bytes for the server, or None without an allowed, whole TLS hello."""
+        """Return the first bytes for the server, or None if the client's TLS hello is denied or
+        incomplete.
+        """
         check, destination = self._out.check, request.destination
         if not request.tunnel or not check.needs_hello(destination):
             return request.head + request.rest

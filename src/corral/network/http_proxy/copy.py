@@ -1,7 +1,8 @@
 """Copy between two sockets in both directions, in one thread that waits for both.
 
-A direction writes its block before it reads again, so a slow reader slows down its sender. When one
-direction ends, its end is sent to the reader, and the other direction continues.
+A direction keeps at most one block, and writes it before it reads again, so a slow reader slows
+down its sender. When one direction ends, its end is sent to the reader, and the other direction
+continues.
 """
 
 import select
@@ -26,7 +27,9 @@ class Direction:
 
     @property
     def waits_for(self) -> tuple[socket.socket, int] | None:
-        """Return the socket and the poll event to wait for next, or None at the end."""
+        """Return the socket and the poll event to wait for next, or None once this direction has
+        ended.
+        """
         if self._unsent:
             return self.sink, select.POLLOUT
         return None if self.ended else (self.source, select.POLLIN)

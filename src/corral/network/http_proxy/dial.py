@@ -64,6 +64,7 @@ class _Dial:
         return bool(under_way)
 
     def wait(self, seconds: float) -> socket.socket | None:
+        """Return a connected socket, or None if no socket is connected within `seconds`."""
         for key, _ in self._selector.select(seconds):
             end: socket.socket = key.data
             self._selector.unregister(end)

@@ -1,6 +1,6 @@
 """Look up, check, dial and count the servers to which an HTTP proxy connects for a target.
 
-A proxy has one thread for each connection, so these functions may wait.
+A proxy has one thread for each connection, so these functions may wait for lookups and dials.
 """
 
 import socket
@@ -21,6 +21,8 @@ MAX_FAILED = 200
 
 
 class Outbound:
+    """The state that all threads of a proxy share."""
+
     def __init__(
         self,
         check: DestinationCheck,
@@ -40,6 +42,7 @@ class Outbound:
         self._rate_limit = RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
 
     def traffic(self) -> Mapping[str, Traffic]:
+        """Return the traffic of connections that have ended, by host."""
         with self._lock:
             return dict(self._traffic)
 

@@ -26,7 +26,9 @@ class RefusedError(ValueError):
 
 @record
 class Request:
-    """A request. `head` and then `rest` are sent to the server, but never the `password`."""
+    """A request. `head` and then `rest` are sent to the server. `password` is the value of
+    Proxy-Authorization, which is never in `head`.
+    """
 
     destination: Destination
     tunnel: bool

@@ -1,7 +1,8 @@
 """Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use.
 
 Every process of the host can connect to a loopback port, so the proxy requires a password, which
-only the target's environment contains. A client without it learns nothing about the policy.
+only the target's environment contains. A client without the password learns nothing about the
+policy, and no denial is recorded for it.
 
 The proxy has threads, so it starts after the supervisor has forked the target. A lookup cannot be
 interrupted, so a thread that waits for a lookup may run until the process ends.
@@ -69,7 +70,9 @@ class ClientSocket:
 
 
 class HttpProxy:
-    """Accepts connections, and serves each in a thread. Clients have to send `password`."""
+    """Accepts connections, and serves each in a thread. It owns the listener. `password` is the
+    value of Proxy-Authorization that clients have to send.
+    """
 
     def __init__(
         self,
@@ -97,7 +100,9 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that is ready only at `close`: the proxy has its own threads."""
+        """Return a descriptor that becomes ready only at `close`, because the proxy has its own
+        threads.
+        """
         return self._stop
 
     def deadline(self) -> float | None:
@@ -119,7 +124,8 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # A thread that is left waits for a lookup or a dial, and polls this descriptor later.
+        # If a thread is left, it waits for a lookup or a dial and polls this descriptor later, so
+        # the descriptor stays open.
         if not left:
             os.close(self._stop)
 

@@ -76,7 +76,9 @@ def fitting(package: str) -> Profile | None:
 
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
-    """Return the profile's grants, with the paths in `arguments` and the secrets that are set."""
+    """Return the grants of the profile for this run: with the paths in `arguments` if the profile
+    grants them, and with those of its secrets that are set.
+    """
     manifest = profile.manifest
     if manifest.secret_names:
         present = tuple(name for name in manifest.secret_names if name in environment)

@@ -1,8 +1,10 @@
 """Unpack an untrusted zip archive, and write nothing outside of the given directory.
 
-Links, devices, unusual or ambiguous names, encryption, overlapping entries, data around the
-entries and archives beyond the limits are refused, because readers interpret some of them
-differently. If an entry has more data than it declares, the rest is not read.
+These are refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams;
+names that occur twice or that file systems interpret differently; encryption and unusual
+compression; entries that overlap, and data before the entries or after their list, because readers
+interpret these differently; and archives beyond the limits. If an entry has more data than it
+declares, the rest is not read.
 """
 
 import os
@@ -155,7 +157,9 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str]) -> None:
-    """Refuse a name that replaces an earlier file in a file system that folds names."""
+    """Refuse a name that some file system treats like an earlier one, because it would replace that
+    file.
+    """
     key = _fold(entry.orig_filename.removesuffix("/"))
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
     if names.get(key) in {"file", "listed"} or (key in names and kind == "file"):

@@ -60,6 +60,7 @@ def open_bundle(path: str, arguments: Sequence[str], choices: Choices) -> ReadyS
 def open_stored(
     entry: Entry, digest: str, origin: str, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
+    """Open a bundle that is in the store. `origin` is the user's name for it."""
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
     bundle = parse_manifest(content, sys.platform)

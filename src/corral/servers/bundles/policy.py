@@ -31,6 +31,7 @@ def variables(
 
 
 def secret_names(bundle: Bundle, values: Values) -> list[str]:
+    """Return the names of variables that contain a sensitive value of the user."""
     found: list[str] = []
     for name, text in bundle.environment.items():
         used = [
@@ -101,7 +102,9 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return a template of `--config`. The key is quoted, because the bundle's author chose it."""
+    """Return the template of the flag that sets a value. The key is quoted, because the bundle's
+    author chose it.
+    """
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"
 

@@ -1,5 +1,7 @@
-"""Install the dependencies that a bundle of the type `uv` names, beside the bundle's files.
+"""Install the dependencies of a bundle of the type `uv`, which names them but does not contain
+them.
 
+The dependencies are installed like a package, into a virtual environment beside the bundle's files.
 The bundle's own `uv.lock` is not read, because corral writes its own lock file with hashes.
 """
 
@@ -56,7 +58,9 @@ def _read_dependencies(path: str) -> list[str]:
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether this names a package of an index. Paths, URLs and options are refused."""
+    """Return whether this is the requirement of a package in an index (PEP 508). `name @ url`,
+    paths, options, variables and line ends are refused, because they could name other files.
+    """
     words = text.split()
     plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS
     return plain and not any(word.startswith("-") for word in words)

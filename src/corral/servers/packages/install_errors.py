@@ -21,7 +21,9 @@ class Cause:
 
 
 MAX_LINE_LENGTH = 1000
-"""Longer lines are cut, because the time of a search may grow with the square of their length."""
+"""Longer lines are cut. Packages and registries choose parts of the output, and the time of a
+search may grow with the square of a line's length.
+"""
 PACKAGE = r"(?<![\w@/.\-])(?P<package>[\w@/.\-]{1,214})"
 NO_WHEEL = "{package} has no wheel for this Python: it would have to be built"
 BUILD = "--allow-install-scripts builds it, inside the sandbox of the installation"
@@ -160,5 +162,6 @@ def _find_better_hint(cause: Cause, package: str, requirement: str, asked: Refer
 
 
 def name_node(requirement: str) -> str:
+    """Return a hint with the flag for an installed node that fits, or "" if there is none."""
     found = find_fitting_node(requirement)
     return f"node {found} is installed here: --node {found}" if found else ""

@@ -1,8 +1,9 @@
 """Install in a separate process, which continues for a while after corral's client has gone.
 
-A client waits about a minute for a server, and may then end corral by a signal or by closing
-stdout. corral tells the installer to continue alone, and the next start finds the package. If
-corral ends without telling it (`kill -9`, Ctrl-C), the installer ends at once.
+Clients give a server about a minute to answer, and a first start may have to download for longer.
+Such a client ends corral, by a signal or by closing its end of stdout. corral then tells the
+installer to continue alone, and the next start finds the package. If corral ends without telling
+it, as after `kill -9` or Ctrl-C, the installer ends at once. The installer never starts the server.
 """
 
 import os
@@ -104,7 +105,9 @@ class _Installer:
 
 
 def _wait(answers: int, corral: int) -> bytes:
-    """Return the installer's answer. If the client goes away, let the installer go on, and end."""
+    """Return the installer's answer. If the client goes away, tell the installer to continue, and
+    end this process.
+    """
 
     def leave(number: int, _: object = None) -> None:
         with suppress(BrokenPipeError):  # the installer has just ended
@@ -128,7 +131,9 @@ def _wait(answers: int, corral: int) -> bytes:
 
 
 def _is_readable_before(reader: int, *, gone: int) -> bool:
-    """Wait for `reader`, or for the end of `gone`. Return whether `reader` is readable."""
+    """Wait until `reader` is readable, or the other end of `gone` is closed. Return whether
+    `reader` is readable.
+    """
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     poll.register(gone, 0)

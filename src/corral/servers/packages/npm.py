@@ -39,13 +39,14 @@ FLAGS = (
     "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000",
 )  # fmt: skip
 LOCK = "package-lock.json"
-ENGINE_LINES = 3  # of npm's warning: the package, the required and the current versions
+ENGINE_LINES = 3  # lines of npm's warning: the package, the required and the current versions
 HINT = "install Node.js, which brings npm, or name the server's own command"
 
 
 def install(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
+    """Install into `staging`. Return values for the store's entry."""
     node, origin, output = _run_npm(reference, staging, how, notify)
     version, integrity = read_lock(staging, reference.name)
     if wanted := find_unmet_engine(output, f"{reference.name}@{version}"):
@@ -63,7 +64,9 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that npm would install now. Nothing is installed."""
+    """Return the versions that npm would install now, as `list_versions` returns them. Nothing is
+    installed.
+    """
     _run_npm(reference, staging, how, notify, words=["--package-lock-only"])
     return list_versions(staging)
 
@@ -75,7 +78,9 @@ def _run_npm(
     notify: Notify,
     words: Sequence[str] = (),
 ) -> tuple[str, str, list[str]]:
-    """Run `npm install`; return the path of a chosen node, the registry and npm's output."""
+    """Run `npm install` in `staging`. Return the path of a chosen node, the registry and npm's
+    output.
+    """
     if how.extra:
         raise SandboxError(
             "--with is for pypi: packages", hint="leave it out: npm: packages do not support it"
@@ -153,7 +158,9 @@ def find_npm_script(node: str) -> list[str]:
 
 
 def read_lock(staging: str, name: str) -> tuple[str, str]:
-    """Return (version, integrity) of a package. Refuse if any installed package has no checksum."""
+    """Return (version, integrity) of a package. Raise SandboxError if any installed package has no
+    checksum.
+    """
     found = _read_packages(staging)
     for path, item in found.items():
         checked = not path or item.get("integrity") or item.get("inBundle")
@@ -167,6 +174,7 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
 
 
 def list_versions(tree: str) -> dict[str, str]:
+    """Return the version of each package in a tree, by its path."""
     return {
         path.removeprefix("node_modules/"): str(item.get("version"))
         for path, item in _read_packages(tree).items()
@@ -183,7 +191,9 @@ def _read_packages(tree: str) -> dict[str, dict[str, object]]:
 
 
 def list_sources(tree: str) -> tuple[set[str], set[str]]:
-    """Return (names, addresses) of all packages. A renamed package has both names."""
+    """Return (names, addresses) of all packages. An address is "" if a package has none. A package
+    that is installed under another name is listed with both names.
+    """
     found = _read_packages(tree).items()
     names = {path.rpartition("node_modules/")[2] for path, _ in found}
     names |= {str(item.get("name", "")) for _, item in found}
@@ -192,7 +202,9 @@ def list_sources(tree: str) -> tuple[set[str], set[str]]:
 
 
 def build_command(staging: str, reference: Reference, node: str = "node") -> list[str]:
-    """Return the command: node, or the interpreter in a `#!` line, and the program's file."""
+    """Return the command of a package's program: with node, unless a `#!` line names another
+    interpreter.
+    """
     folder = os.path.join("node_modules", *reference.name.split("/"))
     package = read_json(os.path.join(staging, folder, "package.json"))
     bins = package.get("bin")

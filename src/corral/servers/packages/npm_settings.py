@@ -27,6 +27,7 @@ def fingerprint_registry(environment: Mapping[str, str]) -> str:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
+    """Return the registries that the user's own npm would use, with their credentials."""
     settings = read_settings(environment)
     scopes = [url for key, url in settings.items() if _is_scope(key)]
     urls = [settings.get("registry", DEFAULT_URL), *scopes]
@@ -53,7 +54,11 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry from which all of these packages came; "" if there are several."""
+    """Return the registry from which all packages of these names and addresses came.
+
+    Return "" if the scope of a package has its own registry, or if an address, which a dependency
+    can name, is on another host.
+    """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)
     scopes = tuple(key.removesuffix(":registry") + "/" for key in settings if _is_scope(key))
@@ -68,6 +73,7 @@ def _is_scope(key: str) -> bool:
 
 
 def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[str]:
+    """Return the keys of credentials for these registries, but not for others."""
     addresses = [url.partition(":")[2].rstrip("/") + "/" for url in urls]
     return [
         key
@@ -79,7 +85,9 @@ def _credential_keys(settings: Mapping[str, str], urls: Sequence[str]) -> list[s
 
 
 def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the .npmrc for the sandbox. Credentials appear only as variables (${CORRAL_NPM_0})."""
+    """Return the keys and values of the .npmrc for the sandbox. Credentials appear only as
+    ${CORRAL_NPM_0}, so that the file contains no secret.
+    """
     settings = read_settings(environment)
     kept = {key: value for key, value in settings.items() if _is_scope(key) or key == "cafile"}
     named = zip(_credential_keys(settings, registry.urls), registry.secrets, strict=True)
@@ -91,7 +99,9 @@ def settings_lines(registry: Registry, environment: Mapping[str, str]) -> list[t
 
 
 def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return npm's settings, but not those of the working directory: others may write them."""
+    """Return npm's settings: the machine's, overridden by the user's, then by the environment's.
+    Ignore settings in the working directory, because another person may have written them.
+    """
     own = environment.get("NPM_CONFIG_USERCONFIG") or environment.get("npm_config_userconfig")
     files = ["/etc/npmrc", "/usr/etc/npmrc", "/usr/local/etc/npmrc"]
     if sys.platform == "win32":  # any user may create C:\\etc there
@@ -109,7 +119,9 @@ def read_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _resolve_path(path: str, home: str) -> str:
-    """Return the absolute path as npm does, which accepts `~/`."""
+    """Return the absolute path, as npm does. `~/` is the home. Other relative paths start in the
+    working directory.
+    """
     if path.startswith(("~/", "~\\") if sys.platform == "win32" else "~/"):
         return os.path.join(home, path[2:])
     return os.path.abspath(path)

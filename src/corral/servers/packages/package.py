@@ -68,6 +68,7 @@ def has_run_scripts(key: str) -> bool:
 
 
 def current_key(reference: Reference, how: InstallOptions) -> str:
+    """Return the key of a package from the registry in the user's current settings."""
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     return package_key(reference, how, origin=origin)
 
@@ -94,7 +95,8 @@ def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
 def why_unproven(kind: str) -> str:
     """Return why packages of a kind may not work here; "" if they are known to work.
 
-    No installer was ever tested inside an AppContainer, so Windows needs one success first.
+    On Windows they count as working only after a first installation has succeeded, because corral
+    was never tested with an installer inside an AppContainer.
     """
     if sys.platform != "win32" or any(entry.kind == kind for entry in store.entries()):
         return ""
@@ -124,9 +126,11 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation of other settings, if its packages came from today's only index.
+    """Return an installation that was made with other settings, if all of its packages came from
+    the only index in the current settings.
 
-    With several indexes none is reused, because another index may have a package of the same name.
+    If the current settings name several indexes, no installation is reused, because an index that
+    was not asked before may have a package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:
@@ -142,7 +146,9 @@ def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | 
 
 
 def _announce(reference: Reference, notify: Notify) -> None:
-    """Tell the client that an installation takes time. A terminal shows progress instead."""
+    """Write to the client's log that a package is being installed, because this takes time. A
+    terminal has a line of progress instead.
+    """
     from corral.servers.registry.download import is_progress_shown
 
     if not is_progress_shown():
@@ -158,9 +164,11 @@ def pin_package(reference: Reference, how: InstallOptions, notify: Notify) -> En
 
 
 def fetch_newest(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Install the newest version, unless an entry has the same versions of all packages.
+    """Return the newest version of a package. Install it unless an entry of the store has the same
+    versions of all dependencies.
 
-    A new installation is stored under its exact version only. Other entries are not changed.
+    A new installation is stored under its exact version only. An entry of the same version with
+    other dependencies is not changed.
     """
     plain = current_key(reference, how)
     key = f"{plain} newest"

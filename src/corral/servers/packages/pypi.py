@@ -100,7 +100,9 @@ def install(
 def resolve(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify
 ) -> dict[str, str]:
-    """Return the versions that would be installed now. Nothing is installed."""
+    """Return the versions that would be installed now, as `list_versions` returns them. Nothing is
+    installed.
+    """
     environment, _ = _prepare(reference, staging, how, notify)
     _resolve(environment, scripts=how.scripts, words=[])
     return list_versions(staging)
@@ -125,9 +127,11 @@ def _prepare(
 
 
 def find_newest(environment: Environment, reference: Reference, *, scripts: bool) -> str:
-    """Return the newest version, and refuse it if it has no wheel.
+    """Return the newest version of the package itself, whatever its dependencies are. Raise
+    SandboxError if that version has no wheel.
 
-    An installer that chose by itself would take an old version whose dependencies have wheels.
+    If an installer chose the version, it would silently take an old one whose dependencies all have
+    wheels.
     """
     write_text(environment.staging, REQUIREMENTS, f"{reference.requirement()}\n")
     _resolve(environment, scripts=scripts, words=["--no-deps"])
@@ -145,7 +149,9 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
 
 
 def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
-    """Return a newer version that has only a source archive, which installers do not mention."""
+    """Return a version that is newer than the newest wheel and has only a source archive, or ''. No
+    installer mentions such a version, because it was asked for wheels only.
+    """
     if not find_uv():
         try:
             output = _start_pip(environment, ["index", "versions", reference.name], scripts=False)
@@ -169,6 +175,7 @@ def _find_newer_source(environment: Environment, reference: Reference, version: 
 
 
 def install_requirements(environment: Environment, *, scripts: bool) -> None:
+    """Install the requirements in `requirements.in`, and write the lock file."""
     if uv := find_uv():
         # First write a lock file with hashes, then install exactly its packages.
         _resolve(environment, scripts=scripts, words=[])
@@ -244,7 +251,7 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
     """Return the words that start pip in the interpreter `base`, and the paths that they read."""
-    if WINDOWS:  # only the prefix is copied into the sandbox
+    if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):
         return ["-m", "pip"], []
@@ -267,6 +274,7 @@ def _find_pip_in(prefix: str) -> list[str]:
 
 
 def _report_to_lock(report: str) -> list[str]:
+    """Return pip's report as lines of a lock file in uv's format."""
     items = read_json(report).get("install")
     found: list[str] = []
     for item in items if isinstance(items, list) else ():
@@ -292,7 +300,9 @@ def read_lock(tree: str) -> dict[str, Locked]:
 
 
 def _parse_lock(text: str) -> dict[str, Locked]:
-    """Return (version, hashes) by name. Refuse other lines: they could be options (--index-url)."""
+    """Return version and hashes of each package by its name. Refuse any other line, because an
+    option such as `--index-url` in the file would override the options on the command line.
+    """
     found: dict[str, Locked] = {}
     for line in text.replace("\\\n", " ").splitlines():
         words = line.partition("#")[0].split()
@@ -317,7 +327,9 @@ def format_lock(packages: Mapping[str, Locked]) -> str:
 
 
 def find_index(staging: str) -> str:
-    """Return the index of all packages; "" if there are several, or if uv did not name it."""
+    """Return the index from which all packages came, or "" if there are several or if uv did not
+    name the index of each package.
+    """
     text = read_bounded_text(os.path.join(staging, LOCK))
     found = [line.split()[-1] for line in text.splitlines() if line.startswith(INDEX_MARK)]
     one = len(found) == len(check_lock(staging)[0]) and len(set(found)) == 1

@@ -1,4 +1,6 @@
-"""Read the indexes and credentials in the user's settings of uv and pip."""
+"""Read the user's settings of uv and pip: the indexes that they would use, and their
+credentials.
+"""
 
 import os
 import sys
@@ -23,7 +25,9 @@ FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
 
 @record
 class Indexes:
-    """The main index, more indexes, and pages with links (`find-links`) in the user's settings."""
+    """The user's settings for PyPI: the main index, more indexes, and pages with links to packages
+    (`find-links`). With `system_certificates` uv uses the system's certificates.
+    """
 
     main: str = ""
     more: tuple[str, ...] = ()
@@ -32,7 +36,9 @@ class Indexes:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
-    """Return the indexes of uv's settings if it has any, else of pip's, else PyPI."""
+    """Return the indexes in uv's settings if it has any, else in pip's, else PyPI. The addresses
+    may contain credentials, so they are passed in variables that are never printed.
+    """
     found, from_uv = _read_indexes(environment)
     main = found.main
     urls: list[str] = []
@@ -64,6 +70,7 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 
 
 def _read_indexes(environment: Mapping[str, str]) -> tuple[Indexes, bool]:
+    """Return the indexes, and whether they are from uv's own settings."""
     found = _read_uv_settings(environment)
     trusted = found.system_certificates
     from_uv = replace(found, system_certificates=False) != Indexes()
@@ -132,6 +139,7 @@ def _read_pip_settings(environment: Mapping[str, str]) -> Indexes:
 
 
 def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return pip's settings files: (the machine's, the user's own)."""
     home = home_directory(environment)
     machine, config = _config_directories(environment, home)
     if sys.platform == "win32":
@@ -142,6 +150,7 @@ def pip_files(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def _config_directories(environment: Mapping[str, str], home: str) -> tuple[str, str]:
+    """Return the directories of settings: (the machine's, the user's)."""
     if sys.platform == "win32":
         # /etc is not used, because on Windows any user may create such a directory.
         machine = environment.get("PROGRAMDATA") or "C:\\ProgramData"

@@ -19,11 +19,15 @@ VENV_SETTINGS = "pyvenv.cfg"
 OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
 MAX_SETTINGS_BYTES = 1 << 16
 REDIRECTORS = ("venvlauncher.exe", "python.exe")
-"""Names of the redirector in `Lib/venv/scripts/nt`: since Python 3.13, and before."""
+"""The redirector in `Lib/venv/scripts/nt` has the first name since Python 3.13, and had the second
+name before.
+"""
 
 
 @record
 class Environment:
+    """A virtual environment to be filled: its paths, its base interpreter, its package source."""
+
     staging: str
     site: str
     base: str
@@ -37,7 +41,9 @@ class Environment:
 
 
 def make_environment(staging: str, registry: Registry, label: str, python: str = "") -> Environment:
-    """Make an environment for `python`, a version or a path; by default corral's own Python."""
+    """Make a virtual environment: an interpreter and a file of settings. `python` is the version or
+    path of the interpreter. Without it corral's own is used.
+    """
     own = Runtime(path=find_own_python(), version=sys.version_info[:3])
     found = find_runtime("python", python, ask_program) if python else own
     base, link = os.path.realpath(found.path), os.path.join(staging, INTERPRETER)
@@ -78,7 +84,9 @@ def _venv_settings(made: Environment) -> str:
 
 def check_environment(environment: Environment) -> None:
     """Refuse an environment if a package changed the files that choose its interpreter."""
-    # A package chooses the names of its scripts and files, and its own scripts may write anywhere.
+    # A package chooses the names of its scripts and files, and an installer with a bug could write
+    # them outside of the directory for packages. A package whose scripts ran may have written
+    # anywhere.
     link = environment.path(INTERPRETER)
     with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:
         written = file.read(MAX_SETTINGS_BYTES)

@@ -46,7 +46,9 @@ FETCH_SECONDS = 30  # how long package managers wait for an answer from the regi
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
-"""Caches of npm's log and of uv's facts about a Python, which need no answer of a registry."""
+"""Directories that npm (for its log) and uv (for facts about a Python) fill even if the registry
+does not answer.
+"""
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
     "packages are installed in a sandbox with network access to their registry only;"
@@ -56,7 +58,8 @@ SANDBOX_HINT = (
 Notify = Callable[[str], None]
 MAX_ANSWER_BYTES = 4096
 
-# Hints name only these denials. Others may be harmless: pip works without `lsb_release`.
+# Hints name only these denials. Others are harmless: for example, pip cannot start `lsb_release`,
+# but works without it.
 HOST_KINDS = frozenset({"name", "port", "address", "guard", "sni"})
 
 
@@ -72,7 +75,11 @@ def run_installer(
     links: tuple[str, ...] = (),
     notify: Notify = lambda _: None,
 ) -> list[str]:
-    """Run the command; return the end of its output. Only `links` may lead out of `staging`."""
+    """Run the command, and return the end of its output. Raise SandboxError if it fails.
+
+    `links` are the only links that may refer to paths outside of the staging directory. `notify` is
+    called with a line if the registry does not answer.
+    """
     downloads = make_downloads(staging)
     _remove_repository_marks(downloads)
     policy = build_policy(staging, registry, settings, subprocess=subprocess, reads=reads)
@@ -97,8 +104,11 @@ def run_installer(
 
 
 def ask_program(argv: Sequence[str]) -> str:
-    """Return the output of an interpreter, "" if it fails. It runs in a sandbox without any grants,
-    because a client's configuration may name any file as an interpreter.
+    """Run a program in a sandbox without network and grants, and return its output, or "" if it
+    fails.
+
+    This is for interpreters. A client's configuration may name any file as one, and a server with a
+    write grant may have replaced it.
     """
     limits = _read_limits()
     if "timeout" in limits:
@@ -169,7 +179,9 @@ def build_policy(
 
 
 def _read_limits() -> LimitsDict:
-    """Return limits that are enough for a large package, lowered to the user's ceilings."""
+    """Return limits that are enough for a large package. Leave out those for which the user set a
+    ceiling. For these the default applies, or the ceiling if it is lower.
+    """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
     found = LIMITS.copy()
@@ -199,7 +211,9 @@ class _Silence:
 
 
 def _measure(downloads: str) -> int:
-    """Return the size of the downloads. Files that are written without any answer do not count."""
+    """Return the size of the downloaded files. Files that a package manager writes without an
+    answer from the registry do not count.
+    """
     sizes = 0
     for directory, below, names in os.walk(downloads):
         below[:] = [name for name in below if not name.startswith(LOCAL_CACHES)]
@@ -211,6 +225,7 @@ def _measure(downloads: str) -> int:
 
 
 def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
+    """Wait for the end of the installer, and show progress meanwhile if stderr is a terminal."""
     started = time.monotonic()
     try:
         while True:
@@ -228,6 +243,7 @@ def _wait(sandbox: Sandbox, label: str, silence: _Silence) -> int:
 
 
 def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
+    """Return the end of the installer's output, without secrets and control characters."""
     log.seek(max(0, os.fstat(log.fileno()).st_size - MAX_LOG_BYTES))
     text = log.read().decode(errors="replace")
     for secret in hidden:
@@ -247,7 +263,11 @@ def _find_denied_hosts(sandbox: Sandbox) -> str:
 
 
 def urls_to_rules(urls: Sequence[str]) -> list[str]:
-    """Return rules for these URLs. A registry with a private address needs a rule for it, too."""
+    """Return rules for the hosts and ports of these URLs.
+
+    The gateway's guard refuses a name with a private or loopback address, unless a rule names the
+    address too. The user chose the registry, so its addresses get rules.
+    """
     found: dict[str, None] = {}
     for url in urls:
         parts = urlsplit(url)
@@ -278,7 +298,9 @@ def write_text(directory: str, name: str, text: str) -> None:
 
 
 def read_bounded_text(path: str) -> str:
-    """Return the text of an installer's file, which may be as large as the disk."""
+    """Return the text of a file that an installer wrote. Refuse a file above MAX_FILE_BYTES,
+    because the installer may have made it as large as the disk.
+    """
     with open(path, encoding="utf-8", errors="replace") as file:
         text = file.read(MAX_FILE_BYTES + 1)
     if len(text) > MAX_FILE_BYTES:
@@ -295,7 +317,9 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def choose_program(programs: Sequence[str], reference: Reference, default: str) -> str:
-    """Choose the named program, the only one, or the package's namesake, as npx and uvx do."""
+    """Choose a program as npx and uvx do: the named one, the only one, or the one named like the
+    package.
+    """
     if not programs:
         raise SandboxError(f"{reference.name} has no program to run: it is a library")
     if reference.program:

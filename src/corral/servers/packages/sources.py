@@ -7,7 +7,7 @@ from corral.record import record
 
 @record
 class Registry:
-    """Addresses that an installer may reach, and directories that it may read."""
+    """Addresses that an installer may reach, and directories of this machine that it may read."""
 
     urls: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
@@ -18,7 +18,9 @@ class Registry:
 
 @record
 class InstallOptions:
-    """The user's choices. With `scripts` packages may run code. `extra` packages are added."""
+    """The user's choices for an installation. With `scripts` the package may run code. `extra`
+    packages are installed beside it.
+    """
 
     scripts: bool = False
     extra: tuple[str, ...] = ()
@@ -27,26 +29,32 @@ class InstallOptions:
 
 @record
 class Source:
-    """One kind of package: its public registry, and the runtime that starts it."""
+    """One kind of package. `host` is its public registry, and `index` that registry's address.
+
+    `fingerprint` identifies other registries in the user's settings. It returns "" for the public
+    one. `runtime` is the program that starts an installed package.
+    """
 
     host: str
     index: str
-    fingerprint: Callable[[Mapping[str, str]], str]  # of other registries in the user's settings
+    fingerprint: Callable[[Mapping[str, str]], str]
     runtime: str
     version: str = ""  # the runtime's version, unless the user names another
-    links: tuple[str, ...] = ()  # out of an installed package; corral itself makes them
+    links: tuple[str, ...] = ()  # links out of an installed package that corral itself makes
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:
     """Return one word for these addresses, without credentials; "" if they are only the default.
 
-    The same name in another registry is another package, and the order of registries matters.
+    The same name in another registry is another package, and the order of registries matters. A
+    configuration with its own registry must not fill the cache that others use.
     """
     found = [plain_index(url) for url in urls]
     return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))
 
 
 def plain_index(url: str) -> str:
+    """Return the address of an index without credentials and final slashes."""
     return without_credentials(url).rstrip("/")
 
 

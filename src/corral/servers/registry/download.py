@@ -34,7 +34,9 @@ class NotFoundError(SandboxError):
 
 
 def check_url(url: str, *, after: str = "") -> str:
-    """Return the URL if corral may request it. `after` is the URL that redirected to it."""
+    """Return the URL if corral may request it, otherwise raise SandboxError. `after` is the URL
+    that redirected to it.
+    """
     from urllib.parse import urlsplit
 
     try:
@@ -64,6 +66,7 @@ def fetch_document(url: str, *, max_bytes: int) -> bytes:
 
 
 def fetch_file(url: str, path: str, *, max_bytes: int) -> str:
+    """Download into a new file at `path`. Return its SHA-256."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags, 0o600), "wb") as file:

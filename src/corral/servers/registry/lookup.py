@@ -1,7 +1,8 @@
 """Look up the package of a server in an MCP registry: `org.example/name@version`.
 
-The answer is stored and used by later runs, even if no version was given. The publisher wrote
-server.json, so the variables in it are a request.
+The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. Its answer is
+stored and used by later runs, even if no version was given. The publisher wrote server.json, so the
+variables in it are a request. The user fills in values with `--config`.
 """
 
 import json
@@ -47,6 +48,7 @@ def open_server(reference: Reference, arguments: Sequence[str], choices: Choices
 def open_answer(
     content: bytes, reference: Reference, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
+    """Open the package that a registry's answer names."""
     package = server_json.choose_package(parse_answer(content, reference), reference.name)
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)

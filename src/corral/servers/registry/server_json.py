@@ -35,7 +35,9 @@ class Package:
 
 @record
 class Variables:
-    """The publisher's request, the grants of the user's own values, and their secret values."""
+    """The permissions that the publisher requests, and those that the user's own values grant.
+    `secrets` are secret values from the user.
+    """
 
     asked: Manifest
     granted: Manifest
@@ -109,7 +111,8 @@ def build_arguments(
                 hint=f"--config {shell_word(key.lstrip('-'))}=VALUE:"
                 f" {shown(item.get('description', ''), 200)}",
             )
-        # Only a whole value is the user's path, because a publisher can write `{folder}/../.ssh`.
+        # A path is the user's only if the user's value is the whole of it, because a publisher can
+        # write `{folder}/../.ssh`.
         granted = own and item.get("format") == "filepath" and value in given.values()
         if value is not None and granted:
             value = os.path.abspath(os.path.expanduser(value))
@@ -207,6 +210,7 @@ def collect_variables(
 
 
 def find_given_secrets(given: Mapping[str, str], variables: Variables) -> tuple[str, ...]:
+    """Return the user's values that are in secret variables, or that look like secrets."""
     return tuple(
         value
         for key, value in given.items()

@@ -14,7 +14,9 @@ def _open(path: str) -> int:
 
 
 class Lock:
-    """Waits for a lock, and calls `waits` before that."""
+    """A context manager that waits for a lock. `waits` is called if another process has the
+    lock.
+    """
 
     def __init__(self, path: str, waits: Callable[[], None] = lambda: None) -> None:
         self._path = path
@@ -43,7 +45,8 @@ class Lock:
             ) from error
 
     def __exit__(self, *_: object) -> None:
-        # The file stays. Otherwise two processes could lock an old and a new file.
+        # The lock file is not removed. Otherwise two processes could have the lock, one on the old
+        # file and one on a new file.
         os.close(self._descriptor)
 
 

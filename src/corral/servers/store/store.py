@@ -41,7 +41,11 @@ KEPT_DOWNLOADS_SECONDS = 24 * 3600
 
 
 class UnfinishedError(SandboxError):
-    """The installation may continue with its downloads. After other errors they may be wrong."""
+    """The installation may continue later with the files that it has downloaded.
+
+    After other errors nothing is kept, because a wrong archive may have left wrong metadata in a
+    cache.
+    """
 
 
 @record
@@ -51,9 +55,9 @@ class Entry:
     name: str
     version: str
     digest: str
-    command: tuple[str, ...]  # `{tree}` is the path of the tree
+    command: tuple[str, ...]  # the word `{tree}` is replaced by the tree's path
     origin: str = ""
-    index: str = ""  # of all packages; "" if there are several or it is not known
+    index: str = ""  # the only index of all packages; "" if there are several or it is not known
     integrity: str = ""  # the checksum that the package manager verified
     created: str = ""
     size: int = 0
@@ -133,7 +137,9 @@ def read_entry(path: str) -> Entry | None:
 
 
 def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...] = ()) -> Entry:
-    """Move a staging directory into the store. corral itself made the links in `allowed`."""
+    """Move a staging directory into the store as a tree, under the entry's key. `allowed` are links
+    out of the tree that corral itself made.
+    """
     make_directories()
     make_read_only(staging)
     check_tree(staging, allowed=allowed)
@@ -225,6 +231,7 @@ def mark_verified(digest: str) -> None:
 
 
 def verify(entry: Entry) -> None:
+    """Hash the tree again. Raise SandboxError if it has changed."""
     if tree_digest(entry.path()) != entry.digest:
         word = shell_word(entry.key.partition(" ")[0])
         raise SandboxError(
@@ -242,7 +249,9 @@ def entries() -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove an entry, and its tree unless another entry or a run uses it."""
+    """Remove an entry. Remove its tree too, unless another entry or a run uses it. A tree that a
+    run uses becomes garbage when that run ends.
+    """
     with lock_all():
         try:
             os.unlink(entry_path(entry.key))
@@ -254,11 +263,14 @@ def remove(entry: Entry) -> None:
 
 
 def lock_all() -> Lock:
-    """Lock the store while it changes, so that a tree without an entry is not yet garbage."""
+    """Lock the store while trees and entries change together, so that a new tree is not removed as
+    garbage before it has an entry.
+    """
     return Lock(store_path("locks", "store"))
 
 
 def collect_garbage() -> list[str]:
+    """Remove leftovers, and return their paths."""
     with lock_all():
         for part in ("entries", "verified"):
             discard_leftovers(store_path(part))
@@ -269,7 +281,9 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree at once by renaming it. A run that uses the tree keeps its files."""
+    """Remove a tree. It is renamed first, so that it disappears at once. A run that uses the tree
+    keeps its files until garbage is collected.
+    """
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
     try:
         os.chmod(tree_path(digest), 0o700)
@@ -282,7 +296,9 @@ def discard_tree(digest: str) -> None:
 
 
 def is_used(tree: str) -> bool:
-    """Return whether a run has locked a tree. Windows needs no lock: it keeps open files."""
+    """Return whether a run has locked a tree. No locks are used on Windows, where open files cannot
+    be removed.
+    """
     if sys.platform == "win32" or not os.path.isdir(tree):
         return False
     descriptor = os.open(tree, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -300,7 +316,9 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Make the store, and return the lock of a key, which one process has while it installs."""
+    """Return the lock of a key, which only one process has while it installs. Make the store if
+    necessary.
+    """
     make_directories()
     return Lock(lock_path(key), waits)
 
@@ -311,10 +329,10 @@ def staging_root() -> str:
 
 
 class StagingDirectory:
-    """The staging directory of a locked key. It is removed at the end.
+    """A context manager for the staging directory of a key. The caller has locked the key.
 
-    Downloads of an unfinished installation are kept for the same key only, because one package's
-    installer must not influence another package.
+    The directory is removed at the end. The downloads of an unfinished installation are kept, but
+    for the same key only, because one package's installer must not influence another package.
     """
 
     def __init__(self, key: str) -> None:
@@ -348,6 +366,7 @@ def make_staging(key: str) -> str:
 
 
 def make_downloads(staging: str) -> str:
+    """Make the directory in which the installer of a staging directory keeps its downloads."""
     path = staging + DOWNLOADS
     make_private_directory(path)
     os.utime(path)

@@ -1,6 +1,8 @@
 """Hash, check and remove a tree of files, and make it read-only.
 
-An installer may leave anything behind, so devices, sockets and links out of the tree are refused.
+An installer may leave anything behind, so devices, sockets and links to paths outside of the tree
+are refused. Set-id bits are removed when the tree is made read-only. On Windows a junction is a
+link.
 """
 
 import os
@@ -67,7 +69,9 @@ def sha256_of_file(path: str) -> bytes:
 
 
 def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
-    """Refuse devices, sockets, too large trees, and links out of the tree except `allowed` ones."""
+    """Refuse devices, sockets, links out of the tree, and trees that are too large. `allowed` are
+    links that corral itself made.
+    """
     size = 0
     real = os.path.realpath(top)
     for count, (path, found) in enumerate(walk(top)):
@@ -101,6 +105,7 @@ def make_read_only(top: str) -> None:
 
 
 def measure_tree(top: str) -> tuple[int, int]:
+    """Return the total size in bytes and the number of the regular files in a tree."""
     found = [item for _, item in walk(top) if stat.S_ISREG(item.st_mode)]
     return sum(item.st_size for item in found), len(found)
 
@@ -135,7 +140,8 @@ def _make_removable(top: str, here: str, name: str) -> str:
     os.chmod(path_of(top, path), 0o700)
     if len(path) < MAX_PATH_LENGTH:
         return path
-    # The directory is moved up, because no call accepts a path of more than 4096 bytes.
+    # The directory is moved up, because no call accepts a path of more than 4096 bytes, but a
+    # package's script may have made longer ones.
     fresh = os.urandom(8).hex()
     os.rename(path_of(top, path), path_of(top, fresh))
     return fresh
