@@ -18,7 +18,6 @@ COMMANDS = re.compile(
 )
 SAFE = {
     ("containerfile.py", "SERVER"): "a constant",
-    ("discarded.py", "word"): "quoted by _keep",
     ("package_runners.py", "registry"): "npm or pypi",
     ("bundle.py", "RUNNERS[program]"): "npm or pypi",
     ("server_json.py", "name"): "the checked name of a variable",
