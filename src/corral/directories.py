@@ -92,9 +92,9 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
 
 
 def target_homes() -> str:
-    """Return the directory with the kept homes of root's targets on Linux without namespaces.
+    """Return the directory of the homes that root's runs without namespaces keep (`state`).
 
-    These targets have another user id, with which they cannot search root's home.
+    The target of such a run has another user id than root, so it cannot search root's home.
     """
     return os.path.join(absolute(os.environ, "XDG_STATE_HOME", "/var/lib"), "corral-homes")
 

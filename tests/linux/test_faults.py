@@ -64,7 +64,7 @@ class Run:
         assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
 
     def wait_until_idle(self) -> None:
-        """Wait until the supervisor has imported its last modules, and polls without a timeout."""
+        """Wait until the supervisor is blocked in poll() without a timeout. By then it has imported all modules."""
         while self.process.poll() is None and not waits_for_ever(self.process.pid):
             time.sleep(0.01)
 

@@ -148,7 +148,10 @@ def format_request(request: Request) -> list[str]:
 
 
 def _approve_path(written: str, *, yes: bool) -> int:
-    """Approve the current destination of a granted path, which runs refuse because it changed."""
+    """Approve the current destination of a granted path, after asking the user unless `yes`.
+
+    If the destination of a path has changed, corral refuses runs with this grant until then.
+    """
     path = make_absolute(written, what_to_run.current_directory(), home_directory())
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
     try:

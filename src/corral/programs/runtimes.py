@@ -103,8 +103,11 @@ def bind_python(needed: NeededFiles, found: Executable, flags: str, caller: Call
 
 
 def find_venv(path: str) -> tuple[dict[str, str], str]:
-    """Return the settings and the directory of the venv that contains the unresolved path of an
-    interpreter, as getpath.py finds it. Both are empty if there is none.
+    """Return the settings and the directory of an interpreter's venv. Both are empty if the
+    interpreter is not in a venv.
+
+    Like Python's getpath.py, look for pyvenv.cfg beside `path` and in the directory above. Links in
+    `path` must not be resolved, because they lead out of the venv.
     """
     parent = os.path.dirname(path)
     for directory in (parent, os.path.dirname(parent)):

@@ -174,7 +174,7 @@ def exchange(one, other):
 def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
     search, tree, monkeypatch
 ):
-    """A target exchanges the directory above for one without a secret, while a run lists it."""
+    """Exchange `a1` for a directory without a secret while a search lists `a1/b/c1`. The next search finds the secret there."""
     (tree / "a1/b/c1/.env").write_text("secret")
     clean = tree.parent / "clean"
     (clean / "b/c1").mkdir(parents=True)

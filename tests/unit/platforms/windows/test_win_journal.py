@@ -202,7 +202,7 @@ def test_a_missing_directory_has_no_journals(tmp_path):
 
 
 def test_a_journal_that_is_too_long_is_refused(tmp_path):
-    """Refuse to write a long journal, because a journal that is read only in part counts as empty."""
+    """Refuse a journal longer than MAX_SIZE. At most so many bytes are read, and a journal that is cut off counts as empty."""
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()
     with pytest.raises(OSError, match="too many grants"):

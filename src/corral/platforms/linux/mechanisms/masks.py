@@ -115,7 +115,9 @@ class _Search:
         self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Consider the known paths in the caller's home, and in other homes in the grants."""
+        """Cover the known paths (AT_HOME) in the caller's home, and in other accounts' homes that are
+        in a grant. Also hide corral's own directories.
+        """
         table = read_mounts()
         bases: list[tuple[str, str]] = []  # (a directory, its path in a home)
         for home in dict.fromkeys((self.home, *filter(None, map(true_spelling, _accounts())))):
@@ -135,7 +137,7 @@ class _Search:
             self.consider(path, "hide")
 
     def look_up(self, grant: Grant) -> None:
-        """Consider the known paths in a grant. Raise PolicyError if a write grant is unreadable."""
+        """Cover the known paths in a grant. Raise PolicyError if a write grant is unreadable."""
         if grant.access == "write" and not os.access(grant.path, LISTABLE):
             from corral.policy.path_grants import OTHER_USER
 
@@ -233,7 +235,7 @@ class _Search:
         return is_repository or bool(secrets)
 
     def project(self, top: str) -> None:
-        """Consider a project's repository, and files that programs run without asking the user."""
+        """Cover a project's repository, and files that programs run without asking the user."""
         if top in self.projects:
             return
         self.projects.add(top)
@@ -248,7 +250,7 @@ class _Search:
             self.repository(top)
 
     def repository(self, entry: str, top: str = "") -> None:
-        """Consider a version-control directory, and the directories and files that it uses."""
+        """Cover a version-control directory, and the directories and files that it uses."""
         if time.monotonic() > self.deadline:
             self.consider(entry, "protect", role="repository")
             self.unsearched.append(entry)
