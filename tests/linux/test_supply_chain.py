@@ -400,6 +400,52 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 
 @ONE_USER
+def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
+    """Name a script of another project in ways that hide it: behind a link to a runtime, after a `#!` line that takes
+    the program itself as a value, in a path with the separator of PATH, and through `..` below a directory of PATH.
+    """
+    private = own(user, scratch / "private" / "server.py", "print('mine')\n")
+    own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
+    own(user, scratch / "cloned" / "server.py", "print('its own')\n")
+    (scratch / "cloned" / "run").symlink_to("/usr/bin/python3")
+    own(user, scratch / "cloned" / "plain", "#!/usr/bin/env -S python3 -I\n", 0o755)
+    own(user, scratch / "cloned" / "eats", "#!/usr/bin/env -S python3 -W\n", 0o755)
+    own(user, scratch / "cloned" / "names", f"#!/usr/bin/python3 {private}\n", 0o755)
+    launcher = own(user, scratch / "corral", "", 0o755)
+    env = {**env, "PATH": f"{scratch}/private/bin:{env.get('PATH') or '/usr/bin:/bin'}"}
+
+    def wrapped(command: str, *words: str, **more: str) -> str:
+        entry = {"command": command, "args": [*words], **more}
+        place = scratch / "cloned" / ".mcp.json"
+        own(user, place, json.dumps({"mcpServers": {"one": entry}}))
+        done = user.corral("wrap", "--corral", str(launcher), str(place), env=env, cwd=place.parent)
+        return done.stdout.decode() + done.stderr.decode()
+
+    through_path = f"/usr/bin:x{'/..' * 2}{private}"
+    for hidden in (
+        ("./run", str(private)),
+        ("${workspaceFolder}/run", str(private)),
+        ("rbash", str(private)),
+        ("./eats", str(private)),
+        ("python3", through_path),
+    ):
+        assert "outside of the project that names it" in wrapped(*hidden), hidden
+    above = wrapped("python3", "-m", "server", cwd=f"{scratch}/private/bin/..")
+    assert "outside of the project that names it" in above
+    assert "which is not the server's own" in wrapped("./names")
+    assert "cannot be encoded" in wrapped("./\ud800", "server.py")
+    # The controls: the same programs with the project's own script, and other files as arguments.
+    for usual in (
+        ("./run", "server.py"),
+        ("./plain", str(private)),
+        ("./eats", "server.py"),
+        (f"{scratch}/private/bin/tool", str(private)),
+        ("python3", "server.py", str(private)),
+    ):
+        assert "one  wrapped" in wrapped(*usual), usual
+
+
+@ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
     """Set corral's variables for a server. The client passes them to corral too, so they could make
     corral run other code.
