@@ -200,6 +200,8 @@ def _make_link(top: str, name: str, target: str) -> None:
 def _make_alike(name: str, above: int) -> None:
     """Make a directory that belongs to the owner of its parent directory. If it belonged to root,
     that user could not remove the files in it.
+
+    Another run's target may replace the directory at once, with a hard link to root's file.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -207,7 +209,11 @@ def _make_alike(name: str, above: int) -> None:
         return
     owner = os.fstat(above)
     if owner.st_uid != os.geteuid():
-        os.chown(name, owner.st_uid, owner.st_gid, dir_fd=above, follow_symlinks=False)
+        made = os.open(name, DIRECTORY | os.O_CLOEXEC, dir_fd=above)
+        try:
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(made)
 
 
 def state_path(program: Program) -> str:
