@@ -134,13 +134,15 @@ class State:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make or check the home of root's target. The directory above belongs to root, and other
-        users can only search it. So no other process can replace a home or list the homes.
+        """Make or check the home of root's target. The directory above belongs to root, and only
+        the target's group can search it. So no other process can replace a home or list the homes,
+        and a server that opens its home to everyone gives no other user access.
         """
         above = os.path.dirname(self.path)
         make_private_directory(above)
         refuse_shared(above, os.lstat(above))
-        os.chmod(above, 0o711)  # noqa: S103 - targets pass through
+        os.chown(above, -1, gid, follow_symlinks=False)
+        os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         if not os.path.lexists(self.path):
             self._make()
         top = os.open(self.path, DIRECTORY | os.O_CLOEXEC)
