@@ -177,8 +177,8 @@ class _Search:
         """Return the subdirectories to search. Cover `.env` files, and note repositories.
 
         In a write grant, hide a directory that this user may not list, because the target runs as
-        the same user and could make it readable again. Hide a missing one too: another run's target
-        could move it back after the search.
+        the same user and could make it readable again. Hide a missing one too, or one with a file
+        or a link in its place: another run's target could move it back after the search.
         """
         fd = -1
         try:
@@ -202,7 +202,7 @@ class _Search:
             elif is_plain:
                 searched.add(fd, seen, below)
             return below
-        except (PermissionError, FileNotFoundError):
+        except (PermissionError, FileNotFoundError, NotADirectoryError):
             if writable:
                 self.covered[directory] = "hide", ""
         except OSError:
