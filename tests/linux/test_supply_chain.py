@@ -402,7 +402,8 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 @ONE_USER
 def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
     """Name a script of another project in ways that hide it: behind a link to a runtime, after a `#!` line that takes
-    the program itself as a value, in a path with the separator of PATH, and through `..` below a directory of PATH.
+    the program itself as a value, in a path with the separator of PATH, through `..` below a directory of PATH, and in
+    variables with a default, which the client fills in.
     """
     private = own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
@@ -428,6 +429,9 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
         ("rbash", str(private)),
         ("./eats", str(private)),
         ("python3", through_path),
+        ("${ABSENT:-python3}", str(private)),
+        ("python3", "-${ABSENT:-W}", "server.py", str(private)),
+        ("python3", "-${ABSENT:-W}", "-mserver", str(private)),
     ):
         assert "outside of the project that names it" in wrapped(*hidden), hidden
     above = wrapped("python3", "-m", "server", cwd=f"{scratch}/private/bin/..")
@@ -441,6 +445,9 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
         ("./eats", "server.py"),
         (f"{scratch}/private/bin/tool", str(private)),
         ("python3", "server.py", str(private)),
+        ("python3", "server.py", "-${ABSENT:-W}", "${ABSENT}"),
+        ("python3", "-Xutf8=${ABSENT}", "server.py"),
+        ("python3", "-m", "server", "${ABSENT}"),
     ):
         assert "one  wrapped" in wrapped(*usual), usual
 

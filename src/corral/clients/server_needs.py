@@ -59,6 +59,8 @@ HARMLESS = frozenset((
 """Variables that match UNSAFE_PREFIXES, but cannot make Python load other code. PYTHONWARNINGS can:
 it may name the module `antigravity`, whose import runs the program in BROWSER.
 """
+UNKNOWN = "${unknown}"
+"""Stands for a word whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 """Variables that do not make a runtime load other code. PATH is checked separately."""
 
@@ -130,8 +132,15 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
         return
     command, *words = (_fill(word, project) for word in server.unwrapped_argv)
     home, here = os.path.expanduser("~"), os.path.join(project, _fill(server.cwd, project))
-    named = [command] if os.sep in command else []
+    named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
+    for at, word in enumerate(words):
+        # Only the client knows its value, which may make another word the script. After `=` it is
+        # the value of an option.
+        before, variable, _ = word.partition("${")
+        probe = [command, *words[:at], "-jar", UNKNOWN]
+        if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
+            named.append(word)
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
     mine = _own_search_path()
