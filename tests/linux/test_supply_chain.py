@@ -369,6 +369,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
         {"args": ["link/../server.py"]},
         {"args": ["${ABSENT:-../private}/server.py"]},
         {"cwd": "../private"},
+        {"cwd": "whole"},
     ],
 )
 def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
@@ -377,6 +378,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     own(user, scratch / "cloned" / "server.py", "print('its own')\n")
     (scratch / "private" / "inner").mkdir()
     (scratch / "cloned" / "link").symlink_to("../private/inner")
+    (scratch / "cloned" / "whole").symlink_to("../private")
     launcher = own(user, scratch / "corral", "", 0o755)
     entry = {"command": user.python, "args": ["server.py"]}
 

@@ -144,7 +144,8 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
     mine = _own_search_path()
-    for text in (here, *named):
+    # The client enters `cwd`, so corral sees no link in it when the server starts.
+    for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
         # A link in the project is checked when the server starts, but not a link before `..`.
