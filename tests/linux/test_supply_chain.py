@@ -455,6 +455,26 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
 
 
 @ONE_USER
+def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
+    """A start does not check links in a directory of several servers, such as ~/Documents, so `wrap` does."""
+    own(user, scratch / "private" / "server.py", "print('mine')\n")
+    documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
+    (documents / "link.py").symlink_to(scratch / "private" / "server.py")
+    (documents / "python").symlink_to("/usr/bin/python3")
+    launcher = own(user, scratch / "corral", "", 0o755)
+
+    def wrapped(command: str, script: str) -> str:
+        entry = {"command": command, "args": [script]}
+        place = own(user, documents / ".mcp.json", json.dumps({"mcpServers": {"one": entry}}))
+        own_home = {**env, "HOME": str(user.home)}
+        done = user.corral("wrap", "--corral", str(launcher), str(place), env=own_home)
+        return done.stdout.decode() + done.stderr.decode()
+
+    assert "outside of the project that names it" in wrapped("python3", "link.py")
+    assert "one  wrapped" in wrapped("./python", "server.py")  # the control
+
+
+@ONE_USER
 def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratch):
     """Set corral's variables for a server. The client passes them to corral too, so they could make
     corral run other code.

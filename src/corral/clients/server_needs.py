@@ -17,7 +17,7 @@ from corral.policy.requests import describe_requests
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
 from corral.programs.arguments import detect_kind, read_arguments
-from corral.programs.needed_files import is_system
+from corral.programs.needed_files import home_names, is_shared, is_system
 from corral.programs.package_runners import Package, format_runner, parse_runner
 from corral.programs.resolve import check_argv, find_script
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
@@ -143,13 +143,15 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
             named.append(word)
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
-    mine = _own_search_path()
+    mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
     # The client enters `cwd`, so corral sees no link in it when the server starts.
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # A link in the project is checked when the server starts, but not a link before `..`.
-        paths = {os.path.realpath(path), *([] if os.pardir in path.split(os.sep) else [path])}
+        # A link in the project is checked when the server starts, but not a link before `..`, and
+        # no link in a directory of several servers.
+        checked = os.pardir not in path.split(os.sep) and not shared
+        paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
         if not (inside or on_path) or "${" in path:
