@@ -225,11 +225,29 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
     [home] = homes_of(user, kept)
     above, name = os.stat(os.path.dirname(home)), os.stat(f"{home}.server")
     assert (os.stat(home).st_uid, above.st_uid, name.st_uid) == (user.owner, user.uid, user.uid)
-    assert stat.S_IMODE(above.st_mode) == (0o711 if user.owner != user.uid else 0o700)
+    assert stat.S_IMODE(above.st_mode) == (0o710 if user.owner != user.uid else 0o700)
     assert stat.S_IMODE(name.st_mode) == 0o600
     assert user.corral("cache", "rm-home", home, env=kept).returncode == 0
     assert homes_of(user, kept) == []
     assert os.listdir(os.path.dirname(home)) == []
+
+
+@pytest.mark.parametrize("user", ["root"], indirect=True)
+def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
+    """Open the home to everyone. Through it, a server could pass what it reads to another user, and take orders."""
+    opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
+    assert user.inside(opened, flags=("--state",), env=kept) == []
+    [home] = homes_of(user, kept)
+    other = {"user": OTHER_USER, "group": OTHER_USER, "extra_groups": []}
+
+    def can_list():
+        return subprocess.call(["/bin/ls", home], stdout=PIPE, stderr=PIPE, **other) == 0
+
+    assert not can_list()
+    # The controls: the server itself finds its files, and the home alone would not stop the other user.
+    assert user.inside(opened, flags=("--state",), env=kept) == ["data"]
+    os.chmod(os.path.dirname(home), 0o711)
+    assert can_list()
 
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)

@@ -369,6 +369,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
         {"args": ["link/../server.py"]},
         {"args": ["${ABSENT:-../private}/server.py"]},
         {"cwd": "../private"},
+        {"cwd": "whole"},
     ],
 )
 def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
@@ -377,6 +378,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     own(user, scratch / "cloned" / "server.py", "print('its own')\n")
     (scratch / "private" / "inner").mkdir()
     (scratch / "cloned" / "link").symlink_to("../private/inner")
+    (scratch / "cloned" / "whole").symlink_to("../private")
     launcher = own(user, scratch / "corral", "", 0o755)
     entry = {"command": user.python, "args": ["server.py"]}
 
@@ -398,6 +400,79 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
     assert "one  wrapped" in wrapped({**entry, **more}, name="settings.json")
+
+
+@ONE_USER
+def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
+    """Name a script of another project in ways that hide it: behind a link to a runtime, after a `#!` line that takes
+    the program itself as a value, in a path with the separator of PATH, through `..` below a directory of PATH, and in
+    variables with a default, which the client fills in.
+    """
+    private = own(user, scratch / "private" / "server.py", "print('mine')\n")
+    own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
+    own(user, scratch / "cloned" / "server.py", "print('its own')\n")
+    (scratch / "cloned" / "run").symlink_to("/usr/bin/python3")
+    own(user, scratch / "cloned" / "plain", "#!/usr/bin/env -S python3 -I\n", 0o755)
+    own(user, scratch / "cloned" / "eats", "#!/usr/bin/env -S python3 -W\n", 0o755)
+    own(user, scratch / "cloned" / "names", f"#!/usr/bin/python3 {private}\n", 0o755)
+    launcher = own(user, scratch / "corral", "", 0o755)
+    env = {**env, "PATH": f"{scratch}/private/bin:{env.get('PATH') or '/usr/bin:/bin'}"}
+
+    def wrapped(command: str, *words: str, **more: str) -> str:
+        entry = {"command": command, "args": [*words], **more}
+        place = scratch / "cloned" / ".mcp.json"
+        own(user, place, json.dumps({"mcpServers": {"one": entry}}))
+        done = user.corral("wrap", "--corral", str(launcher), str(place), env=env, cwd=place.parent)
+        return done.stdout.decode() + done.stderr.decode()
+
+    through_path = f"/usr/bin:x{'/..' * 2}{private}"
+    for hidden in (
+        ("./run", str(private)),
+        ("${workspaceFolder}/run", str(private)),
+        ("rbash", str(private)),
+        ("./eats", str(private)),
+        ("python3", through_path),
+        ("${ABSENT:-python3}", str(private)),
+        ("python3", "-${ABSENT:-W}", "server.py", str(private)),
+        ("python3", "-${ABSENT:-W}", "-mserver", str(private)),
+    ):
+        assert "outside of the project that names it" in wrapped(*hidden), hidden
+    above = wrapped("python3", "-m", "server", cwd=f"{scratch}/private/bin/..")
+    assert "outside of the project that names it" in above
+    assert "which is not the server's own" in wrapped("./names")
+    assert "cannot be encoded" in wrapped("./\ud800", "server.py")
+    # The controls: the same programs with the project's own script, and other files as arguments.
+    for usual in (
+        ("./run", "server.py"),
+        ("./plain", str(private)),
+        ("./eats", "server.py"),
+        (f"{scratch}/private/bin/tool", str(private)),
+        ("python3", "server.py", str(private)),
+        ("python3", "server.py", "-${ABSENT:-W}", "${ABSENT}"),
+        ("python3", "-Xutf8=${ABSENT}", "server.py"),
+        ("python3", "-m", "server", "${ABSENT}"),
+    ):
+        assert "one  wrapped" in wrapped(*usual), usual
+
+
+@ONE_USER
+def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
+    """A start does not check links in a directory of several servers, such as ~/Documents, so `wrap` does."""
+    own(user, scratch / "private" / "server.py", "print('mine')\n")
+    documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
+    (documents / "link.py").symlink_to(scratch / "private" / "server.py")
+    (documents / "python").symlink_to("/usr/bin/python3")
+    launcher = own(user, scratch / "corral", "", 0o755)
+
+    def wrapped(command: str, script: str) -> str:
+        entry = {"command": command, "args": [script]}
+        place = own(user, documents / ".mcp.json", json.dumps({"mcpServers": {"one": entry}}))
+        own_home = {**env, "HOME": str(user.home)}
+        done = user.corral("wrap", "--corral", str(launcher), str(place), env=own_home)
+        return done.stdout.decode() + done.stderr.decode()
+
+    assert "outside of the project that names it" in wrapped("python3", "link.py")
+    assert "one  wrapped" in wrapped("./python", "server.py")  # the control
 
 
 @ONE_USER

@@ -13,6 +13,7 @@ from corral.clients.edit_file import read_client_file
 from corral.clients.server_needs import (
     UnfitError,
     refuse_elsewhere,
+    refuse_unencodable,
     refuse_unsafe_variables,
 )
 from corral.clients.unwrap import is_untouched
@@ -184,6 +185,7 @@ def _measure_state(server: ConfiguredServer) -> int | None:
 def _find_doubt(server: ConfiguredServer, project: str) -> str:
     """Return why `wrap` would refuse this server, or "" if it would not."""
     try:
+        refuse_unencodable(server)
         refuse_unsafe_variables(server)
         refuse_elsewhere(server, project, find_granted(server.run_flags))
     except (UnfitError, UnchosenReadsError) as error:

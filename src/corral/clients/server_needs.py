@@ -5,19 +5,21 @@ arguments are only suggested, because a path in a command line is not a permissi
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from corral.clients.configured_servers import ConfiguredServer
-from corral.errors import SandboxError, UnchosenReadsError
+from corral.errors import CommandError, SandboxError, UnchosenReadsError
 from corral.paths.native import is_inside
 from corral.policy.profiles import Profile
 from corral.policy.requests import describe_requests
 from corral.policy.validation import check_name
 from corral.policy.variables import is_loader_variable, is_secret
 from corral.programs.arguments import detect_kind, read_arguments
-from corral.programs.needed_files import is_system
+from corral.programs.needed_files import home_names, is_shared, is_system
 from corral.programs.package_runners import Package, format_runner, parse_runner
+from corral.programs.resolve import check_argv, find_script
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
 from corral.safe_text import shell_word, shown
 
@@ -57,6 +59,8 @@ HARMLESS = frozenset((
 """Variables that match UNSAFE_PREFIXES, but cannot make Python load other code. PYTHONWARNINGS can:
 it may name the module `antigravity`, whose import runs the program in BROWSER.
 """
+UNKNOWN = "${unknown}"
+"""Stands for a word whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 """Variables that do not make a runtime load other code. PATH is checked separately."""
 
@@ -72,6 +76,14 @@ class UnfitError(SandboxError):
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.leave_alone = leave_alone
+
+
+def refuse_unencodable(server: ConfiguredServer) -> None:
+    """Refuse a command that no process can have, such as a word with half of a surrogate pair."""
+    try:
+        check_argv((*server.argv, *server.unwrapped_argv, server.cwd))
+    except CommandError as error:
+        raise UnfitError(error.message, hint="correct it, or remove the server") from None
 
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
@@ -123,25 +135,52 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
-    command, *words = server.unwrapped_argv
-    script = read_arguments(detect_kind(command, command), words).script
-    named = [command] if os.sep in command else []
-    named += [words[script]] if script is not None else []
+    command, *words = (_fill(word, project) for word in server.unwrapped_argv)
     home, here = os.path.expanduser("~"), os.path.join(project, _fill(server.cwd, project))
+    named = [command] if os.sep in command or "${" in command else []
+    named += filter(None, [_find_script(server, [command, *words], here)])
+    for at, word in enumerate(words):
+        # Only the client knows its value, which may make another word the script. After `=` it is
+        # the value of an option.
+        before, variable, _ = word.partition("${")
+        probe = [command, *words[:at], "-jar", UNKNOWN]
+        if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
+            named.append(word)
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
-    for text in (here, *named):
-        path = os.path.join(here, _fill(text, project))
-        # A link in the project is checked when the server starts. A link before `..` is not.
-        paths = {os.path.realpath(path), *([] if os.pardir in path.split(os.sep) else [path])}
+    mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
+    # The client enters `cwd`, so corral sees no link in it when the server starts.
+    for text in (os.path.realpath(here), *named):
+        path = os.path.join(here, text)
+        above, name = os.path.split(path)
+        # A link in the project is checked when the server starts, but not a link before `..`, and
+        # no link in a directory of several servers.
+        checked = os.pardir not in path.split(os.sep) and not shared
+        paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
-        known_here = inside or not _find_foreign_directory(os.path.dirname(path), ())
-        if not known_here or "${" in path:
+        on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
+        if not (inside or on_path) or "${" in path:
             raise UnchosenReadsError(
                 f"it starts in or from {shown(path, 200)}, outside of the project that names it",
                 reads=[path],
                 hint=f"if it may read that: --read {shell_word(path)}",
             )
+
+
+def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
+    """Return the script that the command would start, or ''. A program in the project may be a link
+    to a runtime. If the program is not found, its name decides.
+    """
+    if sys.platform != "win32":
+        search = server.env.get("PATH") or os.environ.get("PATH", "")
+        environment = {**os.environ, "PATH": str(search)}
+        home = os.path.expanduser("~")
+        try:
+            return find_script(argv, environment=environment, cwd=here, home=home)
+        except CommandError:
+            pass  # the program may be on the client's PATH only
+    script = read_arguments(detect_kind(argv[0], argv[0]), argv[1:]).script
+    return argv[1 + script] if script is not None else ""
 
 
 def _fill(text: str, project: str) -> str:
@@ -176,10 +215,10 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
     the `known` directories.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
+    mine = _own_search_path()
     for name, text in (("PATH", own), ("HOME", home)):
         search = search.replace(f"${{{name}}}", text).replace(f"${{env:{name}}}", text)
     search = search.replace("${userHome}", home)
-    mine = {os.path.realpath(path) for path in own.split(os.pathsep) if os.path.isabs(path)}
     for path in search.split(os.pathsep):
         # Relative directories are never searched. Directories with other variables count as
         # foreign, because only the client knows the values.
@@ -188,6 +227,11 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
         if counts and not chosen:
             return path
     return ""
+
+
+def _own_search_path() -> set[str]:
+    own = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return {os.path.realpath(path) for path in own if os.path.isabs(path)}
 
 
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:

@@ -120,6 +120,7 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
     try:
         outcome = _find_reason_to_stay(server, request)
         if outcome is None or server.is_wrapped:
+            server_needs.refuse_unencodable(server)
             server_needs.refuse_unsafe_variables(server)
         if outcome is not None:
             return replace(proposal, outcome=outcome)

@@ -172,7 +172,31 @@ def follow_chain(
         words = expand_env(line, found, caller)
         if os.path.basename(line[0]) != "env":  # env searches the user's PATH
             needed.scope.check_choice(words[0], found)
+        _check_named_script(words, found, caller, needed)
         path, arguments = words[0], (*words[1:], found.path, *arguments)
+
+
+def _check_named_script(
+    words: Sequence[str], found: Executable, caller: Caller, needed: NeededFiles
+) -> None:
+    """Check the script in a `#!` line such as `#!/usr/bin/node /home/me/other/server.js`."""
+    kind = detect_kind(words[0], os.path.realpath(words[0]))
+    at = read_arguments(kind, words[1:]).script
+    if at is not None and os.path.lexists(path := caller.absolute(words[1 + at])):
+        needed.scope.check_choice(path, found)
+
+
+def find_script(argv: Sequence[str], *, environment: Mapping[str, str], cwd: str, home: str) -> str:
+    """Return the word of a command that a runtime would execute as its script, or ''. The runtime
+    may be behind a link or a `#!` line. Raise CommandError if the program cannot be found.
+    """
+    caller, homes = Caller(environment=environment, cwd=cwd, home=home), home_names(home)
+    needed = NeededFiles(homes, Scope(caller, homes))
+    chain = follow_chain(locate_program(argv[0], caller), tuple(argv[1:]), caller, needed)
+    kind = detect_kind(chain.found.path, chain.found.real)
+    at = read_arguments(kind, chain.arguments).script
+    added = len(chain.arguments) - len(argv[1:])
+    return argv[1 + at - added] if at is not None and at >= added else ""
 
 
 def parse_shebang(found: Executable) -> tuple[str, ...] | None:

@@ -133,6 +133,30 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
     assert (home / "taken").read_text() == "the server's own"
 
 
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files away")
+def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
+    """Replace a directory that corral has just made with a hard link, as a target in another run
+    with the same kept home can.
+    """
+    home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
+    home.mkdir()
+    victim.touch()
+    os.chown(home, 4321, 4321)
+
+    def replaced(name, mode, *, dir_fd):
+        make(name, mode, dir_fd=dir_fd)
+        os.rmdir(name, dir_fd=dir_fd)
+        os.link(victim, home / name)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "mkdir", replaced)
+        run_directories.make_links(str(home), [("a/notes", "/granted")])
+    assert os.path.samefile(home / "a", victim)
+    assert os.stat(victim).st_uid == 0
+    run_directories.make_links(str(home), [("b/notes", "/granted")])
+    assert os.stat(home / "b").st_uid == 4321  # the control: without the exchange it is given away
+
+
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
 def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
     """Use a name longer than 255 bytes: the kernel refuses it for every user, as on a full disk."""

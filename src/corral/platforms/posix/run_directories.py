@@ -136,13 +136,15 @@ class State:
     def _make_for_target(self, uid: int, gid: int) -> None:
         """Make the home of root's target, or check it. Raise OSError if it belongs to a third user.
 
-        The directory above belongs to root, and other users can only search it. So no other process
-        can replace a home or list the homes.
+        The directory above belongs to root, and only the target's group can search it. So no other
+        process can replace a home or list the homes, and a server that opens its home to everyone
+        gives no other user access.
         """
         above = os.path.dirname(self.path)
         make_private_directory(above)
         refuse_shared(above, os.lstat(above))
-        os.chmod(above, 0o711)  # noqa: S103 - targets pass through
+        os.chown(above, -1, gid, follow_symlinks=False)
+        os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         if not os.path.lexists(self.path):
             self._make()
         top = os.open(self.path, DIRECTORY | os.O_CLOEXEC)
@@ -202,6 +204,8 @@ def _make_link(top: str, name: str, target: str) -> None:
 def _make_alike(name: str, above: int) -> None:
     """Make a directory that belongs to the owner of its parent directory. If it belonged to root,
     that user could not remove the files in it.
+
+    Another run's target may replace the directory at once, with a hard link to root's file.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -209,7 +213,11 @@ def _make_alike(name: str, above: int) -> None:
         return
     owner = os.fstat(above)
     if owner.st_uid != os.geteuid():
-        os.chown(name, owner.st_uid, owner.st_gid, dir_fd=above, follow_symlinks=False)
+        made = os.open(name, DIRECTORY | os.O_CLOEXEC, dir_fd=above)
+        try:
+            os.fchown(made, owner.st_uid, owner.st_gid)
+        finally:
+            os.close(made)
 
 
 def state_path(program: Program) -> str:

@@ -195,17 +195,25 @@ def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
     assert "a1/b/c1/.env" in search()[0]
 
 
-def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree, monkeypatch):
-    """A target moves a directory away while a run opens it, and back before the search ends."""
+@pytest.mark.parametrize("put", [None, "file", "link"])
+def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree, monkeypatch, put):
+    """A target moves a directory away while a run opens it, and back before the search ends. It may
+    put a file or a link in its place for that time.
+    """
     moved, real = tree / "a1/b/c1", os.open
 
     def open_moved(path, *rest):
         if path != str(moved):
             return real(path, *rest)
         os.rename(moved, tree.parent / "away")
+        if put == "file":
+            moved.touch()
+        elif put == "link":
+            moved.symlink_to("c2")
         try:
             return real(path, *rest)
         finally:
+            moved.unlink(missing_ok=True)
             os.rename(tree.parent / "away", moved)
 
     assert "a1/b/c1" not in search()[0]  # the control

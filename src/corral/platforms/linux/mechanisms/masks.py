@@ -183,8 +183,8 @@ class _Search:
         """Return the subdirectories to search. Cover `.env` files, and note repositories.
 
         In a write grant, hide a directory that this user may not list, because the target runs as
-        the same user and could make it readable again. Hide a missing directory too, because
-        another run's target could move it back after the search.
+        the same user and could make it readable again. Also hide a directory that is missing, or
+        has a file or a link in its place, because another run's target could move it back later.
         """
         fd = -1
         try:
@@ -210,7 +210,7 @@ class _Search:
             elif is_plain:
                 searched.add(fd, seen, below)
             return below
-        except (PermissionError, FileNotFoundError):
+        except (PermissionError, FileNotFoundError, NotADirectoryError):
             if writable:
                 self.covered[directory] = "hide", ""
         except OSError:
