@@ -477,7 +477,7 @@ import corral, sys
 loose = {"degrade": {"allow": ["filesystem", "network", "syscalls", "subprocess", "tree"]}}
 done = corral.run([sys.executable, "-c", "print(input())"], loose, input=b"hello\\n")
 assert (done.exit_code, done.stdout) == (0, b"hello\\n"), done
-assert {held.mechanism for held in done.report.controls if held.control == "tree"} == {"watcher"}
+assert {held.mechanism for held in done.report.controls if held.control == "tree"} == {"watcher"}, done.report.controls
 slow = {**loose, "subprocess": {"allow": True}, "limits": {"timeout": "300ms"}}
 done = corral.run([sys.executable, "-c", DAEMON + "import time; time.sleep(600)", FIFO], slow)
 assert (done.exit_code, done.report.outcome.kind) == (124, "timeout"), done
