@@ -26,6 +26,14 @@ from attempts import (
 )
 
 OPEN_SECRETS = """
+def can_read(path):
+    try:
+        with open(path, "rb"):
+            return True
+    except PermissionError:
+        return False
+
+
 def listed(path):
     return os.listdir(path)
 answer = {path: tried(listed if os.path.isdir(path) else got, path) for path in sys.argv[1:]}
@@ -580,8 +588,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    # In user-mode Linux even root cannot read this file, because the machine cannot.
-    expected = "done" if user.uid == 0 and os.access("/etc/shadow", os.R_OK) else "EACCES"
+    # In a virtual machine even root may not read this file, because the machine's own user cannot.
+    expected = "done" if user.uid == 0 and can_read("/etc/shadow") else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected
 
