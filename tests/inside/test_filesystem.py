@@ -26,18 +26,18 @@ from attempts import (
 )
 
 OPEN_SECRETS = """
+def listed(path):
+    return os.listdir(path)
+answer = {path: tried(listed if os.path.isdir(path) else got, path) for path in sys.argv[1:]}
+"""
+
+
 def can_read(path):
     try:
         with open(path, "rb"):
             return True
     except PermissionError:
         return False
-
-
-def listed(path):
-    return os.listdir(path)
-answer = {path: tried(listed if os.path.isdir(path) else got, path) for path in sys.argv[1:]}
-"""
 
 
 @pytest.fixture
