@@ -441,6 +441,10 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     assert "outside of the project that names it" in above
     assert "which is not the server's own" in wrapped("./names")
     assert "cannot be encoded" in wrapped("./\ud800", "server.py")
+    assert "cannot be encoded" in wrapped(str(launcher), "run", "--", "./run", "\ud800.py")
+    for words in (("status",), ("why", "one")):  # such an entry hides no other server
+        shown = user.corral(*words, env=env, cwd=scratch / "cloned")
+        assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
     # The controls: the same programs with the project's own script, and other files as arguments.
     for usual in (
         ("./run", "server.py"),

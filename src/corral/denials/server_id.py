@@ -35,4 +35,10 @@ class ServerId:
 
 
 def digest_command(words: Sequence[str]) -> str:
-    return sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()
+    text = "\0".join(words)
+    try:
+        encoded = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        # Such a command cannot be started, but a project's file may contain it.
+        encoded = text.encode("utf-8", "surrogatepass")
+    return sha256(encoded).hexdigest()
