@@ -718,6 +718,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{BARE}::test_a_kept_home_belongs_to_one_server",
                     f"{BARE}::test_a_kept_home_is_closed_to_other_users_and_can_be_removed",
                     f"{BARE}::test_other_users_cannot_plant_the_homes_of_roots_targets",
+                    f"{BARE}::test_a_server_cannot_open_its_kept_home_to_other_users",
                 ),
             ),
             (
