@@ -29,8 +29,10 @@ CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
 # Every character that a configuration file can have, except for those that `json.dumps` escapes in
-# a form that TOML does not read.
-LETTERS = st.characters(exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x7f")
+# a form that TOML does not read, and for NUL, which no command can have.
+LETTERS = st.characters(
+    exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
+)
 TEXTS = st.text(LETTERS, max_size=8) | st.sampled_from(
     ["-y", "# no", "x: y", "'", '"', "// x", "~", "\\", "[", "true"]
 )
@@ -482,6 +484,14 @@ def words_of(entry, **request):
     done = wrap(text, jsonc, WrapRequest(corral=CORRAL, **request))
     assert done.outcomes[0].state == "wrapped", done.outcomes
     return done.outcomes[0], json.loads(done.text)["mcpServers"]["a"]["args"]
+
+
+@pytest.mark.parametrize("word", ["\0", "a\0b", "\ud800"])
+@pytest.mark.parametrize("key", ["command", "args", "cwd"])
+def test_a_command_that_no_process_can_have_is_refused(key, word):
+    entry = {"command": "node", key: [word] if key == "args" else word}
+    done = wrap(json.dumps({"mcpServers": {"a": entry}}), jsonc, REQUEST)
+    assert [one.state for one in done.outcomes] == ["refused"]
 
 
 def test_the_users_flags_apply_to_every_server_and_override_others():
