@@ -149,10 +149,10 @@ def give_directory(user, path, mode=0o755):
 BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
-def has_landlock():
-    """Return whether this kernel has Landlock. User-mode Linux of Debian 12 has not."""
+def has_landlock(least=1):
+    """Return whether this kernel has Landlock of the ABI `least`. User-mode Linux of Debian 12 has not."""
     try:
-        return landlock_abi() > 0
+        return landlock_abi() >= least
     except OSError:
         return False
 

@@ -961,7 +961,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-relayed",
-                "corral copies a file through a pipe, because the target could open the file again with other rights.",
+                "corral copies a file through a pipe, because the target could open the file again with other rights, or truncate it.",
                 (
                     f"{STREAMS}::test_file_streams_cannot_be_opened_again",
                     f"{STREAMS}::test_both_outputs_in_one_file_keep_their_order",

@@ -273,11 +273,11 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
-    """Without Landlock, replace streams that are files with pipes, because the target could reopen
-    a file with more rights. With Landlock, return None.
+    """Replace streams that are files with pipes, because the target could open a file again with
+    more rights. Return None if Landlock prevents that, truncation included.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
-    if any("landlock" in mechanism for mechanism in held):
+    if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
         return None
     from corral.platforms.posix import stream_relay
 

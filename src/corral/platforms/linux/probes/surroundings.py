@@ -23,7 +23,6 @@ STORES = (
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
 SYSCTLS = "allow unprivileged user namespaces"
-TRUNCATION_ABI = 3  # Linux 6.2
 SPACE = {
     "Kubernetes": "set `emptyDir.sizeLimit` on the volume at /tmp",
     "": "the engine can limit the space of the container: `--tmpfs /tmp:size=1g`, `--storage-opt "
@@ -78,7 +77,7 @@ def _walls_left() -> str:
         version = abi.landlock_abi()
     except OSError:
         return "there is no Landlock, which would be the wall (Linux 6.2)"
-    if version < TRUNCATION_ABI:
+    if version < abi.LANDLOCK_TRUNCATE_ABI:
         return (
             f"Landlock (ABI {version} here) cannot be the wall, because it does not control "
             "truncation; that of Linux 6.2 does"
