@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 
 import pytest
 
@@ -68,3 +69,20 @@ def test_one_run_has_landlock_walls_and_cgroup_limits(ended):
 def test_memory_beyond_the_cgroup_limit_ends_the_run(ended):
     done, report = ended["beyond"]
     assert (report["outcome"]["kind"], done.returncode) == ("memory", 137), done.stderr
+
+
+def test_an_inherited_file_cannot_be_truncated(module_person, tmp_path):
+    """Truncate the file on stdin. Landlock controls truncation only from Linux 6.2 on, so corral copies the file before."""
+    log = tmp_path / "log"
+    code = "import os\ntry: os.truncate('/proc/self/fd/0', 0); print('done')\nexcept OSError: print('denied')"
+    log.write_text("kept")
+    with open(log, "rb") as stream:
+        argv = module_person.corral_argv("run", "--", "python3", "-ISc", code)
+        held = module_person.popen(argv, stdin=stream, stdout=subprocess.PIPE)
+        said = held.communicate(timeout=200)[0]
+    assert (said, log.read_text()) == (b"denied\n", "kept")
+    with open(log, "rb") as stream:  # the control: the same program outside truncates it
+        free = subprocess.run(
+            ["python3", "-ISc", code], stdin=stream, capture_output=True, check=True
+        )
+    assert (free.stdout, log.read_text()) == (b"done\n", "")
