@@ -27,8 +27,8 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""The separator between the entries of the file. An entry is a path as written, and then its real
-path at that time. If a path has several entries, the last one counts.
+"""The end of each path in the file. An entry is two paths: a path as written, and its real path at
+that time. If a written path has several entries, the last one counts.
 """
 
 
@@ -84,7 +84,7 @@ def remember(file: str, paths: Mapping[str, str]) -> None:
     except OSError as error:
         from corral.disk_hints import disk_hint
 
-        why = "check who owns it: corral records there where granted paths lead"
+        why = "check who owns it: corral records the real paths of grants there"
         raise PolicyError(
             f"{printable(file)} cannot be written: {error.strerror}",
             hint=disk_hint(error, file, why),
@@ -144,7 +144,7 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
         if linked:
             error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
-        return f"where granted paths lead is not remembered: {error.message}"
+        return f"the real paths of grants are not recorded: {error.message}"
     return ""
 
 
@@ -168,10 +168,10 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a path without a record must have.
+    """Return the real path that a written path without a record must have.
 
-    Granted files in a directory such as /tmp are not recorded, and a link there may have replaced
-    one. So a path through such a link is refused: it must be its own real path.
+    Paths directly in a directory such as /tmp are not recorded, so a link there may have replaced
+    a granted file. A path through such a link is refused: its real path must be the path itself.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

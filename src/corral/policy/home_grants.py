@@ -102,7 +102,9 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
 
 
 def _ordinary_directories(home: str) -> Sequence[str]:
-    """Return the directories of a home that are not hidden and have no secrets or login files."""
+    """Return the directories of a home whose names do not start with a dot, and that contain no
+    known secrets and no files that are run at login.
+    """
     started = {name.partition("/")[0] for name in protected(SYSTEM)}
     try:
         with os.scandir(home) as entries:

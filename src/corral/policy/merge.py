@@ -1,7 +1,7 @@
 """Merge all sources into one Policy.
 
-Every rule here keeps one promise: an unapproved request never loosens anything. All problems are
-collected and reported together.
+No rule here lets an unapproved request loosen the policy. All problems are collected and reported
+together.
 """
 
 from __future__ import annotations
@@ -154,10 +154,11 @@ def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source,
 
 
 def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
-    """Return the settings of the MCP guard, or None if no source that counts has a key of `mcp`.
+    """Return the settings of the MCP guard, or None if neither the user nor an approved request
+    sets a key of `mcp`.
 
-    The user's key replaces a request's. Lists in several of the user's sources add up, but an empty
-    list replaces the earlier ones.
+    A key in the user's sources replaces the same key in a request. Lists in several of the user's
+    sources add up, but an empty list replaces the earlier ones.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -256,8 +257,8 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, where it was written, access, absolute path) for each path that counts. Add
-    invalid paths to `problems`.
+    """Yield (source, position for messages, access, absolute path) for each path of the user and of
+    approved requests. Add an error for each invalid path to `problems`.
     """
     from corral.policy.path_grants import Refused, make_absolute
 

@@ -136,7 +136,9 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return the identities of corral's modules that have several hard links, as uv makes them."""
+    """Return (device, inode) of each module of corral that has several hard links. uv installs
+    packages as hard links to files in its cache.
+    """
     found: set[Identity] = set()
     parent = os.path.dirname(_code())
     waiting = [os.path.join(parent, name) for name in PACKAGES]

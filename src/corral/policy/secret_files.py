@@ -2,8 +2,8 @@
 
 All code that protects such files uses this table. It has a column for each system. Paths are
 relative to a home directory and use "/" on every system. CONFIG at the start of a path stands for
-the directory of programs' settings. CLAUDE and CODEX stand for directories that a variable can
-move.
+the directory of programs' settings. CLAUDE and CODEX stand for directories of these two clients,
+which the user can move with a variable.
 """
 
 from __future__ import annotations
@@ -317,8 +317,8 @@ read-only even if a grant names that directory.
 """
 
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
-"""The text of a warning. It is needed because a file `commondir` that does not exist yet cannot be
-blocked.
+"""The text of a warning for a server that may write `.git`. It could create the file `commondir`
+there, and corral cannot protect a file that does not exist yet.
 """
 
 ENVIRONMENT = (
@@ -374,9 +374,11 @@ def protected(system: Column) -> tuple[str, ...]:
 
 
 def is_near_secrets(directory: str, system: Column) -> bool:
-    """Return whether a directory below a home has secrets, or is inside a secret directory.
+    """Return whether a directory contains a hidden path or is inside one. `directory` is relative
+    to a home directory.
 
-    Directories of applications and clients do not count, because servers are installed there.
+    A directory inside the files of an application or a client does not count, because servers are
+    installed there.
     """
     fold = str.lower if system == "windows" else str
     path = fold(directory) + "/"

@@ -99,7 +99,7 @@ def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp
     (tmp_path / "elsewhere").mkdir()
     (server / "data").rmdir()
     (server / "data").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PolicyError, match="leads elsewhere"):
+    with pytest.raises(PolicyError, match="leads to another file than when you approved it"):
         merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
 
 
@@ -225,8 +225,8 @@ def test_different_contents_have_different_digests(contents, subject):
     found = {}
     for content in contents:
         for split in range(len(subject) + 1):
-            leads = tuple((text, "") for text in subject[split:])
-            key = (content, tuple(subject[:split]), leads)
+            real_paths = tuple((text, "") for text in subject[split:])
+            key = (content, tuple(subject[:split]), real_paths)
             assert found.setdefault(approvals.request_digest(*key), key) == key
 
 
