@@ -1,4 +1,4 @@
-"""Find the script or module in a runtime's arguments. Options after it are not parsed."""
+"""Find the script or module in a runtime's arguments. Words after it belong to the script."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ PYTHON_VERSION = "0123456789.t"  # python3.13t is the build without the global l
 
 @record
 class Invocation:
-    """The code that a runtime runs. `script` is an index into its arguments, `module` follows `-m`,
-    and `flags` are Python's other short options.
+    """The code that a runtime runs. `script` is the index of the script in the runtime's arguments,
+    `module` is the word after `-m`, and `flags` are the letters of Python's other short options.
     """
 
     script: int | None = None

@@ -153,9 +153,8 @@ def follow_chain(
         if target:
             shims += 1
             if shims > MAX_SHIMS:
-                raise CommandError(
-                    f"{found.path!r} is a shim that leads to itself", exit_code=EXIT_NOT_EXECUTABLE
-                )
+                text = f"{found.path!r}: more than {MAX_SHIMS} shims start one another"
+                raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE)
             for word in target:
                 needed.scope.check_choice(word, found)
             path, arguments = target[0], (*target[1:], *arguments)
@@ -187,8 +186,9 @@ def _check_named_script(
 
 
 def find_script(argv: Sequence[str], *, environment: Mapping[str, str], cwd: str, home: str) -> str:
-    """Return the word of a command that a runtime would execute as its script, or ''. The runtime
-    may be behind a link or a `#!` line. Raise CommandError if the program cannot be found.
+    """Return the word of a command that a runtime would execute as its script, or ''. The command
+    may name the runtime by a link, or by a script whose `#!` line names it. Raise CommandError if
+    the program cannot be found.
     """
     caller, homes = Caller(environment=environment, cwd=cwd, home=home), home_names(home)
     needed = NeededFiles(homes, Scope(caller, homes))
@@ -258,7 +258,7 @@ def split_words(text: str, found: Executable) -> list[str]:
 
     try:
         if "${" in text:
-            raise ValueError("variables of the caller are not known inside")
+            raise ValueError("the target does not get the caller's variables")
         return shlex.split(text, comments=True)
     except ValueError as error:
         raise CommandError(

@@ -55,8 +55,9 @@ class Scope:
     """The places that may be read: the server's `roots`, grants, and runtimes.
 
     `named` is the root of a server whose directory the user named. The command of such a server
-    comes from its author, not from the user. `chosen` are interpreters that only the server's files
-    name.
+    comes from its author, not from the user. `by_grant` are paths that only a grant makes readable.
+    `chosen` are interpreters that the server's files name, but not the user. `refused` has the
+    paths that may not be read, and for each the file that names it.
     """
 
     def __init__(
@@ -93,6 +94,10 @@ class Scope:
         return "" if is_shared(directory, self.homes) else directory
 
     def _find_marked_root(self, directory: str) -> str:
+        """Return the server's directory or the write grant that contains `directory`. Otherwise
+        return the project around it, which has a `.git`, a workspace file or another of the usual
+        files. Return '' if there is none.
+        """
         tops = [top for top in (self.named, *sorted(self.writable)) if top]
         if top := next((top for top in tops if is_inside(directory, top)), ""):
             return top
@@ -120,8 +125,8 @@ class Scope:
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant that makes a path readable, or '' if it is readable without a grant or
-        was not checked by `allows`.
+        """Return the grant that makes a path readable. Return '' if the path is readable without a
+        grant, or if `allows` was not asked about it before.
         """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
@@ -282,8 +287,8 @@ def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) ->
 
 
 def _receives_files(path: str) -> bool:
-    """Return whether a path is directly in a directory such as Downloads or /tmp, which receives
-    files from elsewhere.
+    """Return whether a path is directly in a directory such as Downloads or /tmp, in which other
+    programs put files that came from the network.
     """
     name = os.path.basename(os.path.dirname(path)).lower()
     return name in RECEIVING or os.path.dirname(path) in {"/tmp", "/var/tmp"}  # noqa: S108

@@ -117,7 +117,7 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 def pyenv_version(root: str, wanted: str) -> str:
     """Return the installed version that a name or a prefix selects. For a name that is a path,
-    return '.', which has no programs.
+    return '.': no program is found there.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
@@ -174,7 +174,9 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
-    """Return the versions that the nearest package.json pins, with those that it extends."""
+    """Return the versions that the nearest package.json pins. Add versions that are pinned by files
+    to which its `extends` refers.
+    """
     file = next((f for d in walk_up(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
     pinned: dict[str, str] = {}
     for _ in range(8):

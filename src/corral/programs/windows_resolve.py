@@ -69,7 +69,9 @@ class Caller:
 
 @record
 class Hop:
-    """A file in the chain from the typed name to the program, and its virtual environment."""
+    """A file between the typed name and the program, with the arguments that it gets. `venv` is its
+    virtual environment, `scripts` are the scripts that it runs.
+    """
 
     path: str
     arguments: tuple[str, ...]
@@ -159,7 +161,8 @@ def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
         if following is None:
             return hop
         hop = following
-    raise _refused(hop.path, "it leads to itself", "name the program itself")
+    text = f"more than {MAX_HOPS} launchers start one another"
+    raise _refused(hop.path, text, "name the program itself")
 
 
 def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
@@ -267,7 +270,9 @@ def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
 
 
 def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
-    """Return settings and directory of the program's virtual environment, as getpath.py does."""
+    """Return the settings and the directory of the program's virtual environment, both empty if it
+    has none. Python's getpath.py searches the same two directories.
+    """
     above = ntpath.dirname(path)
     for directory in (above, ntpath.dirname(above)):
         raw = caller.disk.read(ntpath.join(directory, "pyvenv.cfg"))

@@ -24,7 +24,9 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match without backtracking, because a server's author may have written the pattern."""
+    """Match a path with a pattern. Do not backtrack, because a hostile server's author may have
+    written the pattern.
+    """
     reached = {0}
     for word in pattern:
         if word == "**":

@@ -1038,7 +1038,7 @@ def test_the_script_is_found_among_the_arguments(
     ("words", "expected"),
     [
         (["npx", "-y", "@a/server@1.2.3", "--key", "k"], "`corral run npm:@a/server@1.2.3` "),
-        (["npx", "--call", "x", "server"], "--call cannot be carried over"),
+        (["npx", "--call", "x", "server"], "corral does not support its option --call"),
         (["npx", "--frobnicate"], "`corral run npm:NAME` "),
         (["uvx", "--frobnicate", "x"], "`corral run pypi:NAME` "),
         (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),

@@ -357,7 +357,8 @@ def test_scoops_shim_is_followed():
 
 def test_a_launcher_of_itself_is_an_error():
     script = f"{VENV}\\Scripts\\loop.exe"
-    assert "itself" in refused(script, disk=venv(**{script: launcher(script)})).message
+    error = refused(script, disk=venv(**{script: launcher(script)}))
+    assert "launchers start one another" in error.message
 
 
 @pytest.mark.parametrize("words", [("python", "-V"), ("python3", "-V"), ("py", "-3.12", "-V")])
