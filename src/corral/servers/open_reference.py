@@ -40,7 +40,7 @@ class ReadyServer:
     """A server that can be started: its command, and its request.
 
     `granted` are the permissions that follow from the user's values for the server. `secrets` are
-    those of the values that are sensitive, by variable.
+    the sensitive ones of these values, by the names of their variables.
     """
 
     command: tuple[str, ...]
@@ -86,4 +86,4 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
         from corral.servers.registry.lookup import open_server
 
         return open_server(reference, arguments, choices)
-    raise SandboxError(f"{reference.text} leads to another client's server")
+    raise SandboxError(f"{reference.text} is a server in a client's configuration")

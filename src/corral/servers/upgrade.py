@@ -29,8 +29,9 @@ Notify = Callable[[str], None]
 
 @record
 class Candidate:
-    """A version that may replace `current`. `changes` describes the other differences. `request` is
-    the request of the new version; packages have none. `accept` makes the replacement.
+    """A version that may replace `current`. `changes` describes the differences besides the
+    version. `request` is the request of the new version; packages have none. `accept` makes the new
+    version the current one.
     """
 
     current: Entry

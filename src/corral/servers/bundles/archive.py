@@ -1,10 +1,10 @@
 """Unpack an untrusted zip archive, and write nothing outside of the given directory.
 
-These are refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams;
-names that occur twice or that file systems interpret differently; encryption and unusual
-compression; entries that overlap, and data before the entries or after their list, because readers
-interpret these differently; and archives beyond the limits. If an entry has more data than it
-declares, the rest is not read.
+The error says why an archive is refused. These are refused: links and devices; names with `..`, a
+drive letter or a stream, and absolute paths; names that occur twice, or that file systems interpret
+differently; encryption and unusual compression; overlapping entries, and data before the entries or
+after their list, because programs interpret these differently; and archives beyond the limits. If
+an entry has more data than it declares, the additional data is not read.
 """
 
 import os
@@ -49,7 +49,7 @@ def extract_archive(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> None:
-    """Unpack into an empty directory. After an ArchiveError the caller removes its content."""
+    """Unpack into an empty directory. After an ArchiveError the caller has to empty it again."""
     frame = _check_end_record(file, limits)
     try:
         with zipfile.ZipFile(file) as archive:

@@ -123,7 +123,9 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
-    """Grant the paths in the user's own values, and search paths to the bundle's own code."""
+    """Return a source that grants the paths in the user's own values, and sets variables such as
+    PYTHONPATH to directories of the bundle.
+    """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
     paths = [

@@ -58,8 +58,8 @@ def _read_dependencies(path: str) -> list[str]:
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether this is the requirement of a package in an index (PEP 508). `name @ url`,
-    paths, options, variables and line ends are refused, because they could name other files.
+    """Return whether a text names a package in an index, with or without versions (PEP 508). Return
+    False for `name @ url`, paths, options, variables and line ends, which could name other files.
     """
     words = text.split()
     plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS

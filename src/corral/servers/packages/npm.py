@@ -114,7 +114,9 @@ def _run_npm(
 
 
 def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | None:
-    """Return (wanted, current) versions of node, if npm warned that this package needs another."""
+    """Return (wanted, current) versions of node, if npm warned that this package needs another
+    version. Otherwise return None.
+    """
     mark = f"package: '{package}',"
     lines = (at for at, line in enumerate(output) if "EBADENGINE" in line and line.endswith(mark))
     start = next(lines, len(output))

@@ -42,7 +42,7 @@ class Environment:
 
 def make_environment(staging: str, registry: Registry, label: str, python: str = "") -> Environment:
     """Make a virtual environment: an interpreter and a file of settings. `python` is the version or
-    path of the interpreter. Without it corral's own is used.
+    path of the interpreter; "" stands for corral's own.
     """
     own = Runtime(path=find_own_python(), version=sys.version_info[:3])
     found = find_runtime("python", python, ask_program) if python else own
