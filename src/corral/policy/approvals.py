@@ -106,7 +106,8 @@ def approve(directory: str, *, expected: str | None = None) -> Approval:
         raise PolicyError(f"{printable(directory)} has no {' or '.join(NAMES)}: nothing to approve")
     manifest, found = request
     if expected is not None and found != expected:
-        raise PolicyError(f"{printable(directory)} changed meanwhile", hint="read the new request")
+        text = f"the request of {printable(directory)} changed while you read it"
+        raise PolicyError(text, hint="read the new request")
     return remember(manifest, found, manifest.directory)
 
 

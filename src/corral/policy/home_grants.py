@@ -65,7 +65,7 @@ def refuse_home(
             " granted as a whole: no list of the secrets in it is complete",
             f"grant what is needed: {flags}"
             if flags
-            else "make a directory for it, and grant that",
+            else "make a directory for the server, and grant it",
         )
     if sys.platform != "win32":
         _refuse_etc(path, mounts, flag)

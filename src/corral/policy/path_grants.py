@@ -153,7 +153,7 @@ def make_grant(access: Access, written: str) -> Grant:
 
 def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     if os.path.dirname(path) == path:
-        raise Refused(f"{shown(path)} is the whole file system", "grant the directories it needs")
+        raise Refused(f"{shown(path)} is the whole file system", "grant smaller directories")
     if os.name == "nt":
         return  # the backend for Windows refuses system paths
     for system in SYSTEM_PATHS:

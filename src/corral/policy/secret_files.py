@@ -389,7 +389,7 @@ def is_near_secrets(directory: str, system: Column) -> bool:
 
 
 def is_environment_file(name: str) -> bool:
-    """Return whether a file name is `.env`, or begins like it and is not published on purpose."""
+    """Return whether a file is named `.env` or `.env.NAME`, except files such as `.env.example`."""
     return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
 
 

@@ -236,7 +236,7 @@ def parse_count(key: Key, value: object, *, flags: bool) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f'must be a whole number or "none", not {shown(value)}')  # noqa: TRY004
     if not key.minimum <= value <= key.maximum:
-        raise ValueError(f"{shown(value)} is not from {key.minimum} to {key.maximum}")
+        raise ValueError(f"must be from {key.minimum} to {key.maximum}, not {shown(value)}")
     return value
 
 

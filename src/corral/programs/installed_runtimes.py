@@ -49,8 +49,8 @@ class Runtime:
 
 
 def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
-    """Return the runtime at a path, or the newest installed one of a version such as 3.12. Raise
-    CommandError if there is none.
+    """Return the runtime at a path, or the newest installed runtime of a version such as 3.12.
+    Raise CommandError if there is none.
     """
     if os.sep in wanted:
         path = os.path.abspath(os.path.expanduser(wanted))
@@ -67,7 +67,7 @@ def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
         raise CommandError(
             f"no {kind} {shown(wanted)} is installed",
             exit_code=EXIT_NOT_FOUND,
-            hint=f"installed are: {here}; --{kind} also takes the path of one",
+            hint=f"installed: {here}; --{kind} also accepts a path",
         )
     return max(fitting, key=lambda one: one.version)
 

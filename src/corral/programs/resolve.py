@@ -125,7 +125,7 @@ def locate_program(name: str, caller: Caller) -> str:
     if is_program(here) or os.path.isdir(here):
         hint = f"to run the one in this directory, type ./{name}"
     elif caller.lookup(name.partition(" ")[0]):
-        hint = "it is one word: write the command without quotes around all of it"
+        hint = "the whole command is quoted as one word: leave out the quotes"
     elif len(caller.search_path()) < len(caller.environment.get("PATH", "/").split(":")):
         hint = "relative and empty entries of PATH are never searched"
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
@@ -214,7 +214,7 @@ def parse_shebang(found: Executable) -> tuple[str, ...] | None:
         raise CommandError(
             f"{found.path!r}: its #! line {what}",
             exit_code=EXIT_NOT_EXECUTABLE,
-            hint="name the interpreter in front of it",
+            hint="name the interpreter before the script",
         )
     if text.endswith(b"\r"):
         raise CommandError(
@@ -240,7 +240,7 @@ def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tupl
         raise CommandError(
             f"{found.path!r}: cannot find out what {' '.join(line)!r} would run",
             exit_code=EXIT_NOT_EXECUTABLE,
-            hint="name the interpreter in front of it",
+            hint="name the interpreter before the script",
         )
     try:
         return (locate_program(words[0], caller), *words[1:])
@@ -264,7 +264,7 @@ def split_words(text: str, found: Executable) -> list[str]:
         raise CommandError(
             f"{found.path!r}: its #! line cannot be split: {error}",
             exit_code=EXIT_NOT_EXECUTABLE,
-            hint="name the interpreter in front of it",
+            hint="name the interpreter before the script",
         ) from error
 
 

@@ -168,8 +168,8 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is directly in a directory of PATH, or contains one, and is not
-        writable by the target.
+        """Return whether a path is directly in a directory of PATH, or contains a directory of
+        PATH, and is not writable by the target.
         """
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]

@@ -101,7 +101,7 @@ def _check_text(text: str, refused: frozenset[str], *, what: str) -> None:
     bad = next((letter for letter in text if letter in refused or letter < " "), None)
     if bad is not None:
         raise CommandError(
-            f"{what}, {shown(text)}, contains {shown(bad)}: cmd.exe does not read it as text",
+            f"{what}, {shown(text)}, contains {shown(bad)}, which cmd.exe would interpret",
             exit_code=EXIT_NOT_EXECUTABLE,
             hint="name the program that the batch file starts, in place of the batch file",
         )

@@ -59,7 +59,7 @@ def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | No
     """
     reference = _reference(entry)
     if reference is None:
-        raise SandboxError(f"{entry.key} has no versions")
+        raise SandboxError(f"{entry.key} is neither a package nor a server of a registry")
     if entry.kind == "registry":
         return _find_server(entry, replace(reference, version=version), notify)
     return _find_package(entry, version, notify)

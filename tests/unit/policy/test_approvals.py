@@ -106,7 +106,7 @@ def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp
 def test_the_approved_request_is_the_shown_one(store, server):
     shown = approvals.request_for(str(server))[1]
     change_text(server)
-    with pytest.raises(PolicyError, match="changed meanwhile"):
+    with pytest.raises(PolicyError, match="changed while you read it"):
         approvals.approve(str(server), expected=shown)
     assert approvals.list_approvals() == []
     assert approvals.approve(str(server), expected=approvals.request_for(str(server))[1])

@@ -192,10 +192,10 @@ def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
     run.path = [str(home / "bin")]
     with pytest.raises(CommandError) as caught:
         run("server --port 1")
-    assert "without quotes" in str(caught.value.hint)
+    assert "leave out the quotes" in str(caught.value.hint)
     with pytest.raises(CommandError) as caught:  # the control: an unknown program gets another hint
         run("nowhere --port 1")
-    assert "without quotes" not in str(caught.value.hint)
+    assert "leave out the quotes" not in str(caught.value.hint)
 
 
 def test_a_command_with_a_slash_is_relative_to_the_callers_directory(

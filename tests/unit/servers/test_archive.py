@@ -105,7 +105,7 @@ KINDS = {
     stat.S_IFBLK | 0o666: "is a device",
     stat.S_IFIFO | 0o666: "is a device, a pipe",
     stat.S_IFSOCK | 0o666: "socket",
-    stat.S_IFDIR | 0o755: "is a file and a directory",
+    stat.S_IFDIR | 0o755: "is declared as a file and as a directory",
 }
 
 

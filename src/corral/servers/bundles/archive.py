@@ -75,7 +75,7 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     tail = file.read()
     at = tail.rfind(END)
     if at < 0 or len(tail) - at < END_SIZE:
-        raise ArchiveError("it is not a zip archive")
+        raise ArchiveError("the file is not a zip archive")
     disk, first, here, count, length, offset, comment = struct.unpack("<4xHHHHIIH", tail[at:][:22])
     rest = tail[at + END_SIZE :]
     if disk or first or here != count:
@@ -128,7 +128,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
         raise _bad_entry(name, "is a device, a pipe or a socket")
     if (kind == stat.S_IFDIR) != name.endswith("/") and kind:
-        raise _bad_entry(name, "is a file and a directory")
+        raise _bad_entry(name, "is declared as a file and as a directory")
     if name.endswith("/") and entry.file_size:
         raise _bad_entry(name, "is a directory with content")
 

@@ -39,7 +39,9 @@ def secret_names(bundle: Bundle, values: Values) -> list[str]:
         ]
         if any(one.sensitive and values.texts[one.key] for one in used):
             if is_loader_variable(name):
-                raise SandboxError(f"{bundle.name} puts a secret into {name}, which it may not set")
+                raise SandboxError(
+                    f"{bundle.name} puts a secret into {name}, which a bundle may not set"
+                )
             found.append(name)
     return found
 

@@ -62,7 +62,7 @@ def collect(bundle: Bundle, flags: Iterable[str], stored: Mapping[str, object]) 
     for key, words in given.items():
         setting = bundle.settings[key]
         if len(words) > 1 and not setting.multiple:
-            raise SandboxError(f"{shown(key)} takes one value")
+            raise SandboxError(f"{shown(key)} takes only one value")
         texts[key] = tuple(_check_value(setting, word) for word in words)
     return Values(texts=texts, given=frozenset(given), stored=tuple(used))
 

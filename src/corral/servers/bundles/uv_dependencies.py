@@ -53,7 +53,9 @@ def _read_dependencies(path: str) -> list[str]:
     listed = [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
     for item in listed:
         if not is_requirement(item):
-            raise SandboxError(f"the bundle needs {shown(item, 200)}, which is not from an index")
+            raise SandboxError(
+                f"the bundle needs {shown(item, 200)}: it is not a package of an index"
+            )
     return listed
 
 

@@ -94,7 +94,7 @@ def _parse_host(url: str) -> str:
     if os.path.isabs(_url_to_path(url)):
         return ""
     plain = shown(without_credentials(url))
-    raise SandboxError(f"the package index {plain} is not an address that corral knows")
+    raise SandboxError(f"the package index {plain} is not a web address or an absolute path")
 
 
 def _parse_secret(url: str) -> str:

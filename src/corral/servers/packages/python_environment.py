@@ -70,7 +70,8 @@ def _read_redirector(base: str) -> bytes:
             with open(path, "rb") as file:
                 return file.read()
     hint = "install Python from python.org or with `uv python install`, and corral with it"
-    raise SandboxError(f"{base} cannot make virtual environments: {folder} is empty", hint=hint)
+    text = f"{base} cannot make virtual environments: {folder} has no {' or '.join(REDIRECTORS)}"
+    raise SandboxError(text, hint=hint)
 
 
 def _minor(version: tuple[int, ...]) -> str:

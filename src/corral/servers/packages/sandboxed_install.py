@@ -329,8 +329,8 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
         return programs[0]
     elif default in programs:
         return default
-    what = reference.program or "one program"
+    what = f"no program {reference.program}" if reference.program else "several programs"
     raise SandboxError(
-        f"{reference.name} does not have {what}; it has " + ", ".join(map(shown, sorted(programs))),
+        f"{reference.name} has {what}; it has " + ", ".join(map(shown, sorted(programs))),
         hint=f"say which: {reference.text.partition('#')[0]}#{printable(min(programs))}",
     )

@@ -139,7 +139,7 @@ def _resolve_value(
     if key in given:
         choices = item.get("choices")
         if isinstance(choices, list) and choices and given[key] not in choices:
-            raise SandboxError(f"{shown(key)} is one of {', '.join(map(shown, choices))}")
+            raise SandboxError(f"{shown(key)} must be one of {', '.join(map(shown, choices))}")
         return given[key], True
     default = item.get("default")
     return (default, False) if isinstance(default, str) else (None, False)
@@ -194,7 +194,7 @@ def collect_variables(
                 )
             wanted.append((name, item.get("isSecret") is True))
     for name in filter(is_loader_variable, secrets):  # corral's own environment gets the secrets
-        raise SandboxError(f"server.json calls {name} a secret, which it may not set")
+        raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(
             origin="",
