@@ -190,16 +190,12 @@ LISTS = frozenset(("arguments", "destinations", "ports", "paths", "names", "cont
 DEFAULTS = {
     **{
         name: getattr(part, name)
-        for part in (Limits(), Windows(), Macos(), Mcp())
+        for part in (Policy(), Limits(), Windows(), Macos(), Mcp())
         for name in fields(part)
     },
     "windows_network": Windows().network,
-    "listen_everywhere": Policy().listen_everywhere,
-    "own_unix_sockets": Policy().own_unix_sockets,
-    "state": Policy().state,
-    "subprocess": Policy().subprocess,
 }
-"""Defaults by field. The default of every other field is an empty list or table."""
+"""Defaults by field."""
 SWITCHES = {
     key.field: DEFAULTS[key.field]
     for key in KEYS

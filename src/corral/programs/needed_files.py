@@ -82,6 +82,20 @@ def read_text(path: str) -> str:
         os.close(descriptor)
 
 
+def read_json(path: str) -> dict[str, object]:
+    """Return the object in a small JSON file; {} for anything else."""
+    text = read_text(path)
+    if not text:
+        return {}
+    import json
+
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def list_names(directory: str) -> list[str]:
     """Return the sorted names in a directory, or none if it cannot be read."""
     try:

@@ -132,8 +132,7 @@ def kind_of(path: str) -> options.Kind:
     name = ntpath.splitext(ntpath.basename(path))[0].lower()
     if name.rstrip("0123456789.tw") in {"python", "pypy", "py"}:
         return "python"
-    found: dict[str, options.Kind] = {"node": "node", "deno": "deno", "bun": "bun", "java": "java"}
-    return found.get(name, "")
+    return options.KINDS.get(name, "")
 
 
 def locate(name: str, caller: Caller) -> str:

@@ -199,8 +199,7 @@ def _words(line: str) -> list[str]:
 
 def scoop(text: str) -> Shim | None:
     """Parse `path = "..."` and perhaps `args = ...` in the file beside scoop's launcher."""
-    pairs = (line.partition("=") for line in text.lstrip("\ufeff").splitlines())
-    values = {key.strip().lower(): value.strip() for key, _, value in pairs}
+    values = settings(text.lstrip("\ufeff"))
     path = values.get("path", "").strip('"')
     arguments = values.get("args", "")
     if not path or "%" in path + arguments:
@@ -209,5 +208,6 @@ def scoop(text: str) -> Shim | None:
 
 
 def settings(text: str) -> dict[str, str]:
+    """Parse the lines `key = value` of a pyvenv.cfg or of scoop's file."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {key.strip().lower(): value.strip() for key, mark, value in pairs if mark}

@@ -45,7 +45,7 @@ def home(tmp_path):
 
 def said(origin="policy", directory="", **tables):
     tables = {name.replace("pass_", "pass"): value for name, value in tables.items()}
-    return from_data({"version": 1, **tables}, origin, directory=str(directory))
+    return replace(from_data({"version": 1, **tables}, origin), directory=str(directory))
 
 
 def user(**tables):
