@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.formats.positions import Path
 
 COMMAND_LINE = "command line"
-# Hints, by the place of the mistake.
+# Hints for mistakes in flags, in keys, in the syntax of a file, and in its name.
 IN_FLAGS = "`corral run --help` shows how each flag is written"
 IN_KEYS = "`corral schema` shows every key and how its value is written"
 IN_FORM = "correct it there; https://toml.io and https://json.org describe the two forms"
@@ -206,8 +206,8 @@ def _fill(manifest: Manifest, values: Mapping[str, object]) -> Manifest:
 
 
 def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
-    """Sort the mistakes by line. Those without a line come last. If there are more than
-    MAX_MISTAKES, the last entry is the number of the others.
+    """Sort the mistakes by line. Mistakes without a line come last. If there are more than
+    MAX_MISTAKES, keep that many, and add an entry that says how many were left out.
     """
     mistakes.sort(key=lambda item: (item[1] is None, item[1] or 0))
     if len(mistakes) <= MAX_MISTAKES:

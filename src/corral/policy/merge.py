@@ -188,8 +188,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # Secrets in a server's settings are passed through corral's environment. The server chose their
-    # names.
+    # The user's secrets for a server's settings are passed through corral's own environment. The
+    # server chose the names of their variables.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {

@@ -1,7 +1,7 @@
 """Define the table of policy keys. Parser, JSON Schema and reference are all made from it.
 
-The JSON Schema is as strict as possible. Only the parser refuses some mistakes: too many ports in
-total, a string below a minimum, a whole float instead of an integer. The model has the defaults.
+A JSON Schema cannot express some rules, so only the parser refuses too many ports in total, a
+string below a minimum, and 3.0 instead of an integer. The defaults are in model.py.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Key:
 
 
 def _key(path: str, kind: Kind, text: str, *, field: str = "", **more: object) -> Key:
-    """Return a key. Its field has the name of the key itself, unless `field` names another."""
+    """Return a key. Its field is named like the last part of `path`, unless `field` is given."""
     made = Key(path=path, field=field or path.rpartition(".")[2], kind=kind, text=text)
     return replace(made, **more)
 

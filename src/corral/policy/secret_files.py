@@ -325,8 +325,8 @@ ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
-"""Usual names of `.env` files at the top of a project. corral checks these names even where it does
-not search for others.
+"""Usual names of `.env` files at the top of a project. corral checks these names even in a
+directory that it does not list to find other `.env` files.
 """
 
 ETC_SECRETS = (
@@ -396,7 +396,8 @@ def is_environment_file(name: str) -> bool:
 def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
     """Return whether a path is a known secret, or a file that other programs run, or inside one.
 
-    A target chooses what it tries to write, so corral suggests no flag for such a path.
+    corral suggests no flag that grants such a path, because a hostile target chooses which paths it
+    tries to open.
     """
     inside, parts = f"{path}/", path.split("/")
     anywhere = (*VERSION_CONTROL, *PROJECT, *hidden_anywhere(system))

@@ -178,7 +178,9 @@ def follow_chain(
 def _check_named_script(
     words: Sequence[str], found: Executable, caller: Caller, needed: NeededFiles
 ) -> None:
-    """Check the script in a `#!` line such as `#!/usr/bin/node /home/me/other/server.js`."""
+    """Refuse a `#!` line such as `#!/usr/bin/node /home/me/other/server.js`, if the script in it is
+    not one of the server's own files.
+    """
     kind = detect_kind(words[0], os.path.realpath(words[0]))
     at = read_arguments(kind, words[1:]).script
     if at is not None and os.path.lexists(path := caller.absolute(words[1 + at])):

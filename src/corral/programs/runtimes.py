@@ -27,7 +27,7 @@ HOMEBREW = (
     "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
     "etc/ca-certificates",
 )  # fmt: skip
-"""The parts of a Homebrew prefix that are bound. The rest contains the user's databases and
+"""The parts of a Homebrew prefix that are bound. Other parts contain the user's databases and
 keys.
 """
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")

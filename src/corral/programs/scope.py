@@ -1,9 +1,9 @@
 """Decide which other files a server's own files may make readable.
 
 A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been
-written by the server's author, or by an earlier run of a target. A file that one of these names
-becomes readable only if it is in the server's root, a runtime or a grant. All other such files are
-collected and refused at the end, with the flags that allow them.
+written by the server's author, or by an earlier run of a target. The file to which it refers
+becomes readable only if that file is in the server's root, a runtime or a grant. Other files are
+collected, and refused together at the end with the flags that allow them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Scope:
         self._path: tuple[str, ...] = ()
 
     def find_root(self, directory: str) -> str:
-        """Return the root of the server in a directory; '' if several servers share it.
+        """Return the root of the server to which a directory belongs, or '' if several servers
+        share the directory.
 
         Directories above a write grant are ignored. Otherwise a target could remove the files that
         mark a root inside the grant, and a directory above would become the root.
@@ -202,7 +203,9 @@ class Scope:
             self.refuse(self.enclose(real), link)
 
     def check_runtime(self, named_by: str, real: str) -> None:
-        """Raise UnchosenReadsError for an interpreter that is in no known place and not granted."""
+        """Raise UnchosenReadsError for an interpreter that is neither granted nor a known runtime
+        of this machine.
+        """
         if not self.allows(real) and not self.is_runtime(real):
             self.refuse(self.enclose(real), named_by)
             self.raise_refused()

@@ -47,7 +47,9 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable with this tag, or of the newest version that begins with it, or ""."""
+    """Return the executable whose tag is `wanted`. If there is none, return the executable of the
+    newest version that begins with `wanted`, or "".
+    """
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:
         return exact[wanted.lower()]

@@ -165,7 +165,7 @@ def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
 
 
 def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
-    """Return the file that this one starts; None if this is the program itself."""
+    """Return the file that `hop` starts, or None if `hop` is the program itself."""
     kind = caller.disk.kind(hop.path)
     if kind == "alias" and kind_of(hop.path) == "python":
         from corral.programs import windows_py_launcher
@@ -261,7 +261,9 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Let the interpreter use the redirector's virtual environment, as the redirector would."""
+    """Add the virtual environment of the redirector, and the variable by which Python finds it. The
+    redirector, which is not executed, would set this variable.
+    """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:
         return hop

@@ -60,7 +60,8 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
     except OSError as problem:
         # Any step may find a full disk or a missing file.
         text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
-        # All files are written below the cache, but a copy's error may name the file that it reads.
+        # All files are written below the cache. If its disk is full while a file is copied, the
+        # error may name the file that was read.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:

@@ -268,7 +268,7 @@ def test_mistakes_in_ceilings_are_named(tmp_path, text, key):
 
 @POSIX
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_ceilings_that_others_could_write_are_refused(tmp_path, mode):
+def test_ceilings_that_other_users_could_write_are_refused(tmp_path, mode):
     path = tmp_path / "config.toml"
     path.write_text('[ceilings]\nmemory = "1G"\n')
     path.chmod(0o644)

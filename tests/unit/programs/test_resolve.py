@@ -764,7 +764,7 @@ def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
     assert run("node").path == str(other / "bin" / "node")
 
 
-def test_shims_that_lead_to_each_other_are_an_error(run: Resolver, home: Path) -> None:
+def test_shims_that_start_each_other_are_an_error(run: Resolver, home: Path) -> None:
     root = home / ".pyenv"
     shim = program_at(root / "shims" / "tool", SHIM % (root, root))
     link(root / "versions" / "1.0" / "bin" / "tool", shim)

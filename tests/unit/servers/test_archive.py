@@ -89,7 +89,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_names_that_lead_out_are_refused(name, tmp_path):
+def test_names_that_lead_out_of_the_archive_are_refused(name, tmp_path):
     assert NAMES[name] in refusal(archive(*GOOD, (name, b"x")), tmp_path)
 
 

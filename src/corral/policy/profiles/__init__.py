@@ -77,7 +77,7 @@ def fitting(package: str) -> Profile | None:
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
     """Return the grants of the profile for this run: with the paths in `arguments` if the profile
-    grants them, and with those of its secrets that are set.
+    grants them, and only with secrets that are set in `environment`.
     """
     manifest = profile.manifest
     if manifest.secret_names:

@@ -66,7 +66,9 @@ def extract_archive(
 
 
 def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
-    """Return (offset, count) of the list of entries, before zipfile reads all of it."""
+    """Check the record at the end of the archive, before zipfile reads the list of entries. Return
+    (offset, count) of that list.
+    """
     size = file.seek(0, os.SEEK_END)
     if size > limits.max_packed_bytes:
         raise ArchiveError(f"the archive is larger than {limits.max_packed_bytes >> 20} MiB")

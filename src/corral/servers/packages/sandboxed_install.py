@@ -107,8 +107,8 @@ def ask_program(argv: Sequence[str]) -> str:
     """Run a program in a sandbox without network and grants, and return its output, or "" if it
     fails.
 
-    This is for interpreters. A client's configuration may name any file as one, and a server with a
-    write grant may have replaced it.
+    This is for interpreters. A client's configuration may name any file as an interpreter, and a
+    server with a write grant may have replaced it.
     """
     limits = _read_limits()
     if "timeout" in limits:

@@ -130,7 +130,9 @@ def remove_tree(top: str) -> None:
 
 
 def _make_removable(top: str, here: str, name: str) -> str:
-    """Make an entry removable; return the path below `top` of a directory, "" for anything else."""
+    """Make an entry removable. If it is a directory, return its path below `top`, so that the
+    caller goes on with its entries; otherwise return "".
+    """
     path = f"{here}/{name}" if here else name
     found = os.lstat(path_of(top, path))
     if not is_directory(found):
