@@ -1,7 +1,8 @@
 """Install a package from npm's registry with the host's npm. Later, node runs it without npm.
 
-Install scripts are off, so that no code of the package runs before the server itself. npm checks
-each archive against the registry's checksum. The lock file with all checksums is kept in the tree.
+Install scripts run only with `--allow-install-scripts`. Without it no code of the package runs
+before the server itself. npm checks each archive against the registry's checksum. The lock file
+with all checksums is kept in the tree.
 """
 
 import json

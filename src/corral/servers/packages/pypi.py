@@ -1,9 +1,9 @@
 """Install a package from PyPI into its own virtual environment, whose Python runs it later.
 
-Only wheels are installed, because building a source archive would run code of the package. The
-installer is uv if the host has it, else pip. On Windows it is always pip: uv starts the interpreter
-at its original path, which no AppContainer can read. Each file is checked against the index's hash,
-and the list of hashes is kept in the tree.
+Without `--allow-install-scripts` only wheels are installed, because building a source archive would
+run code of the package. The installer is uv if the host has it, else pip. On Windows it is always
+pip: uv starts the interpreter at its original path, which no AppContainer can read. Each file is
+checked against the index's hash, and the list of hashes is kept in the tree.
 """
 
 import configparser
