@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from corral.abi.private_directory import lock, make_private_directory
+from corral.abi.private_directory import OPEN_FLAGS, lock, make_private_directory
 from corral.directories import directories, is_private, refuse_shared
 from corral.errors import ChangedPathsError, PolicyError
 from corral.paths.followed_links import follow
@@ -47,10 +47,8 @@ def read_memory(file: str) -> dict[str, str]:
 
 
 def _read(file: str) -> str:
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(file, flags)
+        descriptor = os.open(file, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
@@ -104,9 +102,7 @@ def _append(file: str, entries: bytes) -> None:
     """Add entries with a single write, so that concurrent runs do not mix their entries. Take a
     lock, so that a run on a full disk does not cut off the entries of another run.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(file, flags, 0o600)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600)
     try:
         lock(descriptor, wait=True)
         size = os.fstat(descriptor).st_size
