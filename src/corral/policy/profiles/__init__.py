@@ -88,7 +88,7 @@ def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str,
         inner = [os.path.join(path, name) for path in given for name in profile.below]
         inner = [path for path in inner if _is_own_directory(os.path.expanduser(path))]
         manifest = replace(manifest, **{profile.arguments: (*given, *inner)})
-    return Source(manifest=manifest, trust="user", approved=True)
+    return Source(manifest=manifest, trust="user")
 
 
 def paths(arguments: Sequence[str]) -> list[str]:

@@ -147,7 +147,6 @@ def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> So
     return Source(
         manifest=manifest,
         trust="user",
-        approved=True,
         given_values=tuple(
             text for key, text in given if bundle.settings[key].sensitive or is_secret(key, text)
         ),
