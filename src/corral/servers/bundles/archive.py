@@ -151,7 +151,7 @@ def check_name(name: str) -> None:
         raise _bad_entry(name, "is too long")
     for part in parts:
         if not part or part == "." or part != part.rstrip(". "):
-            raise _bad_entry(name, "is not a plain path")
+            raise _bad_entry(name, "has a part that is empty or ends in a dot or a space")
         if len(os.fsencode(part)) > MAX_NAME_LENGTH:
             raise _bad_entry(name, "is too long")
         if part.partition(".")[0].rstrip().upper() in DEVICES or set(part) & set('<>"|?*'):
