@@ -41,7 +41,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "grant-memory",
             "corral refuses any other run and prints the `corral approve --path` that allows it.",
             (
-                "tests/unit/policy/test_granted_paths.py::test_a_path_that_leads_elsewhere_is_refused",
+                "tests/unit/policy/test_granted_paths.py::test_a_granted_path_that_leads_to_another_file_is_refused",
                 f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",
                 f"{APPROVE}::test_a_changed_link_is_asked_about_on_a_terminal",
             ),
@@ -167,7 +167,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         (
             "config-owner",
             "corral refuses the run if the file does not belong to you or root, or if another user can write to it.",
-            (f"{TRUST}::test_ceilings_that_others_could_write_are_refused", f"{TRUST}::test_ceilings_of_another_user_are_refused"),
+            (f"{TRUST}::test_ceilings_that_other_users_could_write_are_refused", f"{TRUST}::test_ceilings_of_another_user_are_refused"),
         ),
         (
             "admit-config",

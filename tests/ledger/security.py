@@ -115,7 +115,7 @@ FAULT_CLAIMS = {
     "faults-journal": (
         "corral does not continue an audit file whose last line is incomplete.",
         f"{POWER_CUT}::test_a_stopped_run_leaves_usable_files",
-        "tests/unit/policy/test_granted_paths.py::test_a_memory_with_a_damaged_end_is_repaired",
+        "tests/unit/policy/test_granted_paths.py::test_a_record_with_a_damaged_end_is_repaired",
     ),
 }
 

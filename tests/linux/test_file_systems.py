@@ -201,7 +201,7 @@ def test_a_grant_that_cannot_be_remembered_is_reported(user):
         there.shell(
             f"mkdir -p home/.cache home/.local/state home/data; chown -R {user.uid} home; {FULL}"
         )
-        said = b"where granted paths lead is not remembered: "
+        said = b"the real paths of grants are not recorded: "
         done = person.run("/bin/echo", "hi", flags=("--read", "/mnt/home/data"))
         assert (done.returncode, done.stdout) == (0, b"hi\n"), done.stderr
         assert said in done.stderr

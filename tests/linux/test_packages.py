@@ -295,7 +295,7 @@ def test_a_package_without_a_program_and_an_unknown_one_are_refused(user, env, r
         "npm:absent@1.0.0": b"404",
         "npm:library@1.0.0": b"has no program to run",
         "npm:many@1.0.0": b"hint: say which: npm:many@1.0.0#a",
-        "npm:many@1.0.0#c": b"does not have c",
+        "npm:many@1.0.0#c": b"has no program c",
     }.items():
         done = user.corral("run", word, env=env)
         assert (done.returncode, why in done.stderr) == (REFUSED, True), done.stderr.decode()

@@ -521,7 +521,7 @@ def test_a_silent_server_is_an_error_with_its_denials(ordinary):
     done = ordinary.corral("inspect", "--", ordinary.python, "-c", code)
     assert done.returncode == 125
     said = done.stderr.decode()
-    assert "it does not list its tools: the server ended" in said
+    assert "cannot list the server's tools: the server ended" in said
     assert "a.test" in said
     assert "hint: " in said
 

@@ -21,7 +21,7 @@ from corral.record import fields, record, replace
 from corral.safe_text import is_digest, printable
 
 NAMES = ("corral.toml", "corral.json")
-UNUSABLE = "check who owns it: approvals are stored there (XDG_CONFIG_HOME names another place)"
+UNUSABLE = "check who owns it: corral stores files there (XDG_CONFIG_HOME names another directory)"
 STORE = "approvals"
 
 
@@ -48,14 +48,16 @@ class Approval:
 
 
 def request_digest(
-    content: bytes, subject: Iterable[str], leads: Iterable[tuple[str, str]] = ()
+    content: bytes, subject: Iterable[str], real_paths: Iterable[tuple[str, str]]
 ) -> str:
-    """Return the SHA-256 of a manifest, its subject (directory or command) and its real paths."""
+    """Return the SHA-256 of a manifest, of its subject (such as the server's directory), and of
+    each path in it with its real path.
+    """
     from hashlib import sha256
 
     total = sha256(b"corral approval 1\n")
     groups = [[content], [os.fsencode(text) for text in subject]]
-    groups.append([os.fsencode(text) for pair in leads for text in pair])
+    groups.append([os.fsencode(text) for pair in real_paths for text in pair])
     for group in groups:
         total.update(len(group).to_bytes(8, "big"))
         for part in group:
@@ -80,18 +82,19 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str]
 ) -> tuple[Manifest, str]:
-    """Return the request of a manifest that comes from elsewhere, such as a bundle. `content` are
-    the bytes of the manifest.
+    """Return the manifest with the real paths of its paths, and the digest to approve. `content`
+    are the bytes of the manifest. `subject` identifies the server.
     """
-    leads: list[tuple[str, str]] = []
+    real_paths: list[tuple[str, str]] = []
     home = home_directory()
     for text in (*(manifest.read or ()), *(manifest.write or ()), *(manifest.unix_sockets or ())):
         try:
             written = make_absolute(text, manifest.directory or os.getcwd(), home)
         except Refused:
             continue
-        leads.append((written, os.path.realpath(written)))
-    return replace(manifest, resolved=tuple(leads)), request_digest(content, subject, leads)
+        real_paths.append((written, os.path.realpath(written)))
+    digest = request_digest(content, subject, real_paths)
+    return replace(manifest, resolved=tuple(real_paths)), digest
 
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
@@ -103,7 +106,8 @@ def approve(directory: str, *, expected: str | None = None) -> Approval:
         raise PolicyError(f"{printable(directory)} has no {' or '.join(NAMES)}: nothing to approve")
     manifest, found = request
     if expected is not None and found != expected:
-        raise PolicyError(f"{printable(directory)} changed meanwhile", hint="read the new request")
+        text = f"the request of {printable(directory)} changed while you read it"
+        raise PolicyError(text, hint="read the new request")
     return remember(manifest, found, manifest.directory)
 
 
@@ -202,15 +206,15 @@ def _read(directory: str, name: str) -> Approval | None:
 
 def refuse_shared_file(found: os.stat_result) -> None:
     if not is_private(found):
-        raise PolicyError("an approval that others could have written")
+        raise PolicyError("other users could have written this file")
 
 
 def write_file(directory: str, name: str, content: bytes) -> None:
-    """Write the whole file or nothing, even if the machine crashes."""
+    """Write a complete file or none, even if the machine crashes."""
     try:
         replace_file(os.path.join(directory, name), content)
     except OSError as error:
         raise PolicyError(
-            f"the approval cannot be written to {printable(directory)}: {error.strerror}",
+            f"{printable(directory)} cannot be written: {error.strerror}",
             hint=disk_hint(error, directory, UNUSABLE),
         ) from error

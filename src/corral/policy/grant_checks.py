@@ -42,8 +42,8 @@ def check_grants(
     policies: Iterable[str],
     problems: list[tuple[str, str]],
 ) -> tuple[tuple[Grant, ...], tuple[str, ...]]:
-    """Return the grants, and the mounts below them that must be covered. Add the refused paths to
-    `problems`.
+    """Return the grants, and the mounts below them that the target must not see. Add an error for
+    each refused path to `problems`.
     """
     own = [*own_paths(home)]
     own += [Protected(path=path, what="a file of this run") for path in outputs]
@@ -77,7 +77,7 @@ def check_grants(
             covered += _check_mounts(grant, found, home, own, mounts, kinds=kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
-    # Mounts below a covered mount cannot be reached.
+    # A mount below another hidden mount cannot be reached.
     top = [path for path in covered if not any(is_below(path, other) for other in covered)]
     return merge_grants(found), tuple(dict.fromkeys(top))
 
@@ -97,7 +97,7 @@ def check_approved_path(source: Source, grant: Grant) -> None:
     if source.trust == "request" and resolved is not None:
         seen = dict(resolved).get(grant.written)
         if seen != grant.path:
-            raise Refused(f"{grant.written!r} leads elsewhere than when it was approved")
+            raise Refused(f"{grant.written!r} leads to another file than when you approved it")
 
 
 def _check_mounts(
@@ -109,10 +109,11 @@ def _check_mounts(
     *,
     kinds: Kinds,
 ) -> list[str]:
-    """Return the mounts below a grant that must be covered: those of the kernel and of services.
+    """Return the mounts below a grant that the target must not see: file systems of the kernel, and
+    mounts that contain one of SYSTEM_PATHS or are inside one.
 
-    Refuse a grant that contains the home directory, corral's own files, or a network mount that has
-    no grant of its own.
+    Refuse a grant if another mount below it contains the home directory or corral's own files, or
+    is a network mount without its own grant.
     """
     covered: list[str] = []
     named = {one.path for one in grants}

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from corral.abi.private_directory import lock, make_private_directory
+from corral.abi.private_directory import OPEN_FLAGS, lock, make_private_directory
 from corral.directories import directories, is_private, refuse_shared
 from corral.errors import ChangedPathsError, PolicyError
 from corral.paths.followed_links import follow
@@ -27,8 +27,8 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""The separator between the entries of the file. An entry is a path as written, and then its real
-path at that time. If a path has several entries, the last one counts.
+"""The end of each path in the file. An entry is two paths: a path as written, and its real path at
+that time. If a written path has several entries, the last one counts.
 """
 
 
@@ -47,10 +47,8 @@ def read_memory(file: str) -> dict[str, str]:
 
 
 def _read(file: str) -> str:
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(file, flags)
+        descriptor = os.open(file, os.O_RDONLY | OPEN_FLAGS | getattr(os, "O_NONBLOCK", 0))
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
@@ -84,7 +82,7 @@ def remember(file: str, paths: Mapping[str, str]) -> None:
     except OSError as error:
         from corral.disk_hints import disk_hint
 
-        why = "check who owns it: corral records there where granted paths lead"
+        why = "check who owns it: corral records the real paths of grants there"
         raise PolicyError(
             f"{printable(file)} cannot be written: {error.strerror}",
             hint=disk_hint(error, file, why),
@@ -104,9 +102,7 @@ def _append(file: str, entries: bytes) -> None:
     """Add entries with a single write, so that concurrent runs do not mix their entries. Take a
     lock, so that a run on a full disk does not cut off the entries of another run.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(file, flags, 0o600)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600)
     try:
         lock(descriptor, wait=True)
         size = os.fstat(descriptor).st_size
@@ -144,7 +140,7 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
         if linked:
             error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
-        return f"where granted paths lead is not remembered: {error.message}"
+        return f"the real paths of grants are not recorded: {error.message}"
     return ""
 
 
@@ -168,10 +164,10 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a path without a record must have.
+    """Return the real path that a written path without a record must have.
 
-    Granted files in a directory such as /tmp are not recorded, and a link there may have replaced
-    one. So a path through such a link is refused: it must be its own real path.
+    Paths directly in a directory such as /tmp are not recorded, so a link there may have replaced
+    a granted file. A path through such a link is refused: its real path must be the path itself.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

@@ -65,7 +65,7 @@ def refuse_home(
             " granted as a whole: no list of the secrets in it is complete",
             f"grant what is needed: {flags}"
             if flags
-            else "make a directory for it, and grant that",
+            else "make a directory for the server, and grant it",
         )
     if sys.platform != "win32":
         _refuse_etc(path, mounts, flag)
@@ -102,7 +102,9 @@ def _refuse_etc(path: str, mounts: Mounts, flag: str) -> None:
 
 
 def _ordinary_directories(home: str) -> Sequence[str]:
-    """Return the directories of a home that are not hidden and have no secrets or login files."""
+    """Return the directories of a home whose names do not start with a dot, and that contain no
+    known secrets and no files that are run at login.
+    """
     started = {name.partition("/")[0] for name in protected(SYSTEM)}
     try:
         with os.scandir(home) as entries:

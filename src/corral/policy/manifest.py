@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.formats.positions import Path
 
 COMMAND_LINE = "command line"
-# Hints, by the place of the mistake.
+# Hints for mistakes in flags, in keys, in the syntax of a file, and in its name.
 IN_FLAGS = "`corral run --help` shows how each flag is written"
 IN_KEYS = "`corral schema` shows every key and how its value is written"
 IN_FORM = "correct it there; https://toml.io and https://json.org describe the two forms"
@@ -89,9 +89,9 @@ class Manifest:
         return f"{origin}: {key}" if line is None else f"{origin}:{line}: {key}"
 
 
-def parse_toml(text: str, origin: str, *, directory: str = "") -> Manifest:
+def parse_toml(text: str, origin: str) -> Manifest:
     data, lines = decode_toml(text, origin)
-    return from_data(data, origin, directory=directory, lines=lines)
+    return from_data(data, origin, lines=lines)
 
 
 def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str, int]]:
@@ -131,7 +131,7 @@ def _parse_toml_error(message: str, text: str) -> tuple[int | None, str]:
     return line, f"not valid TOML: {printable(what if line else message)[:200]}"
 
 
-def parse_json(text: str, origin: str, *, directory: str = "") -> Manifest:
+def parse_json(text: str, origin: str) -> Manifest:
     import json
 
     from corral.formats import jsonc
@@ -153,7 +153,7 @@ def parse_json(text: str, origin: str, *, directory: str = "") -> Manifest:
         for path, at in repeated
     ]
     lines = {format_path(path): line for path, line in line_numbers(text, found).items()}
-    return from_data(data, origin, directory=directory, lines=lines, mistakes=twice)
+    return from_data(data, origin, lines=lines, mistakes=twice)
 
 
 def _refuse_constant(name: str) -> object:
@@ -168,7 +168,6 @@ def from_data(
     data: object,
     origin: str,
     *,
-    directory: str = "",
     lines: Mapping[str, int] | None = None,
     mistakes: list[Mistake] | None = None,
 ) -> Manifest:
@@ -176,7 +175,7 @@ def from_data(
     values = validator.document(data)
     if validator.mistakes:
         raise ManifestError(sort_mistakes(validator.mistakes), hint=IN_KEYS)
-    return _fill(Manifest(origin=origin, directory=directory, lines=lines or {}), values)
+    return _fill(Manifest(origin=origin, lines=lines or {}), values)
 
 
 def from_flags(
@@ -207,8 +206,8 @@ def _fill(manifest: Manifest, values: Mapping[str, object]) -> Manifest:
 
 
 def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
-    """Sort the mistakes by line. Those without a line come last. If there are more than
-    MAX_MISTAKES, the last entry is the number of the others.
+    """Sort the mistakes by line. Mistakes without a line come last. If there are more than
+    MAX_MISTAKES, keep that many, and add an entry that says how many were left out.
     """
     mistakes.sort(key=lambda item: (item[1] is None, item[1] or 0))
     if len(mistakes) <= MAX_MISTAKES:
@@ -217,11 +216,11 @@ def sort_mistakes(mistakes: list[Mistake]) -> list[Mistake]:
     return [*mistakes[:MAX_MISTAKES], Mistake((mistakes[0][0], None, "", more))]
 
 
-def load(path: str, *, follow: bool = True) -> Manifest:
+def load(path: str) -> Manifest:
     """Read a policy file. It is JSON if its name ends in .json or its text starts with {, otherwise
     TOML.
     """
-    return parse_bytes(read_file(path, follow=follow), path)
+    return parse_bytes(read_file(path), path)
 
 
 def parse_bytes(content: bytes, path: str) -> Manifest:
@@ -232,7 +231,7 @@ def parse_bytes(content: bytes, path: str) -> Manifest:
         raise file_error(path, line, "not UTF-8 text") from None
     file = os.path.abspath(path)
     parse = parse_json if path.endswith(".json") or text.lstrip()[:1] == "{" else parse_toml
-    return replace(parse(text, path, directory=os.path.dirname(file)), file=file)
+    return replace(parse(text, path), directory=os.path.dirname(file), file=file)
 
 
 def read_file(

@@ -1,7 +1,7 @@
 """Merge all sources into one Policy.
 
-Every rule here keeps one promise: an unapproved request never loosens anything. All problems are
-collected and reported together.
+No rule here lets an unapproved request loosen the policy. All problems are collected and reported
+together.
 """
 
 from __future__ import annotations
@@ -79,10 +79,7 @@ def merge(
             strict=user_switch(sources, "strict"),
         ),
         limits=replace(Limits(), **limits),
-        listen_everywhere=switches.pop("listen_everywhere"),
-        own_unix_sockets=switches.pop("own_unix_sockets"),
-        state=switches.pop("state"),
-        subprocess=switches.pop("subprocess"),
+        **{name: switches.pop(name) for name in fields(Policy()) if name in switches},
         macos=replace(Macos(), **{name: switches.pop(name) for name in fields(Macos())}),
         windows=replace(Windows(), network=switches.pop("windows_network"), **switches),
         mcp=merge_mcp(sources),
@@ -154,10 +151,11 @@ def collect_entries(sources: Sequence[Source], name: str) -> tuple[tuple[Source,
 
 
 def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
-    """Return the settings of the MCP guard, or None if no source that counts has a key of `mcp`.
+    """Return the settings of the MCP guard, or None if neither the user nor an approved request
+    sets a key of `mcp`.
 
-    The user's key replaces a request's. Lists in several of the user's sources add up, but an empty
-    list replaces the earlier ones.
+    A key in the user's sources replaces the same key in a request. Lists in several of the user's
+    sources add up, but an empty list replaces the earlier ones.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -190,8 +188,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # Secrets in a server's settings are passed through corral's environment. The server chose their
-    # names.
+    # The user's secrets for a server's settings are passed through corral's own environment. The
+    # server chose the names of their variables.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {
@@ -256,8 +254,8 @@ def merge_ports(
 def resolve_paths(
     sources: Sequence[Source], home: str, cwd: str, problems: Problems | None = None
 ) -> Iterator[tuple[Source, str, Access, str]]:
-    """Yield (source, where it was written, access, absolute path) for each path that counts. Add
-    invalid paths to `problems`.
+    """Yield (source, position for messages, access, absolute path) for each path of the user and of
+    approved requests. Add an error for each invalid path to `problems`.
     """
     from corral.policy.path_grants import Refused, make_absolute
 

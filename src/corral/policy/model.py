@@ -169,10 +169,10 @@ class Policy:
 
 @record
 class Source:
-    """A manifest of the user, or a request that came with a server.
+    """A manifest of the user, or a request that came with a server. Only requests are `approved`.
 
     `given_values` are secrets that the user entered for the server's settings, or None if the
-    source has no such settings. The server chose the rest of the text in the manifest's variables.
+    source has no such settings. The server chose all other text in the manifest's variables.
     """
 
     manifest: Manifest

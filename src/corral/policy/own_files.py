@@ -1,7 +1,7 @@
 """Find the files of corral itself: its directories, code, programs, and modules of its Python.
 
-If a target could write one of them, its code would run outside of the sandbox at the next start of
-corral.
+If a target could write one of them, the target's code would run outside of the sandbox at the next
+start of corral.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # The target must not change a link through which corral finds the file either.
+        # Nor may the target change a link through which corral finds the file.
         for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(
@@ -136,7 +136,9 @@ def _import_paths() -> Iterator[str]:
 
 
 def find_hard_links() -> frozenset[Identity]:
-    """Return the identities of corral's modules that have several hard links, as uv makes them."""
+    """Return (device, inode) of each module of corral that has several hard links. uv installs
+    packages as hard links to files in its cache.
+    """
     found: set[Identity] = set()
     parent = os.path.dirname(_code())
     waiting = [os.path.join(parent, name) for name in PACKAGES]

@@ -39,7 +39,9 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 
 OTHER_USER = "start corral as the user who may open it"
-"""The hint for a path that this user may not open. On FUSE and NFS even root may be denied."""
+"""The hint for a path that this user may not open. Mounts of FUSE and NFS may deny access even to
+root.
+"""
 
 
 def make_absolute(text: str, base: str, home: str) -> str:
@@ -64,7 +66,6 @@ def resolve(written: str) -> str:
     except FileNotFoundError:
         raise Refused(f"{shown(written, 200)} does not exist", "create it first") from None
     except OSError as error:
-        # FUSE denies root access to mounts of ordinary users.
         hint = OTHER_USER if isinstance(error, PermissionError) else ""
         raise Refused(f"{shown(written, 200)} cannot be reached: {error.strerror}", hint) from None
     path = "/" + path.lstrip("/") if path.startswith("//") else path
@@ -124,8 +125,8 @@ def contains(outer: str, inner: str, mounts: Mounts) -> bool:
 
 
 def make_grant(access: Access, written: str) -> Grant:
-    """Return a grant for the path, from a single lstat. Raise Refused if corral does not allow
-    grants of such a path.
+    """Return a grant for the file to which the path resolves now. Raise Refused if corral never
+    grants such a path.
     """
     path = resolve(written)
     found = os.lstat(path)
@@ -152,7 +153,7 @@ def make_grant(access: Access, written: str) -> Grant:
 
 def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     if os.path.dirname(path) == path:
-        raise Refused(f"{shown(path)} is the whole file system", "grant the directories it needs")
+        raise Refused(f"{shown(path)} is the whole file system", "grant smaller directories")
     if os.name == "nt":
         return  # the backend for Windows refuses system paths
     for system in SYSTEM_PATHS:

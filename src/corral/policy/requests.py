@@ -56,13 +56,14 @@ class RequestedItem:
 
 
 def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
-    """Return what a manifest requests beyond the defaults, in plain words."""
     items = requested_items(manifest, home or home_directory(), cwd or os.getcwd())
     return [item.text for item in items]
 
 
 def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[RequestedItem]:
-    """Yield the items with absolute paths, so that users see what they approve."""
+    """Yield what a manifest requests beyond the defaults. Paths are made absolute, so that users
+    see what they approve.
+    """
     yield from _limits(manifest)
     base = manifest.directory or cwd
     for field, verb in PATHS:

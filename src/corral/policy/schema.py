@@ -1,7 +1,7 @@
 """Define the table of policy keys. Parser, JSON Schema and reference are all made from it.
 
-The JSON Schema is as strict as possible. Only the parser refuses some mistakes: too many ports in
-total, a string below a minimum, a whole float instead of an integer. The model has the defaults.
+A JSON Schema cannot express some rules, so only the parser refuses too many ports in total, a
+string below a minimum, and 3.0 instead of an integer. The defaults are in model.py.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Key:
 
 
 def _key(path: str, kind: Kind, text: str, *, field: str = "", **more: object) -> Key:
-    """Return a key. Its field has the name of the key itself, unless `field` names another."""
+    """Return a key. Its field is named like the last part of `path`, unless `field` is given."""
     made = Key(path=path, field=field or path.rpartition(".")[2], kind=kind, text=text)
     return replace(made, **more)
 
@@ -81,7 +81,7 @@ KEYS: tuple[Key, ...] = (
          "How is the server started? Write the program and its arguments, not a shell line."),
     _limit("memory", "How much memory may the whole process tree use?",
            flag="--max-memory", minimum=MIB),
-    _limit("cpu", 'How many cores may the tree keep busy? `0.5` is half a core, `"500m"` the same.',
+    _limit("cpu", 'How many cores may the tree keep busy? `0.5` and `"500m"` are half a core.',
            flag="--max-cpu", maximum=MAX_CPU),
     _limit("cpu_time", "How much CPU time may the tree use in total?", flag="--max-cpu-time"),
     _limit("pids",
@@ -95,16 +95,17 @@ KEYS: tuple[Key, ...] = (
            minimum=PAGE),
     _limit("timeout", "After how much wall-clock time is the server stopped?", flag="--timeout"),
     _limit("address_space",
-           "How much address space may one process map (RLIMIT_AS)? It breaks node.", minimum=MIB),
+           "How much address space may one process map (RLIMIT_AS)? This limit breaks node.",
+           minimum=MIB),
     _key("network.allow", "destinations",
          "Which hosts may be reached? A name, `*.name`, an address or a network, with `:port` or"
-         " `:low-high`; without one, ports 80 and 443. An empty list allows nothing.",
+         " `:low-high`; without a port, ports 80 and 443. An empty list allows nothing.",
          flag="--allow-net"),
     _key("network.listen", "ports",
          "Which of the server's ports can be reached from the host's loopback?", flag="--listen"),
     _key("network.listen_everywhere", "switch",
-         "Can other machines reach these ports, too (Linux)? Only you can set this. A Service of"
-         " a pod needs it."),
+         "Can other machines reach the ports of `network.listen`, too (Linux)? Only you can set"
+         " this. A Kubernetes Service needs it."),
     _key("filesystem.read", "paths", "Which files and directories may be read?", flag="--read"),
     _key("filesystem.write", "paths",
          "Which files and directories may be read and written?", flag="--write"),
@@ -133,8 +134,8 @@ KEYS: tuple[Key, ...] = (
          "Is the server registered with a file system filter driver, if one is loaded?"),
     _key("windows.fail_on_app_container_error", "switch",
          "Is the run refused if AppContainers do not work? If not, it continues with a warning"
-         " and a restricted token, or without a token if that does not work either. The server can"
-         " then read your files and use the network."),
+         " and a restricted token, or without one if restricted tokens do not work either. The"
+         " server can then read your files and use the network."),
     _key("windows.network", "choice",
          "Which network capabilities does the AppContainer get?",
          field="windows_network", choices=("none", "outbound", "local", "full")),
@@ -143,11 +144,11 @@ KEYS: tuple[Key, ...] = (
          " trees."),
     _key("windows.strict_handles", "switch",
          "Does Windows end the server when it uses a handle that is not open? Only you can set"
-         " this. Some runtimes do this in rare cases."),
+         " this. Some runtimes use such handles in rare cases."),
     _key("windows.strict_grants", "switch",
          "Is a run refused if a granted directory contains secrets, or if a writable one contains"
-         " files that other programs run? If not, these files get less than the grant. Only you"
-         " can set this."),
+         " files that other programs run? If not, the server gets less access to these files than"
+         " the grant says. Only you can set this."),
     _key("macos.seatbelt", "choice",
          "Is Seatbelt used? `auto` means: if its probe succeeds.", choices=("auto", "off")),
     _key("macos.disclaim", "switch",
@@ -159,12 +160,12 @@ KEYS: tuple[Key, ...] = (
          " sandbox."),
     _patterns("tools.allow", "Which tools does the client see, and may it call? Names, or patterns"
               " with `*`, `?` and `[...]`. An empty list allows none.", flag="--tools"),
-    _patterns("tools.deny", "Which of these may it not see or call?"),
-    _patterns("prompts.allow", "Which prompts does it see, and may it get?"),
-    _patterns("prompts.deny", "Which of these may it not see or get?"),
-    _patterns("resources.allow", "Which resources does it see, and may it read? Patterns for URIs"
-              " and for templates of URIs."),
-    _patterns("resources.deny", "Which of these may it not see or read?"),
+    _patterns("tools.deny", "Which tools may the client neither see nor call?"),
+    _patterns("prompts.allow", "Which prompts does the client see, and may it get?"),
+    _patterns("prompts.deny", "Which prompts may the client neither see nor get?"),
+    _patterns("resources.allow", "Which resources does the client see, and may it read? Patterns"
+              " for URIs and for templates of URIs."),
+    _patterns("resources.deny", "Which resources may the client neither see nor read?"),
     _patterns("requests", "Which requests may the server make to the client? `sampling`,"
               " `elicitation`, `roots`, or patterns for methods. `ping` is always possible."),
     _key("mcp.pins", "choice",
@@ -189,16 +190,12 @@ LISTS = frozenset(("arguments", "destinations", "ports", "paths", "names", "cont
 DEFAULTS = {
     **{
         name: getattr(part, name)
-        for part in (Limits(), Windows(), Macos(), Mcp())
+        for part in (Policy(), Limits(), Windows(), Macos(), Mcp())
         for name in fields(part)
     },
     "windows_network": Windows().network,
-    "listen_everywhere": Policy().listen_everywhere,
-    "own_unix_sockets": Policy().own_unix_sockets,
-    "state": Policy().state,
-    "subprocess": Policy().subprocess,
 }
-"""Defaults by field. The default of every other field is an empty list or table."""
+"""Defaults by field."""
 SWITCHES = {
     key.field: DEFAULTS[key.field]
     for key in KEYS

@@ -2,8 +2,8 @@
 
 All code that protects such files uses this table. It has a column for each system. Paths are
 relative to a home directory and use "/" on every system. CONFIG at the start of a path stands for
-the directory of programs' settings. CLAUDE and CODEX stand for directories that a variable can
-move.
+the directory of programs' settings. CLAUDE and CODEX stand for directories of these two clients,
+which the user can move with a variable.
 """
 
 from __future__ import annotations
@@ -317,16 +317,16 @@ read-only even if a grant names that directory.
 """
 
 MAKES_GIT_RUN = "this server can make git run programs on this machine"
-"""The text of a warning. It is needed because a file `commondir` that does not exist yet cannot be
-blocked.
+"""The text of a warning for a server that may write `.git`. It could create the file `commondir`
+there, and corral cannot protect a file that does not exist yet.
 """
 
 ENVIRONMENT = (
     ".env", ".env.local", ".env.development", ".env.development.local", ".env.test",
     ".env.test.local", ".env.staging", ".env.production", ".env.production.local",
 )  # fmt: skip
-"""Usual names of `.env` files at the top of a project. corral checks these names even where it does
-not search for others.
+"""Usual names of `.env` files at the top of a project. corral checks these names even in a
+directory that it does not list to find other `.env` files.
 """
 
 ETC_SECRETS = (
@@ -374,9 +374,11 @@ def protected(system: Column) -> tuple[str, ...]:
 
 
 def is_near_secrets(directory: str, system: Column) -> bool:
-    """Return whether a directory below a home has secrets, or is inside a secret directory.
+    """Return whether a directory contains a hidden path or is inside one. `directory` is relative
+    to a home directory.
 
-    Directories of applications and clients do not count, because servers are installed there.
+    A directory inside the files of an application or a client does not count, because servers are
+    installed there.
     """
     fold = str.lower if system == "windows" else str
     path = fold(directory) + "/"
@@ -387,14 +389,15 @@ def is_near_secrets(directory: str, system: Column) -> bool:
 
 
 def is_environment_file(name: str) -> bool:
-    """Return whether a file name is `.env`, or begins like it and is not published on purpose."""
+    """Return whether a file is named `.env` or `.env.NAME`, except files such as `.env.example`."""
     return name == ".env" or (name.startswith(".env.") and not name.endswith(PUBLISHED))
 
 
 def is_sensitive(path: str, home: str, system: Column = "linux") -> bool:
     """Return whether a path is a known secret, or a file that other programs run, or inside one.
 
-    A target chooses what it tries to write, so corral suggests no flag for such a path.
+    corral suggests no flag that grants such a path, because a hostile target chooses which paths it
+    tries to open.
     """
     inside, parts = f"{path}/", path.split("/")
     anywhere = (*VERSION_CONTROL, *PROJECT, *hidden_anywhere(system))

@@ -201,9 +201,7 @@ def parse_scalar(key: Key, value: object, *, flags: bool) -> object:
                 raise ValueError(f"must be true or false, not {shown(value)}")  # noqa: TRY004
             return value
         case "choice":
-            if not isinstance(value, str) or value not in key.choices:
-                raise ValueError(f"{shown(value)} is not one of {', '.join(key.choices)}")
-            return value
+            return check_choice(key, value)
         case "count":
             return parse_count(key, value, flags=flags)
         case _:
@@ -236,7 +234,7 @@ def parse_count(key: Key, value: object, *, flags: bool) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f'must be a whole number or "none", not {shown(value)}')  # noqa: TRY004
     if not key.minimum <= value <= key.maximum:
-        raise ValueError(f"{shown(value)} is not from {key.minimum} to {key.maximum}")
+        raise ValueError(f"must be from {key.minimum} to {key.maximum}, not {shown(value)}")
     return value
 
 
@@ -251,9 +249,7 @@ def parse_item(key: Key, value: object, *, flags: bool) -> object:
         case "names":
             return check_name(value)
         case "controls":
-            if not isinstance(value, str) or value not in key.choices:
-                raise ValueError(f"{shown(value)} is not one of {', '.join(key.choices)}")
-            return value
+            return check_choice(key, value)
         case "destinations":
             from corral.network.rules import parse_entry
 
@@ -270,6 +266,12 @@ def parse_item(key: Key, value: object, *, flags: bool) -> object:
             if not text or len(text) > MAX_PATH_LENGTH:
                 raise ValueError("an empty path" if not text else f"{shown(text)} is too long")
             return text
+
+
+def check_choice(key: Key, value: object) -> str:
+    if not isinstance(value, str) or value not in key.choices:
+        raise ValueError(f"{shown(value)} is not one of {', '.join(key.choices)}")
+    return value
 
 
 def check_name(value: object) -> str:

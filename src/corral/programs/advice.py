@@ -45,9 +45,10 @@ def may_install(words: Sequence[str]) -> bool:
 def find_advice(
     typed: Sequence[str], executable: Executable, *, subprocess: bool
 ) -> tuple[str, ...]:
-    """Return warnings about a program that works by starting others.
+    """Return warnings about a program that works by starting other programs.
 
-    Without subprocesses, package runners and containers are refused, because they would hang.
+    Without subprocesses, raise SandboxError for package runners and for clients of containers such
+    as docker, because they would hang.
     """
     name = program_name(typed[0])
     verbs = [word for word in typed[1:] if not word.startswith("-")]

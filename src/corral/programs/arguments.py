@@ -1,4 +1,4 @@
-"""Find the script or module in a runtime's arguments. Options after it are not parsed."""
+"""Find the script or module in a runtime's arguments. Words after it belong to the script."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
     from typing import Literal
 
     Kind = Literal["python", "node", "deno", "bun", "java", "script", ""]
@@ -41,8 +41,8 @@ PYTHON_VERSION = "0123456789.t"  # python3.13t is the build without the global l
 
 @record
 class Invocation:
-    """The code that a runtime runs. `script` is an index into its arguments, `module` follows `-m`,
-    and `flags` are Python's other short options.
+    """The code that a runtime runs. `script` is the index of the script in the runtime's arguments,
+    `module` is the word after `-m`, and `flags` are the letters of Python's other short options.
     """
 
     script: int | None = None
@@ -67,9 +67,9 @@ def read_arguments(kind: Kind, arguments: Sequence[str]) -> Invocation:
     if kind == "python":
         return _python_arguments(arguments)
     if kind == "node":
-        return _node_arguments(arguments)
+        return _skip_options(arguments, ("inspect",), NODE_WITH_VALUE, NODE_WITHOUT_SCRIPT)
     if kind in {"deno", "bun"}:
-        return _other_arguments(arguments)
+        return _skip_options(arguments, ("run", "serve"), OTHER_WITH_VALUE)
     if kind == "java":
         index = arguments.index("-jar") + 1 if "-jar" in arguments else len(arguments)
         return Invocation(script=index if index < len(arguments) else None)
@@ -107,25 +107,24 @@ def _python_arguments(arguments: Sequence[str]) -> Invocation:
     return Invocation(flags=flags)
 
 
-def _node_arguments(arguments: Sequence[str]) -> Invocation:
-    index = 1 if arguments and arguments[0] == "inspect" else 0
+def _skip_options(
+    arguments: Sequence[str],
+    verbs: Container[str],
+    with_value: Container[str],
+    without_script: Container[str] = (),
+) -> Invocation:
+    """Return the first word that is not an option, the value of an option, or a verb before them.
+    A command with an option in `without_script` has no script.
+    """
+    index = 1 if arguments and arguments[0] in verbs else 0
     while index < len(arguments):
         word = arguments[index]
-        if word.partition("=")[0] in NODE_WITHOUT_SCRIPT:
+        if word.partition("=")[0] in without_script:
             break
         if word == "--":
             index += 1
             return Invocation(script=index if index < len(arguments) else None)
         if not word.startswith("-"):
             return Invocation(script=index)
-        index += 2 if word in NODE_WITH_VALUE else 1
-    return Invocation()
-
-
-def _other_arguments(arguments: Sequence[str]) -> Invocation:
-    index = 1 if arguments and arguments[0] in {"run", "serve"} else 0
-    while index < len(arguments):
-        if not arguments[index].startswith("-"):
-            return Invocation(script=index)
-        index += 2 if arguments[index] in OTHER_WITH_VALUE else 1
+        index += 2 if word in with_value else 1
     return Invocation()

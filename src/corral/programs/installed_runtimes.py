@@ -49,8 +49,8 @@ class Runtime:
 
 
 def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
-    """Return the runtime at a path, or the newest installed one of a version such as 3.12. Raise
-    CommandError if there is none.
+    """Return the runtime at a path, or the newest installed runtime of a version such as 3.12.
+    Raise CommandError if there is none.
     """
     if os.sep in wanted:
         path = os.path.abspath(os.path.expanduser(wanted))
@@ -67,7 +67,7 @@ def find_runtime(kind: Kind, wanted: str, ask: Ask) -> Runtime:
         raise CommandError(
             f"no {kind} {shown(wanted)} is installed",
             exit_code=EXIT_NOT_FOUND,
-            hint=f"installed are: {here}; --{kind} also takes the path of one",
+            hint=f"installed: {here}; --{kind} also accepts a path",
         )
     return max(fitting, key=lambda one: one.version)
 
@@ -93,7 +93,7 @@ def find_fitting_python(requirement: str) -> str:
 
 
 def find_fitting_node(requirement: str) -> str:
-    """Return the newest installed version that fits npm's `engines`, or ''."""
+    """Return the newest installed version that fits the `engines` field of a package, or ''."""
     ranges = [_npm_range_to_requirement(one) for one in requirement.split("||")]
     versions = {one.version for one in list_runtimes("node")}
     fitting = [one for one in versions if any(_fits(one, each) for each in ranges)]
@@ -124,14 +124,14 @@ def _fits(version: Version, requirement: str) -> bool:
             return False
         bound = tuple(map(int, match[2].split(".")))
         ours, limit = version[: len(bound[:2])], bound[:2]
-        whole = len(bound) > 2  # 3.12.4 is inside 3.12
+        has_patch = len(bound) > 2  # 3.12.4 is one of the versions 3.12.x, so 3.12 may fit
         allowed = {
             ">=": ours >= limit,
             "~=": ours >= limit and version[0] == bound[0],
-            ">": ours > limit or (whole and ours == limit),
-            "<": ours < limit or (whole and ours == limit),
+            ">": ours > limit or (has_patch and ours == limit),
+            "<": ours < limit or (has_patch and ours == limit),
             "<=": ours <= limit,
-            "!=": whole or ours != limit,
+            "!=": has_patch or ours != limit,
         }.get(match[1] or "==", ours == limit)
         if not allowed:
             return False

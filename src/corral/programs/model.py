@@ -11,12 +11,12 @@ class Program:
     """A program, and the files that must be visible to execute it.
 
     `path` is the argument of execve: absolute and unresolved, because a resolved path would leave a
-    venv. `reads` are real paths, bound read-only at the same path inside, and `why` has the reason
-    for each. `links` are the symlinks on the way to them, recreated inside as (path, target text).
-    The target starts in `cwd`, which is empty if the caller's directory is not visible inside.
-    `search` is PATH inside. `server` is the same for all versions of a package, and empty if the
-    command itself identifies the server. `environment` are variables that a skipped launcher would
-    have set.
+    venv. `reads` are real paths, bound read-only at the same paths in the sandbox, and `why` has
+    the reason for each. `links` are the symlinks through which they are reached, as (path, target);
+    they are made again in the sandbox. The target starts in `cwd`, which is empty if the caller's
+    directory is not visible in the sandbox. `search` is the target's PATH. `server` is the same for
+    all versions of a package, and empty if the command itself identifies the server. `environment`
+    are variables that a launcher would have set, if corral executes its program without it.
 
     Files can be replaced between resolving and mounting. So `seen` has (device, inode) of each of
     `reads`, and `device` and `inode` are those of `real`, the executable at the end of all links.

@@ -82,6 +82,20 @@ def read_text(path: str) -> str:
         os.close(descriptor)
 
 
+def read_json(path: str) -> dict[str, object]:
+    """Return the object in a small JSON file; {} for anything else."""
+    text = read_text(path)
+    if not text:
+        return {}
+    import json
+
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def list_names(directory: str) -> list[str]:
     """Return the sorted names in a directory, or none if it cannot be read."""
     try:
@@ -128,7 +142,9 @@ class Caller:
         return [entry for entry in entries if entry.startswith("/")]
 
     def absolute(self, path: str) -> str:
-        """Make a path absolute. Keep links, but resolve `..`, whose parent may not exist inside."""
+        """Make a path absolute. Keep links, but resolve `..`, because the directory before it may
+        not exist in the sandbox.
+        """
         parts = [part for part in os.path.join(self.cwd, path).split("/") if part not in {"", "."}]
         if ".." in parts:
             last = len(parts) - 1 - parts[::-1].index("..")
@@ -181,7 +197,7 @@ def is_shared(directory: str, homes: set[str]) -> bool:
 
 
 class NeededFiles:
-    """Collects the files that must be visible inside.
+    """Collects the files that must be visible in the sandbox.
 
     `reads` maps a real path to its reason. `links` maps the path of a symlink to its target.
     `scope` decides whether the server's own files may make a path readable.
@@ -241,7 +257,7 @@ class NeededFiles:
         real, links = self.trace(path)
         for link, target in links:
             if not is_system(link):
-                # `a/../b` needs `a`, which may not exist inside.
+                # `a/../b` needs `a`, which may not exist in the sandbox.
                 if "/../" in target.lstrip("./") + "/":
                     target = self.trace(os.path.join(os.path.dirname(link), target))[0]  # noqa: PLW2901
                 self.links[link] = target

@@ -23,7 +23,10 @@ def bind_packages(needed: NeededFiles, directory: str, top: str) -> None:
 
 
 def bind_node_modules(needed: NeededFiles, directory: str, top: str, passed: set[str]) -> None:
-    """Bind every node_modules that node searches, from the script up to `top`, with its links."""
+    """Bind each `node_modules` in the directories from `directory` up to `top`, in which node
+    searches for packages, and the packages that are linked there. `passed` are the directories that
+    were searched before.
+    """
     top = top.removesuffix("/node_modules")
     while directory not in passed:
         passed.add(directory)
@@ -46,7 +49,8 @@ def _note_packages_above(needed: NeededFiles, directory: str) -> None:
         if os.path.isdir(modules) and not needed.covers(modules):
             if not needed.scope.is_granted(os.path.realpath(modules)):
                 text = f"{modules} is above the server's own files and not readable"
-                needed.notes.append(f"{text}; if it needs them: --read {shell_word(modules)}")
+                hint = f"if the server needs its packages: --read {shell_word(modules)}"
+                needed.notes.append(f"{text}; {hint}")
             return
         directory = os.path.dirname(directory)
 

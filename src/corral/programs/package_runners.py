@@ -1,8 +1,8 @@
 """Parse the command lines of `npx`, `uvx` and other package runners, to find their package.
 
 A package runner installs and starts a package in one step. It needs network, processes and a cache,
-and the server would get the same access. corral installs the same package, pinned, and runs the
-package's own program instead.
+and the server would get the same access. Instead, corral installs the same package, pinned to its
+version, and runs the package's own program.
 """
 
 import re
@@ -224,7 +224,7 @@ def _split(
         if word in IGNORED_OPTIONS and not equals:
             continue
         if word not in meaning:
-            return Refusal(why=f"its option {word} cannot be carried over", hint="")
+            return Refusal(why=f"corral does not support its option {word}", hint="")
         if not equals:
             value, at = (words[at] if at < len(words) else ""), at + 1
         named[meaning[word]].append(value)

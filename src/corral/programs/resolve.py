@@ -125,7 +125,7 @@ def locate_program(name: str, caller: Caller) -> str:
     if is_program(here) or os.path.isdir(here):
         hint = f"to run the one in this directory, type ./{name}"
     elif caller.lookup(name.partition(" ")[0]):
-        hint = "it is one word: write the command without quotes around all of it"
+        hint = "the whole command is quoted as one word: leave out the quotes"
     elif len(caller.search_path()) < len(caller.environment.get("PATH", "/").split(":")):
         hint = "relative and empty entries of PATH are never searched"
     raise CommandError(f"{name!r} was not found on PATH", exit_code=EXIT_NOT_FOUND, hint=hint)
@@ -153,9 +153,8 @@ def follow_chain(
         if target:
             shims += 1
             if shims > MAX_SHIMS:
-                raise CommandError(
-                    f"{found.path!r} is a shim that leads to itself", exit_code=EXIT_NOT_EXECUTABLE
-                )
+                text = f"{found.path!r}: more than {MAX_SHIMS} shims start one another"
+                raise CommandError(text, exit_code=EXIT_NOT_EXECUTABLE)
             for word in target:
                 needed.scope.check_choice(word, found)
             path, arguments = target[0], (*target[1:], *arguments)
@@ -179,7 +178,9 @@ def follow_chain(
 def _check_named_script(
     words: Sequence[str], found: Executable, caller: Caller, needed: NeededFiles
 ) -> None:
-    """Check the script in a `#!` line such as `#!/usr/bin/node /home/me/other/server.js`."""
+    """Refuse a `#!` line such as `#!/usr/bin/node /home/me/other/server.js`, if the script in it is
+    not one of the server's own files.
+    """
     kind = detect_kind(words[0], os.path.realpath(words[0]))
     at = read_arguments(kind, words[1:]).script
     if at is not None and os.path.lexists(path := caller.absolute(words[1 + at])):
@@ -187,8 +188,9 @@ def _check_named_script(
 
 
 def find_script(argv: Sequence[str], *, environment: Mapping[str, str], cwd: str, home: str) -> str:
-    """Return the word of a command that a runtime would execute as its script, or ''. The runtime
-    may be behind a link or a `#!` line. Raise CommandError if the program cannot be found.
+    """Return the word of a command that a runtime would execute as its script, or ''. The command
+    may name the runtime by a link, or by a script whose `#!` line names it. Raise CommandError if
+    the program cannot be found.
     """
     caller, homes = Caller(environment=environment, cwd=cwd, home=home), home_names(home)
     needed = NeededFiles(homes, Scope(caller, homes))
@@ -214,7 +216,7 @@ def parse_shebang(found: Executable) -> tuple[str, ...] | None:
         raise CommandError(
             f"{found.path!r}: its #! line {what}",
             exit_code=EXIT_NOT_EXECUTABLE,
-            hint="name the interpreter in front of it",
+            hint="name the interpreter before the script",
         )
     if text.endswith(b"\r"):
         raise CommandError(
@@ -240,7 +242,7 @@ def expand_env(line: tuple[str, ...], found: Executable, caller: Caller) -> tupl
         raise CommandError(
             f"{found.path!r}: cannot find out what {' '.join(line)!r} would run",
             exit_code=EXIT_NOT_EXECUTABLE,
-            hint="name the interpreter in front of it",
+            hint="name the interpreter before the script",
         )
     try:
         return (locate_program(words[0], caller), *words[1:])
@@ -258,13 +260,13 @@ def split_words(text: str, found: Executable) -> list[str]:
 
     try:
         if "${" in text:
-            raise ValueError("variables of the caller are not known inside")
+            raise ValueError("the target does not get the caller's variables")
         return shlex.split(text, comments=True)
     except ValueError as error:
         raise CommandError(
             f"{found.path!r}: its #! line cannot be split: {error}",
             exit_code=EXIT_NOT_EXECUTABLE,
-            hint="name the interpreter in front of it",
+            hint="name the interpreter before the script",
         ) from error
 
 

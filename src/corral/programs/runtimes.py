@@ -27,7 +27,7 @@ HOMEBREW = (
     "Cellar", "opt", "bin", "lib", "Frameworks", "share", "etc/openssl@3", "etc/openssl",
     "etc/ca-certificates",
 )  # fmt: skip
-"""The parts of a Homebrew prefix that are bound. The rest contains the user's databases and
+"""The parts of a Homebrew prefix that are bound. Other parts contain the user's databases and
 keys.
 """
 MARKS = (*NODE_MARKS, *PYTHON_MARKS, "manifest.json", "corral.toml", "corral.json")
@@ -106,8 +106,9 @@ def find_venv(path: str) -> tuple[dict[str, str], str]:
     """Return the settings and the directory of an interpreter's venv. Both are empty if the
     interpreter is not in a venv.
 
-    Like Python's getpath.py, look for pyvenv.cfg beside `path` and in the directory above. Links in
-    `path` must not be resolved, because they lead out of the venv.
+    Like Python's getpath.py, look for pyvenv.cfg beside `path` and in the directory above. The
+    caller must not resolve links in `path`, because a venv's interpreter is a link to a file
+    outside of the venv.
     """
     parent = os.path.dirname(path)
     for directory in (parent, os.path.dirname(parent)):
@@ -274,7 +275,9 @@ def _is_module(path: str) -> bool:
 
 
 def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
-    """Bind the server's own files: its project, else its directory, else the one file."""
+    """Bind the files of the server to which `path` belongs: its project, else its directory, else
+    only the file itself.
+    """
     try:
         real = needed.follow(path)
     except (OSError, ValueError):
@@ -299,9 +302,9 @@ def bind_server(needed: NeededFiles, path: str, kind: Kind) -> None:
 def _is_code(path: str) -> bool:
     """Return whether a file may be a program.
 
-    Other files must not become readable as a script. A client's configuration that came with a
-    project may name a key or another file of the user as the script, and set a variable to code
-    that reads it.
+    A file that is not a program must not become readable because a command names it as a script. A
+    client's configuration may have come with a project. It could name one of the user's keys as the
+    script, and set a variable to code that reads the key.
     """
     if path.lower().endswith(CODE) or os.path.isdir(path) or os.access(path, os.X_OK):
         return True

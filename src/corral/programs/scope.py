@@ -1,9 +1,9 @@
 """Decide which other files a server's own files may make readable.
 
 A link, a `#!` line, a `.pth` line, a `pyvenv.cfg` or an entry of `node_modules` may have been
-written by the server's author, or by an earlier run of a target. A file that one of these names
-becomes readable only if it is in the server's root, a runtime or a grant. All other such files are
-collected and refused at the end, with the flags that allow them.
+written by the server's author, or by an earlier run of a target. The file to which it refers
+becomes readable only if that file is in the server's root, a runtime or a grant. Other files are
+collected, and refused together at the end with the flags that allow them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class Scope:
     """The places that may be read: the server's `roots`, grants, and runtimes.
 
     `named` is the root of a server whose directory the user named. The command of such a server
-    comes from its author, not from the user. `chosen` are interpreters that only the server's files
-    name.
+    comes from its author, not from the user. `by_grant` are paths that only a grant makes readable.
+    `chosen` are interpreters that the server's files name, but not the user. `refused` has the
+    paths that may not be read, and for each the file that names it.
     """
 
     def __init__(
@@ -76,7 +77,8 @@ class Scope:
         self._path: tuple[str, ...] = ()
 
     def find_root(self, directory: str) -> str:
-        """Return the root of the server in a directory; '' if several servers share it.
+        """Return the root of the server to which a directory belongs, or '' if several servers
+        share the directory.
 
         Directories above a write grant are ignored. Otherwise a target could remove the files that
         mark a root inside the grant, and a directory above would become the root.
@@ -93,6 +95,10 @@ class Scope:
         return "" if is_shared(directory, self.homes) else directory
 
     def _find_marked_root(self, directory: str) -> str:
+        """Return the server's directory or the write grant that contains `directory`. Otherwise
+        return the project around it, which has a `.git`, a workspace file or another of the usual
+        files. Return '' if there is none.
+        """
         tops = [top for top in (self.named, *sorted(self.writable)) if top]
         if top := next((top for top in tops if is_inside(directory, top)), ""):
             return top
@@ -120,8 +126,8 @@ class Scope:
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
-        """Return the grant that makes a path readable, or '' if it is readable without a grant or
-        was not checked by `allows`.
+        """Return the grant that makes a path readable. Return '' if the path is readable without a
+        grant, or if `allows` was not asked about it before.
         """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
@@ -163,8 +169,8 @@ class Scope:
         return known and not self.is_writable(real)
 
     def is_on_path(self, path: str) -> bool:
-        """Return whether a path is directly in a directory of PATH, or contains one, and is not
-        writable by the target.
+        """Return whether a path is directly in a directory of PATH, or contains a directory of
+        PATH, and is not writable by the target.
         """
         if not self._path:
             written = [entry.rstrip("/") for entry in self.caller.search_path()]
@@ -197,7 +203,9 @@ class Scope:
             self.refuse(self.enclose(real), link)
 
     def check_runtime(self, named_by: str, real: str) -> None:
-        """Raise UnchosenReadsError for an interpreter that is in no known place and not granted."""
+        """Raise UnchosenReadsError for an interpreter that is neither granted nor a known runtime
+        of this machine.
+        """
         if not self.allows(real) and not self.is_runtime(real):
             self.refuse(self.enclose(real), named_by)
             self.raise_refused()
@@ -282,8 +290,8 @@ def managed_directories(environment: Mapping[str, str], homes: Iterable[str]) ->
 
 
 def _receives_files(path: str) -> bool:
-    """Return whether a path is directly in a directory such as Downloads or /tmp, which receives
-    files from elsewhere.
+    """Return whether a path is directly in a directory such as Downloads or /tmp, in which other
+    programs put files that came from the network.
     """
     name = os.path.basename(os.path.dirname(path)).lower()
     return name in RECEIVING or os.path.dirname(path) in {"/tmp", "/var/tmp"}  # noqa: S108

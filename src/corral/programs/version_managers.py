@@ -11,7 +11,7 @@ import os
 
 from corral.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, CommandError
 from corral.programs.arguments import SHELLS
-from corral.programs.needed_files import is_program, list_names, read_text
+from corral.programs.needed_files import is_program, list_names, read_json, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 def pyenv_version(root: str, wanted: str) -> str:
     """Return the installed version that a name or a prefix selects. For a name that is a path,
-    return '.', which has no programs.
+    return '.': no program is found there.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."
@@ -149,7 +149,7 @@ def _version_key(version: str) -> tuple[str, tuple[int, ...]]:
 def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
     root = caller.variable("VOLTA_HOME", f"{caller.home}/.volta")
     image = f"{root}/tools/image"
-    package = _read_json(f"{root}/tools/user/bins/{name}.json")
+    package = read_json(f"{root}/tools/user/bins/{name}.json")
     if package:
         node = _read_text_at(package, "platform", "node", "runtime") or _read_text_at(
             package, "platform", "node"
@@ -158,7 +158,7 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
         runtime = f"{image}/node/{node}/bin/node"
         if is_program(runtime) and is_program(script):
             return (runtime, script)
-    platform = _read_json(f"{root}/tools/user/platform.json")
+    platform = read_json(f"{root}/tools/user/platform.json")
     pinned = volta_pinned(caller.cwd)
     tool = "npm" if name == "npx" else name
     own = pinned.get(tool) or _read_text_at(platform, tool) or _read_text_at(platform, "node", tool)
@@ -174,11 +174,13 @@ def resolve_volta(name: str, caller: Caller) -> tuple[str, ...]:
 
 
 def volta_pinned(cwd: str) -> dict[str, str]:
-    """Return the versions that the nearest package.json pins, with those that it extends."""
+    """Return the versions that the nearest package.json pins. Add versions that are pinned by files
+    to which its `extends` refers.
+    """
     file = next((f for d in walk_up(cwd) if os.path.isfile(f := f"{d}/package.json")), "")
     pinned: dict[str, str] = {}
     for _ in range(8):
-        section = _read_json(file).get("volta") if file else None
+        section = read_json(file).get("volta") if file else None
         if not isinstance(section, dict):
             break
         for tool, version in section.items():
@@ -279,19 +281,6 @@ def _mise_tools(file: str) -> Iterator[tuple[str, str]]:
             version = item.get("version") if isinstance(item, dict) else item
             if isinstance(version, (str, int, float)):
                 yield str(tool), str(version)
-
-
-def _read_json(file: str) -> dict[str, object]:
-    text = read_text(file)
-    if not text:
-        return {}
-    import json
-
-    try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
 
 
 def _read_text_at(value: object, *keys: str) -> str:

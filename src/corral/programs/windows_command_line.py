@@ -6,8 +6,9 @@ arguments, because both follow these rules:
 
 - The program's own name ends at the next quote if it begins with one. Backslashes do not escape
   there.
-- Elsewhere spaces and tabs separate, quotes group, and `\"` is a quote. Backslashes are plain
-  characters, except before a quote, where each pair is one backslash.
+- In the arguments after it, spaces and tabs separate, text in quotes is not separated, and `\"` is
+  a quote. Backslashes are plain characters, except before a quote, where each pair is one
+  backslash.
 
 For a batch file, CreateProcessW passes the whole line to cmd.exe, which expands and splits it by
 other rules, so that `"&calc` becomes a command. No quoting is safe in all batch files, so text that
@@ -68,7 +69,7 @@ def quote(argument: str) -> str:
 def is_batch(path: str) -> bool:
     r"""Return whether CreateProcessW would pass this file to cmd.exe.
 
-    Trailing dots and spaces are not part of a name, and `x.cmd::$DATA` is the file itself.
+    Trailing dots and spaces are not part of a name, and `x.cmd::$DATA` is the file `x.cmd` itself.
     """
     name = path.replace("/", "\\").rpartition("\\")[2]
     drive, colon, rest = name.partition(":")
@@ -101,7 +102,7 @@ def _check_text(text: str, refused: frozenset[str], *, what: str) -> None:
     bad = next((letter for letter in text if letter in refused or letter < " "), None)
     if bad is not None:
         raise CommandError(
-            f"{what}, {shown(text)}, contains {shown(bad)}: cmd.exe does not read it as text",
+            f"{what}, {shown(text)}, contains {shown(bad)}, which cmd.exe would interpret",
             exit_code=EXIT_NOT_EXECUTABLE,
             hint="name the program that the batch file starts, in place of the batch file",
         )

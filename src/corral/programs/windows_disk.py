@@ -8,6 +8,7 @@ import os
 import stat
 from typing import Literal, Protocol
 
+from corral.programs.needed_files import list_names
 from corral.record import record
 
 Kind = Literal["file", "directory", "alias", "other", ""]
@@ -67,12 +68,7 @@ class HostDisk:
             return b""
 
     def names(self, path: str) -> list[str]:
-        if is_remote(path):
-            return []
-        try:
-            return sorted(os.listdir(path))
-        except (OSError, ValueError):
-            return []
+        return [] if is_remote(path) else list_names(path)
 
     def real(self, path: str) -> str:
         return path if is_remote(path) else os.path.realpath(path)

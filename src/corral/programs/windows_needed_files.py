@@ -1,8 +1,9 @@
 r"""Collect the files that a command needs on Windows: its runtime and its server.
 
 They are real paths, to be copied into corral's store (`runtime_copies`). As on other systems, a
-directory is not collected if it contains more than the one server: a profile, `Documents`, a shared
-`bin`. Windows' own directory is not collected, because every AppContainer can read it.
+directory is not collected if it contains other files than those of one server: a user's profile,
+`Documents`, a shared `bin`. Windows' own directory is not collected, because every AppContainer can
+read it.
 """
 
 from __future__ import annotations

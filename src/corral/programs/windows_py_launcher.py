@@ -17,7 +17,9 @@ KEY = "Software\\Python\\PythonCore"
 
 
 def follow(hop: Hop, caller: Caller) -> Hop:
-    """Follow `py`, or a Store alias named `python` or `python3`, which takes no version."""
+    """Return the interpreter that `py` starts, or a Store alias named `python` or `python3`. Only
+    `py` accepts a version in its arguments.
+    """
     versioned = ntpath.basename(hop.path).lower().startswith("py.")
     wanted, arguments = _split_version(hop.arguments) if versioned else ("", hop.arguments)
     active = caller.variable("VIRTUAL_ENV")
@@ -45,7 +47,9 @@ def _split_version(arguments: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
 
 
 def choose(found: Mapping[str, str], wanted: str) -> str:
-    """Return the executable with this tag, or of the newest version that begins with it, or ""."""
+    """Return the executable whose tag is `wanted`. If there is none, return the executable of the
+    newest version that begins with `wanted`, or "".
+    """
     exact = {tag.lower(): path for tag, path in found.items()}
     if wanted.lower() in exact:
         return exact[wanted.lower()]
@@ -56,7 +60,9 @@ def choose(found: Mapping[str, str], wanted: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    """Return {tag: executable} of the registered Pythons. The user's precede the machine's."""
+    """Return {tag: executable} of the registered Pythons. If the user and the machine have the same
+    tag, the user's Python is returned.
+    """
     found: dict[str, str] = {}
     if sys.platform == "win32":
         import winreg

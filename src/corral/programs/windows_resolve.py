@@ -69,7 +69,9 @@ class Caller:
 
 @record
 class Hop:
-    """A file in the chain from the typed name to the program, and its virtual environment."""
+    """A file between the typed name and the program, with the arguments that it gets. `venv` is its
+    virtual environment, `scripts` are the scripts that it runs.
+    """
 
     path: str
     arguments: tuple[str, ...]
@@ -130,8 +132,7 @@ def kind_of(path: str) -> options.Kind:
     name = ntpath.splitext(ntpath.basename(path))[0].lower()
     if name.rstrip("0123456789.tw") in {"python", "pypy", "py"}:
         return "python"
-    found: dict[str, options.Kind] = {"node": "node", "deno": "deno", "bun": "bun", "java": "java"}
-    return found.get(name, "")
+    return options.KINDS.get(name, "")
 
 
 def locate(name: str, caller: Caller) -> str:
@@ -159,11 +160,12 @@ def follow(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop:
         if following is None:
             return hop
         hop = following
-    raise _refused(hop.path, "it leads to itself", "name the program itself")
+    text = f"more than {MAX_HOPS} launchers start one another"
+    raise _refused(hop.path, text, "name the program itself")
 
 
 def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
-    """Return the file that this one starts; None if this is the program itself."""
+    """Return the file that `hop` starts, or None if `hop` is the program itself."""
     kind = caller.disk.kind(hop.path)
     if kind == "alias" and kind_of(hop.path) == "python":
         from corral.programs import windows_py_launcher
@@ -259,7 +261,9 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Let the interpreter use the redirector's virtual environment, as the redirector would."""
+    """Add the virtual environment of the redirector, and the variable by which Python finds it. The
+    redirector, which is not executed, would set this variable.
+    """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:
         return hop
@@ -267,7 +271,9 @@ def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
 
 
 def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
-    """Return settings and directory of the program's virtual environment, as getpath.py does."""
+    """Return the settings and the directory of the program's virtual environment, both empty if it
+    has none. Python's getpath.py searches the same two directories.
+    """
     above = ntpath.dirname(path)
     for directory in (above, ntpath.dirname(above)):
         raw = caller.disk.read(ntpath.join(directory, "pyvenv.cfg"))

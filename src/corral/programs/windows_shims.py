@@ -73,7 +73,7 @@ def _uv_trailer(raw: bytes) -> Launcher | None:
 
 
 def _appended(raw: bytes) -> Launcher | None:
-    """Parse distlib's form, with the `#!` line directly before the zip."""
+    """Parse a launcher of distlib, which has the `#!` line directly before its zip."""
     end = raw.rfind(END_OF_ZIP, max(0, len(raw) - MAX_COMMENT - 22))
     if end < 0 or end + 22 > len(raw) or not windows_pe_resources.is_program(raw):
         return None
@@ -89,7 +89,7 @@ def _appended(raw: bytes) -> Launcher | None:
 
 
 def shebang(line: bytes) -> Launcher | None:
-    """Parse the rest of a `#!` line as these launchers do: a path, perhaps quoted, then words."""
+    """Parse the text after `#!` as distlib's launchers do: a path, perhaps quoted, then words."""
     text = _text(line.strip())
     if text.startswith('"'):
         path, _, rest = text[1:].partition('"')
@@ -199,8 +199,7 @@ def _words(line: str) -> list[str]:
 
 def scoop(text: str) -> Shim | None:
     """Parse `path = "..."` and perhaps `args = ...` in the file beside scoop's launcher."""
-    pairs = (line.partition("=") for line in text.lstrip("\ufeff").splitlines())
-    values = {key.strip().lower(): value.strip() for key, _, value in pairs}
+    values = settings(text.lstrip("\ufeff"))
     path = values.get("path", "").strip('"')
     arguments = values.get("args", "")
     if not path or "%" in path + arguments:
@@ -209,5 +208,6 @@ def scoop(text: str) -> Shim | None:
 
 
 def settings(text: str) -> dict[str, str]:
+    """Parse the lines `key = value` of a pyvenv.cfg or of scoop's file."""
     pairs = (line.partition("=") for line in text.splitlines())
     return {key.strip().lower(): value.strip() for key, mark, value in pairs if mark}

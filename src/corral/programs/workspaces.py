@@ -1,13 +1,12 @@
 """Read workspace files of pnpm, npm and uv, to find out whether one lists a package."""
 
-import json
 import os
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
 
-from corral.programs.needed_files import read_text
+from corral.programs.needed_files import read_json, read_text
 
 MAX_PATTERNS = 1000
 
@@ -24,7 +23,9 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match without backtracking, because a server's author may have written the pattern."""
+    """Match a path with a pattern. Do not backtrack, because a hostile server's author may have
+    written the pattern.
+    """
     reached = {0}
     for word in pattern:
         if word == "**":
@@ -36,11 +37,7 @@ def _matches(parts: list[str], pattern: list[str]) -> bool:
 
 def _patterns(directory: str) -> Iterator[str]:
     yield from _pnpm_patterns(read_text(f"{directory}/pnpm-workspace.yaml"))
-    try:
-        package: object = json.loads(read_text(f"{directory}/package.json") or "{}")
-    except (ValueError, RecursionError):
-        package = {}
-    listed = _get(package, "workspaces")
+    listed = read_json(f"{directory}/package.json").get("workspaces")
     yield from _strings(_get(listed, "packages") if isinstance(listed, dict) else listed)
     try:
         project: object = tomllib.loads(read_text(f"{directory}/pyproject.toml"))

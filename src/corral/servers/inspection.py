@@ -23,15 +23,15 @@ NO_TOOLS: Mapping[str, Iterable[str]] = {}
 KEPT_BYTES = 2000
 KEPT_LINES = 3
 HINT = (
-    "give it what it needs to start, such as --env NAME=VALUE or --read PATH; corral's own flags"
-    " go before the server"
+    "give the server what it needs to start, such as --env NAME=VALUE or --read PATH; corral's own"
+    " flags go before the server"
 )
 
 
 @record
 class Inspection:
-    """The result of an inspection. `offer` has the server's lists, by their fields in MCP, and its
-    description.
+    """The result of an inspection. `offer` has the server's lists (`tools`, `prompts`, ...) and its
+    description. `strays` is the number of lines on stdout that are not messages.
     """
 
     server: tuple[str, ...]
@@ -53,9 +53,11 @@ class Inspection:
 
 
 def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) -> Inspection:
-    """Run the plan until its server has listed its definitions. Raise SandboxError if it does not.
+    """Run the plan until its server has listed its definitions. Raise SandboxError if the server
+    does not list them.
 
-    `known` are tools of other servers, by server. They are compared in addition to the pinned ones.
+    `known` are the names of other servers' tools, by server. The server's own tools are compared
+    with these names and with those of all pinned tools.
     """
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None
@@ -76,7 +78,7 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
         hide = hide_values(plan)
         lines = [hide(line)[0] for line in (problem.message, *stderr.text())]
         said = "; ".join([lines[0], *(one.describe() for one in denials), *lines[1:]])
-        raise SandboxError(f"it does not list its tools: {said}", hint=HINT) from problem
+        raise SandboxError(f"cannot list the server's tools: {said}", hint=HINT) from problem
     pinned: dict[str, Iterable[str]] = {
         " ".join(one.server): [name for kind, name, _ in one.pins if kind == "tool"]
         for one in list_pinned(besides=plan.pinned_as)

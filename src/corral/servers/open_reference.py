@@ -40,7 +40,7 @@ class ReadyServer:
     """A server that can be started: its command, and its request.
 
     `granted` are the permissions that follow from the user's values for the server. `secrets` are
-    those of the values that are sensitive, by variable.
+    the sensitive ones of these values, by the names of their variables.
     """
 
     command: tuple[str, ...]
@@ -60,7 +60,8 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
     except OSError as problem:
         # Any step may find a full disk or a missing file.
         text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
-        # All files are written below the cache, but a copy's error may name the file that it reads.
+        # All files are written below the cache. If its disk is full while a file is copied, the
+        # error may name the file that was read.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:
@@ -86,4 +87,4 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
         from corral.servers.registry.lookup import open_server
 
         return open_server(reference, arguments, choices)
-    raise SandboxError(f"{reference.text} leads to another client's server")
+    raise SandboxError(f"{reference.text} is a server in a client's configuration")

@@ -29,8 +29,9 @@ Notify = Callable[[str], None]
 
 @record
 class Candidate:
-    """A version that may replace `current`. `changes` describes the other differences. `request` is
-    the request of the new version; packages have none. `accept` makes the replacement.
+    """A version that may replace `current`. `changes` describes the differences besides the
+    version. `request` is the request of the new version; packages have none. `accept` makes the new
+    version the current one.
     """
 
     current: Entry
@@ -58,7 +59,7 @@ def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | No
     """
     reference = _reference(entry)
     if reference is None:
-        raise SandboxError(f"{entry.key} has no versions")
+        raise SandboxError(f"{entry.key} is neither a package nor a server of a registry")
     if entry.kind == "registry":
         return _find_server(entry, replace(reference, version=version), notify)
     return _find_package(entry, version, notify)

@@ -99,14 +99,14 @@ def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp
     (tmp_path / "elsewhere").mkdir()
     (server / "data").rmdir()
     (server / "data").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PolicyError, match="leads elsewhere"):
+    with pytest.raises(PolicyError, match="leads to another file than when you approved it"):
         merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
 
 
 def test_the_approved_request_is_the_shown_one(store, server):
     shown = approvals.request_for(str(server))[1]
     change_text(server)
-    with pytest.raises(PolicyError, match="changed meanwhile"):
+    with pytest.raises(PolicyError, match="changed while you read it"):
         approvals.approve(str(server), expected=shown)
     assert approvals.list_approvals() == []
     assert approvals.approve(str(server), expected=approvals.request_for(str(server))[1])
@@ -225,8 +225,8 @@ def test_different_contents_have_different_digests(contents, subject):
     found = {}
     for content in contents:
         for split in range(len(subject) + 1):
-            leads = tuple((text, "") for text in subject[split:])
-            key = (content, tuple(subject[:split]), leads)
+            real_paths = tuple((text, "") for text in subject[split:])
+            key = (content, tuple(subject[:split]), real_paths)
             assert found.setdefault(approvals.request_digest(*key), key) == key
 
 
@@ -268,7 +268,7 @@ def test_mistakes_in_ceilings_are_named(tmp_path, text, key):
 
 @POSIX
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_ceilings_that_others_could_write_are_refused(tmp_path, mode):
+def test_ceilings_that_other_users_could_write_are_refused(tmp_path, mode):
     path = tmp_path / "config.toml"
     path.write_text('[ceilings]\nmemory = "1G"\n')
     path.chmod(0o644)

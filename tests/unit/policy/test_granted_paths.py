@@ -38,7 +38,7 @@ def replace_by_link(path, target):
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_path_that_leads_elsewhere_is_refused(home, linked):
+def test_a_granted_path_that_leads_to_another_file_is_refused(home, linked):
     path = home / "project/data"
     (home / "first").mkdir()
     if linked:
@@ -83,7 +83,7 @@ def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
     check(home, "project/inner/link")
 
 
-def test_the_memory_is_private_to_the_user(home):
+def test_the_record_of_granted_paths_is_private_to_the_user(home):
     check(home, "project/data")
     file = memory_file(str(home / "home"))
     assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
@@ -110,7 +110,7 @@ def write_memory(home, content: bytes) -> str:
     return file
 
 
-def test_a_memory_that_is_too_large_is_refused(home):
+def test_a_record_that_is_too_large_is_refused(home):
     write_memory(home, b"\0" * (1 << 21))
     check(home, "project/data")  # without a link nothing is refused
     replace_by_link(home / "project/data", home / "private")
@@ -119,7 +119,7 @@ def test_a_memory_that_is_too_large_is_refused(home):
 
 
 @pytest.mark.parametrize("end", [b"", b"a", b"a\0", b"a\0b", b"a\0b\0c\0", b"\0\0", b"a\0\0\0\0"])
-def test_a_memory_with_a_damaged_end_is_repaired(home, end):
+def test_a_record_with_a_damaged_end_is_repaired(home, end):
     """Damage the end of the file, as a power cut or a full disk does. Complete entries and new
     entries must still be used.
     """
@@ -136,7 +136,7 @@ def test_a_memory_with_a_damaged_end_is_repaired(home, end):
             check(home, name)
 
 
-def test_without_memory_links_are_refused_and_other_paths_are_not(home):
+def test_without_a_record_links_are_refused_and_other_paths_are_not(home):
     (home / "home/.local").write_text("")
     check(home, "project/data")
     replace_by_link(home / "project/data", home / "private")
@@ -145,7 +145,7 @@ def test_without_memory_links_are_refused_and_other_paths_are_not(home):
     assert str(error.value.hint).endswith(str(home / "private"))
 
 
-def test_a_large_memory_drops_paths_that_no_longer_exist(home, monkeypatch):
+def test_a_large_record_drops_paths_that_no_longer_exist(home, monkeypatch):
     file = memory_file(str(home / "home"))
     remember(file, {"/gone/one": "/gone/one", "/gone/two\n": "/x"})
     assert read_memory(file) == {"/gone/one": "/gone/one", "/gone/two\n": "/x"}

@@ -269,10 +269,10 @@ def test_load_refuses_files_that_are_not_small_text_files(tmp_path):
 def test_a_link_is_followed_only_on_request(tmp_path):
     (tmp_path / "policy").write_text("version = 1\n")
     (tmp_path / "link").symlink_to("policy")
-    assert manifest.load(str(tmp_path / "policy"), follow=False).version == 1
+    assert manifest.read_file(str(tmp_path / "policy"), follow=False) == b"version = 1\n"
     assert manifest.load(str(tmp_path / "link")).version == 1
     with pytest.raises(ManifestError):
-        manifest.load(str(tmp_path / "link"), follow=False)
+        manifest.read_file(str(tmp_path / "link"), follow=False)
 
 
 def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypatch):
@@ -282,12 +282,12 @@ def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypa
     monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
     (tmp_path / "policy").write_text("version = 1\n")
     (tmp_path / "other").write_text("version = 1\n")
-    assert manifest.load(str(tmp_path / "policy"), follow=False).version == 1
+    assert manifest.read_file(str(tmp_path / "policy"), follow=False) == b"version = 1\n"
     elsewhere = os.lstat(tmp_path / "other")
     monkeypatch.setattr(os, "lstat", lambda _path: elsewhere)
     assert manifest.load(str(tmp_path / "policy")).version == 1
     with pytest.raises(ManifestError, match="is a link"):
-        manifest.load(str(tmp_path / "policy"), follow=False)
+        manifest.read_file(str(tmp_path / "policy"), follow=False)
 
 
 def refusal(parse, *arguments):

@@ -61,7 +61,7 @@ MISTAKES = [
     ({"mcp": {"tools": {"allow": "a"}}}, "must be a list"),
     ({"mcp": {"pins": "yes"}}, "is not one of off, refuse, warn"),
     ({"mcp": {"max_message": 5}}, "is less than"),
-    ({"mcp": {"max_pending": 0}}, "is not from 1 to"),
+    ({"mcp": {"max_pending": 0}}, "must be from 1 to"),
 ]
 
 

@@ -129,7 +129,7 @@ def test_links_on_the_path_to_corral_cannot_be_replaced(home):
     assert follow("/..") == ([], "/")
 
 
-def test_the_entry_point_removes_foreign_directories_from_sys_path(home, monkeypatch):
+def test_the_entry_point_removes_pythonpath_and_the_users_site(home, monkeypatch):
     own = os.path.dirname(os.path.dirname(entry.__file__))
     standard = os.path.dirname(os.__file__)
     user_site = str(home / "user-site")

@@ -33,20 +33,20 @@ def test_pins_are_found_for_their_server_only():
     assert "corral inspect --pin npm:x" in caught.value.hint
 
 
-def test_secrets_are_not_kept(store):
+def test_secrets_are_not_stored_with_pins(store):
     assert "abcdef" not in store.read_text()
     (listed,) = pins.list_pinned()
     assert listed.server[0] == "npm:x"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"pins": [[1]], "server": [], "pinned": ""}'])
-def test_damaged_pins_do_not_count(store, text):
+def test_damaged_pins_are_ignored(store, text):
     store.write_text(text)
     assert pins.find_pinned(["npm:x", "--token=abcdef"]) is None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
-def test_files_that_others_could_have_written_do_not_count(store):
+def test_pins_that_other_users_could_have_written_are_ignored(store):
     for path in (store, store.parent):
         mode = path.stat().st_mode
         path.chmod(mode | 0o022)

@@ -45,7 +45,7 @@ def home(tmp_path):
 
 def said(origin="policy", directory="", **tables):
     tables = {name.replace("pass_", "pass"): value for name, value in tables.items()}
-    return from_data({"version": 1, **tables}, origin, directory=str(directory))
+    return replace(from_data({"version": 1, **tables}, origin), directory=str(directory))
 
 
 def user(**tables):
@@ -363,8 +363,8 @@ def test_system_directories_are_never_granted(home, access, path):
 
 
 @POSIX
-def test_homes_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Check that a home can be granted on macOS, where /private is on the users' volume, too. Files on the file system of
+def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
+    """Imitate macOS, where the users' files and /private are on another volume than the root. Files on the file system of
     /proc are refused wherever it is mounted.
     """
     theirs = os.stat(home).st_dev

@@ -192,10 +192,10 @@ def test_a_quoted_command_line_is_one_word(run: Resolver, home: Path) -> None:
     run.path = [str(home / "bin")]
     with pytest.raises(CommandError) as caught:
         run("server --port 1")
-    assert "without quotes" in str(caught.value.hint)
+    assert "leave out the quotes" in str(caught.value.hint)
     with pytest.raises(CommandError) as caught:  # the control: an unknown program gets another hint
         run("nowhere --port 1")
-    assert "without quotes" not in str(caught.value.hint)
+    assert "leave out the quotes" not in str(caught.value.hint)
 
 
 def test_a_command_with_a_slash_is_relative_to_the_callers_directory(
@@ -764,7 +764,7 @@ def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
     assert run("node").path == str(other / "bin" / "node")
 
 
-def test_shims_that_lead_to_each_other_are_an_error(run: Resolver, home: Path) -> None:
+def test_shims_that_start_each_other_are_an_error(run: Resolver, home: Path) -> None:
     root = home / ".pyenv"
     shim = program_at(root / "shims" / "tool", SHIM % (root, root))
     link(root / "versions" / "1.0" / "bin" / "tool", shim)
@@ -1038,7 +1038,7 @@ def test_the_script_is_found_among_the_arguments(
     ("words", "expected"),
     [
         (["npx", "-y", "@a/server@1.2.3", "--key", "k"], "`corral run npm:@a/server@1.2.3` "),
-        (["npx", "--call", "x", "server"], "--call cannot be carried over"),
+        (["npx", "--call", "x", "server"], "corral does not support its option --call"),
         (["npx", "--frobnicate"], "`corral run npm:NAME` "),
         (["uvx", "--frobnicate", "x"], "`corral run pypi:NAME` "),
         (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),

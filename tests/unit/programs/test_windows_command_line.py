@@ -143,7 +143,7 @@ INJECTIONS = [
 
 @pytest.mark.parametrize("argument", INJECTIONS, ids=repr)
 def test_arguments_that_cmd_would_reinterpret_are_refused(argument):
-    with pytest.raises(CommandError, match=r"cmd\.exe does not") as caught:
+    with pytest.raises(CommandError, match=r"which cmd\.exe would interpret") as caught:
         start_line(["x.cmd", argument], system_root=ROOT)
     assert caught.value.exit_code == 126
     # The control: a program that is not a batch file gets the same argument unchanged.

@@ -355,9 +355,10 @@ def test_scoops_shim_is_followed():
     assert found.reads == ("C:\\Users\\Ann\\scoop\\apps\\tool\\current",)
 
 
-def test_a_launcher_of_itself_is_an_error():
+def test_a_launcher_that_starts_itself_is_an_error():
     script = f"{VENV}\\Scripts\\loop.exe"
-    assert "itself" in refused(script, disk=venv(**{script: launcher(script)})).message
+    error = refused(script, disk=venv(**{script: launcher(script)}))
+    assert "launchers start one another" in error.message
 
 
 @pytest.mark.parametrize("words", [("python", "-V"), ("python3", "-V"), ("py", "-3.12", "-V")])
@@ -444,7 +445,7 @@ def test_a_linked_node_is_followed():
         "C:\\Users\\Ann\\.ssh\\x.js",
     ],
 )
-def test_a_script_in_a_shared_directory_is_readable_without_it(script):
+def test_only_the_script_in_a_shared_directory_is_readable(script):
     found = resolve("node", script, disk=Table(files(**{script: b""})))
     assert found.reads == (NODE, script)
 

@@ -87,7 +87,7 @@ def test_the_line_before_the_zip_is_found(line, python, arguments):
 @pytest.mark.parametrize(
     "line", [b"", b"#!\n", b"#!C:\\python.exe", b"#!a\nb\n", b"#!\xff\xfe\n", b"#!a\0b\n"]
 )
-def test_a_file_without_such_a_line_has_none(line):
+def test_a_file_without_a_line_before_the_zip_is_not_read(line):
     assert windows_shims.launcher(b"MZ" + bytes(200) + line + zipped()) is None
 
 
@@ -161,7 +161,7 @@ def test_uvs_resources_of_a_proxy_are_read(tmp_path):
 
 
 @given(st.data())
-def test_random_program_files_are_read_or_not(data):
+def test_random_program_files_raise_no_exception(data):
     """Read random headers, which must not cause an exception or an endless loop."""
     head = bytearray(data.draw(st.binary(min_size=512, max_size=1024)))
     head[:2] = b"MZ"

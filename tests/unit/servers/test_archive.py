@@ -71,12 +71,12 @@ NAMES = {
     "a\\..\\b": "backslash",
     "C:/windows": "drive or a stream",
     "file.txt:stream": "drive or a stream",
-    "a//b": "not a plain path",
-    "./a": "not a plain path",
-    "a/.": "not a plain path",
-    "name.": "not a plain path",
-    "name ": "not a plain path",
-    "": "not a plain path",
+    "a//b": "a part that is empty or ends in a dot or a space",
+    "./a": "a part that is empty or ends in a dot or a space",
+    "a/.": "a part that is empty or ends in a dot or a space",
+    "name.": "a part that is empty or ends in a dot or a space",
+    "name ": "a part that is empty or ends in a dot or a space",
+    "": "a part that is empty or ends in a dot or a space",
     "a\nb": "cannot be printed",
     "a\u202eb": "cannot be printed",
     "con": "Windows",
@@ -89,12 +89,12 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_names_that_lead_out_are_refused(name, tmp_path):
+def test_names_that_lead_out_of_the_archive_are_refused(name, tmp_path):
     assert NAMES[name] in refusal(archive(*GOOD, (name, b"x")), tmp_path)
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Refuse a name with a NUL, because Python's parser ends the name there, and others do not."""
+    """Refuse a name with a NUL, because only some parsers, such as Python's, end the name there."""
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
 
@@ -105,7 +105,7 @@ KINDS = {
     stat.S_IFBLK | 0o666: "is a device",
     stat.S_IFIFO | 0o666: "is a device, a pipe",
     stat.S_IFSOCK | 0o666: "socket",
-    stat.S_IFDIR | 0o755: "is a file and a directory",
+    stat.S_IFDIR | 0o755: "is declared as a file and as a directory",
 }
 
 

@@ -82,8 +82,8 @@ BAD = {
     "version": (manifest(manifest_version="9.9"), "has version '9.9'"),
     "type": (server(type="docker"), "server type 'docker'"),
     "no name": (manifest(name=""), "no text for name"),
-    "a name that moves the cursor": (manifest(name="a\x1b[2J"), "cannot be shown"),
-    "a long name": (manifest(name="a" * 201), "cannot be shown"),
+    "a name that moves the cursor": (manifest(name="a\x1b[2J"), "is too long or cannot be printed"),
+    "a long name": (manifest(name="a" * 201), "is too long or cannot be printed"),
     "args": (server(mcp_config={"command": "x", "args": "y"}), "no list"),
     "nul": (server(mcp_config={"command": "x", "args": ["a\0b"]}), "no text"),
     "entry upward": (server(entry_point="../../x"), "outside of the bundle"),
@@ -93,7 +93,7 @@ BAD = {
     "setting": (manifest(user_config={"a": {"type": "password"}}), "of the type 'password'"),
     "a setting that moves the cursor": (
         manifest(user_config={"a\x1b[2J": {"type": "string"}}),
-        "cannot be shown",
+        "is too long or cannot be printed",
     ),
     "a variable whose name contains another variable": (
         server(mcp_config={"command": "x", "env": {"A=1\nB": "2"}}),
@@ -178,7 +178,7 @@ def test_a_value_of_another_type_is_refused(word):
 
 
 def test_an_option_for_one_value_takes_one_value():
-    with pytest.raises(SandboxError, match="takes one value"):
+    with pytest.raises(SandboxError, match="takes only one value"):
         user_values.collect(configured(), ["text=a", "text=b"], {})
     kept = user_values.collect(configured(), ["text=flag"], {"text": "kept", "key": "kept"})
     assert (kept.texts["text"], kept.texts["key"]) == (("flag",), ("kept",))

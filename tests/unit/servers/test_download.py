@@ -123,7 +123,7 @@ def test_errors_are_described_in_words(registry):
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "\u00b2"])
-def test_a_length_that_is_no_number_is_ignored(registry, length):
+def test_a_length_that_is_not_a_number_is_ignored(registry, length):
     """Send lengths that are not numbers. `int` raises ValueError for 5000 digits and for a
     superscript 2, although `str.isdigit` accepts both.
     """

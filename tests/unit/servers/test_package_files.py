@@ -131,7 +131,7 @@ def test_the_script_of_a_python_package_is_started(tmp_path):
     assert started(tmp_path, both) == "main my-thing a 0"
     assert started(tmp_path, both, "pypi:my-thing#Other") == "run 3"
     assert started(tmp_path, "[console_scripts]\nonly=my_thing:main\n") == "main only a 0"
-    with pytest.raises(SandboxError, match="does not have absent"):
+    with pytest.raises(SandboxError, match="has no program absent"):
         started(tmp_path, both, "pypi:my-thing#absent")
     with pytest.raises(SandboxError, match="it is a library"):
         started(tmp_path, "")

@@ -135,7 +135,7 @@ def test_a_token_in_place_of_a_user_name_is_hidden_too(env):
 
 @pytest.mark.parametrize("url", ["ftp://example.com/", "simple", "ssh://x"])
 def test_an_index_must_be_a_web_address_or_a_path(env, url):
-    with pytest.raises(SandboxError, match="not an address that corral knows"):
+    with pytest.raises(SandboxError, match="not a web address or an absolute path"):
         pypi_settings.read_registry({**env, "UV_DEFAULT_INDEX": url})
 
 

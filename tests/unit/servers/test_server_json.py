@@ -94,7 +94,7 @@ def test_a_value_must_be_one_of_the_choices():
         "--mode",
         "fast",
     ]
-    with pytest.raises(SandboxError, match="'mode' is one of 'fast', 'slow'"):
+    with pytest.raises(SandboxError, match="'mode' must be one of 'fast', 'slow'"):
         server_json.build_arguments(package, {"mode": "other"}, complete=True)
     with pytest.raises(SandboxError, match="has no value"):
         parse_config(["mode"])

@@ -77,7 +77,7 @@ def fitting(package: str) -> Profile | None:
 
 def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str, str]) -> Source:
     """Return the grants of the profile for this run: with the paths in `arguments` if the profile
-    grants them, and with those of its secrets that are set.
+    grants them, and only with secrets that are set in `environment`.
     """
     manifest = profile.manifest
     if manifest.secret_names:
@@ -88,7 +88,7 @@ def source(profile: Profile, arguments: Sequence[str], environment: Mapping[str,
         inner = [os.path.join(path, name) for path in given for name in profile.below]
         inner = [path for path in inner if _is_own_directory(os.path.expanduser(path))]
         manifest = replace(manifest, **{profile.arguments: (*given, *inner)})
-    return Source(manifest=manifest, trust="user", approved=True)
+    return Source(manifest=manifest, trust="user")
 
 
 def paths(arguments: Sequence[str]) -> list[str]:

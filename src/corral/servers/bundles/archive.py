@@ -1,10 +1,10 @@
 """Unpack an untrusted zip archive, and write nothing outside of the given directory.
 
-These are refused, with the reason: links, devices, `..`, absolute paths, drive letters and streams;
-names that occur twice or that file systems interpret differently; encryption and unusual
-compression; entries that overlap, and data before the entries or after their list, because readers
-interpret these differently; and archives beyond the limits. If an entry has more data than it
-declares, the rest is not read.
+The error says why an archive is refused. These are refused: links and devices; names with `..`, a
+drive letter or a stream, and absolute paths; names that occur twice, or that file systems interpret
+differently; encryption and unusual compression; overlapping entries, and data before the entries or
+after their list, because programs interpret these differently; and archives beyond the limits. If
+an entry has more data than it declares, the additional data is not read.
 """
 
 import os
@@ -49,7 +49,7 @@ def extract_archive(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> None:
-    """Unpack into an empty directory. After an ArchiveError the caller removes its content."""
+    """Unpack into an empty directory. After an ArchiveError the caller has to empty it again."""
     frame = _check_end_record(file, limits)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -66,7 +66,9 @@ def extract_archive(
 
 
 def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
-    """Return (offset, count) of the list of entries, before zipfile reads all of it."""
+    """Check the record at the end of the archive, before zipfile reads the list of entries. Return
+    (offset, count) of that list.
+    """
     size = file.seek(0, os.SEEK_END)
     if size > limits.max_packed_bytes:
         raise ArchiveError(f"the archive is larger than {limits.max_packed_bytes >> 20} MiB")
@@ -75,7 +77,7 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     tail = file.read()
     at = tail.rfind(END)
     if at < 0 or len(tail) - at < END_SIZE:
-        raise ArchiveError("it is not a zip archive")
+        raise ArchiveError("the file is not a zip archive")
     disk, first, here, count, length, offset, comment = struct.unpack("<4xHHHHIIH", tail[at:][:22])
     rest = tail[at + END_SIZE :]
     if disk or first or here != count:
@@ -128,7 +130,7 @@ def _check_entry(entry: zipfile.ZipInfo) -> None:
     if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
         raise _bad_entry(name, "is a device, a pipe or a socket")
     if (kind == stat.S_IFDIR) != name.endswith("/") and kind:
-        raise _bad_entry(name, "is a file and a directory")
+        raise _bad_entry(name, "is declared as a file and as a directory")
     if name.endswith("/") and entry.file_size:
         raise _bad_entry(name, "is a directory with content")
 
@@ -149,7 +151,7 @@ def check_name(name: str) -> None:
         raise _bad_entry(name, "is too long")
     for part in parts:
         if not part or part == "." or part != part.rstrip(". "):
-            raise _bad_entry(name, "is not a plain path")
+            raise _bad_entry(name, "has a part that is empty or ends in a dot or a space")
         if len(os.fsencode(part)) > MAX_NAME_LENGTH:
             raise _bad_entry(name, "is too long")
         if part.partition(".")[0].rstrip().upper() in DEVICES or set(part) & set('<>"|?*'):

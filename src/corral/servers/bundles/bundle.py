@@ -43,7 +43,9 @@ RUNNERS = {"npx": "npm", "uvx": "pypi", "bunx": "npm", "pipx": "pypi"}
 
 @record
 class StoredBundle:
-    """A bundle in the store. `origin` is the user's name for it, `content` its manifest's bytes."""
+    """A bundle in the store. `origin` is what the user typed, `content` are the bytes of its
+    manifest.
+    """
 
     origin: str
     digest: str
@@ -60,7 +62,7 @@ def open_bundle(path: str, arguments: Sequence[str], choices: Choices) -> ReadyS
 def open_stored(
     entry: Entry, digest: str, origin: str, arguments: Sequence[str], choices: Choices
 ) -> ReadyServer:
-    """Open a bundle that is in the store. `origin` is the user's name for it."""
+    """Open a bundle that is in the store. `origin` is what the user typed."""
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
     bundle = parse_manifest(content, sys.platform)

@@ -146,7 +146,7 @@ def _read_title(value: object, where: str) -> str:
     """Return a text for people: one line, without characters that control a terminal."""
     found = _read_text(value, where)
     if not found.isprintable() or len(found) > MAX_TITLE_LENGTH:
-        raise _refused(f"has a {where} that cannot be shown")
+        raise _refused(f"has a {where} that is too long or cannot be printed")
     return found
 
 

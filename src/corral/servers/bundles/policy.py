@@ -39,7 +39,9 @@ def secret_names(bundle: Bundle, values: Values) -> list[str]:
         ]
         if any(one.sensitive and values.texts[one.key] for one in used):
             if is_loader_variable(name):
-                raise SandboxError(f"{bundle.name} puts a secret into {name}, which it may not set")
+                raise SandboxError(
+                    f"{bundle.name} puts a secret into {name}, which a bundle may not set"
+                )
             found.append(name)
     return found
 
@@ -123,7 +125,9 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
-    """Grant the paths in the user's own values, and search paths to the bundle's own code."""
+    """Return a source that grants the paths in the user's own values, and sets variables such as
+    PYTHONPATH to directories of the bundle.
+    """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
     paths = [
@@ -143,7 +147,6 @@ def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> So
     return Source(
         manifest=manifest,
         trust="user",
-        approved=True,
         given_values=tuple(
             text for key, text in given if bundle.settings[key].sensitive or is_secret(key, text)
         ),

@@ -24,9 +24,10 @@ HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 
 @record
 class Values:
-    """The values of each setting. The user gave those in `given`; the others are defaults.
+    """The values of each setting, in `texts`.
 
-    Those in `stored` are from `bundles.toml`. They apply to every bundle of this name, and any
+    The settings in `given` have values from the user; the others have their defaults. The settings
+    in `stored` have values from `bundles.toml`, which apply to every bundle of this name, and any
     author can use that name.
     """
 
@@ -61,7 +62,7 @@ def collect(bundle: Bundle, flags: Iterable[str], stored: Mapping[str, object]) 
     for key, words in given.items():
         setting = bundle.settings[key]
         if len(words) > 1 and not setting.multiple:
-            raise SandboxError(f"{shown(key)} takes one value")
+            raise SandboxError(f"{shown(key)} takes only one value")
         texts[key] = tuple(_check_value(setting, word) for word in words)
     return Values(texts=texts, given=frozenset(given), stored=tuple(used))
 
@@ -140,8 +141,8 @@ def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
 
 
 def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> list[str]:
-    """Fill in arguments. An argument that is only a setting with several values becomes several
-    arguments.
+    """Fill in arguments. If an argument is only the name of a setting, it becomes as many arguments
+    as the setting has values.
     """
     found: list[str] = []
     for word in words:

@@ -53,13 +53,15 @@ def _read_dependencies(path: str) -> list[str]:
     listed = [item for item in found if isinstance(item, str)] if isinstance(found, list) else []
     for item in listed:
         if not is_requirement(item):
-            raise SandboxError(f"the bundle needs {shown(item, 200)}, which is not from an index")
+            raise SandboxError(
+                f"the bundle needs {shown(item, 200)}: it is not a package of an index"
+            )
     return listed
 
 
 def is_requirement(text: str) -> bool:
-    """Return whether this is the requirement of a package in an index (PEP 508). `name @ url`,
-    paths, options, variables and line ends are refused, because they could name other files.
+    """Return whether a text names a package in an index, with or without versions (PEP 508). Return
+    False for `name @ url`, paths, options, variables and line ends, which could name other files.
     """
     words = text.split()
     plain = (LETTERS | MARKS).issuperset(text) and text[:1] in LETTERS

@@ -13,7 +13,9 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause. `pattern` is searched in the output; `what` and `hint` may use its groups."""
+    """A known cause. `pattern` is searched in the output. `what` may contain {package} and
+    {wanted}, which are replaced by the first group of the match.
+    """
 
     pattern: str
     what: str
@@ -31,8 +33,8 @@ UNREACHABLE = "the registry cannot be reached"
 SILENT = "the registry does not answer"
 NO_VERSION = "leave the version out to take the newest, or look at the package's page"
 NO_DEPENDENCY = (
-    "another package asks for it, so that one is broken: try another version of the server, or"
-    " tell its authors"
+    "another package depends on it, and that package is broken: try another version of the server,"
+    " or tell its authors"
 )
 PYTHON = Cause(
     pattern=r"(?i)does not satisfy Python ?(?P<wanted>[<>=!~\d.,]+)"

@@ -65,7 +65,9 @@ def install_apart(
 
 
 class _Installer:
-    """The process that installs. `corral` becomes readable when corral sends a message or ends."""
+    """The process that installs. The descriptor `corral` becomes readable when corral sends a
+    message or ends.
+    """
 
     def __init__(self, corral: int, answer: int, label: str) -> None:
         self.corral, self.answer, self.label = corral, answer, label

@@ -1,7 +1,8 @@
 """Install a package from npm's registry with the host's npm. Later, node runs it without npm.
 
-Install scripts are off, so that no code of the package runs before the server itself. npm checks
-each archive against the registry's checksum. The lock file with all checksums is kept in the tree.
+Install scripts run only with `--allow-install-scripts`. Without it no code of the package runs
+before the server itself. npm checks each archive against the registry's checksum. The lock file
+with all checksums is kept in the tree.
 """
 
 import json
@@ -114,7 +115,9 @@ def _run_npm(
 
 
 def find_unmet_engine(output: Sequence[str], package: str) -> tuple[str, str] | None:
-    """Return (wanted, current) versions of node, if npm warned that this package needs another."""
+    """Return (wanted, current) versions of node, if npm warned that this package needs another
+    version. Otherwise return None.
+    """
     mark = f"package: '{package}',"
     lines = (at for at, line in enumerate(output) if "EBADENGINE" in line and line.endswith(mark))
     start = next(lines, len(output))

@@ -56,8 +56,8 @@ def find_index(
 ) -> str:
     """Return the registry from which all packages of these names and addresses came.
 
-    Return "" if the scope of a package has its own registry, or if an address, which a dependency
-    can name, is on another host.
+    Return "" if the scope of a package has its own registry, or if an address is on another host. A
+    package can name such an address for a dependency.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)

@@ -51,7 +51,9 @@ WAITS = "another start is installing {}; waiting for it"
 
 
 def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") -> str:
-    """Return the key under which an installation is stored. Any other choice gives another key."""
+    """Return the key under which an installation is stored. Installations with different choices of
+    the user have different keys.
+    """
     source = SOURCES[reference.kind]
     version = how.runtimes.get(source.runtime) or source.version
     words = [f"{reference.kind}:{reference.requirement()}"]
@@ -74,7 +76,9 @@ def current_key(reference: Reference, how: InstallOptions) -> str:
 
 
 def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
-    """Return the parts of a package's key; None for another key, or if the registry has changed."""
+    """Return the parts of a package's key. Return None for the key of anything else, or if the
+    user's settings now name another registry.
+    """
     head, *extra = key.split(" with:")
     first, *words = head.split(" ")
     reference = parse_reference(first)

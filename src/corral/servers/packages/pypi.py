@@ -1,9 +1,9 @@
 """Install a package from PyPI into its own virtual environment, whose Python runs it later.
 
-Only wheels are installed, because building a source archive would run code of the package. The
-installer is uv if the host has it, else pip. On Windows it is always pip: uv starts the interpreter
-at its original path, which no AppContainer can read. Each file is checked against the index's hash,
-and the list of hashes is kept in the tree.
+Without `--allow-install-scripts` only wheels are installed, because building a source archive would
+run code of the package. The installer is uv if the host has it, else pip. On Windows it is always
+pip: uv starts the interpreter at its original path, which no AppContainer can read. Each file is
+checked against the index's hash, and the list of hashes is kept in the tree.
 """
 
 import configparser
@@ -289,7 +289,9 @@ def _report_to_lock(report: str) -> list[str]:
 
 
 def check_lock(staging: str) -> tuple[dict[str, str], str]:
-    """Return (version of each package, the lock file's digest). Refuse a package without a hash."""
+    """Return (version of each package, digest of the lock file). Raise SandboxError if a package
+    has no hash.
+    """
     text = read_bounded_text(os.path.join(staging, LOCK))
     chosen = {name: version for name, (version, _) in _parse_lock(text).items()}
     return chosen, f"sha256-{sha256(text.encode()).hexdigest()}"
@@ -341,7 +343,9 @@ def list_versions(tree: str) -> dict[str, str]:
 
 
 def write_start_script(staging: str, site: str, reference: Reference) -> None:
-    """Write a script like the package's own, but without a path in its first line."""
+    """Write a script that starts the package's program. Unlike the script of an installer, it has
+    no `#!` line with a path.
+    """
     scripts = console_scripts(site, reference.name)
     module = reference.name.replace("-", "_")
     if not scripts and os.path.isfile(os.path.join(site, module, "__main__.py")):

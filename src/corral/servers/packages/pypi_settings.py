@@ -36,8 +36,9 @@ class Indexes:
 
 
 def read_registry(environment: Mapping[str, str]) -> Registry:
-    """Return the indexes in uv's settings if it has any, else in pip's, else PyPI. The addresses
-    may contain credentials, so they are passed in variables that are never printed.
+    """Return the indexes that uv's settings name. If they name none, return those of pip's
+    settings, or else PyPI. The addresses may contain credentials, so they are passed in variables
+    that are never printed.
     """
     found, from_uv = _read_indexes(environment)
     main = found.main
@@ -94,11 +95,13 @@ def _parse_host(url: str) -> str:
     if os.path.isabs(_url_to_path(url)):
         return ""
     plain = shown(without_credentials(url))
-    raise SandboxError(f"the package index {plain} is not an address that corral knows")
+    raise SandboxError(f"the package index {plain} is not a web address or an absolute path")
 
 
 def _parse_secret(url: str) -> str:
-    """Return the password of an address, or a token in place of the user's name."""
+    """Return the password in an address. Without a password return the user name, because it may be
+    a token.
+    """
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

@@ -42,7 +42,7 @@ class Environment:
 
 def make_environment(staging: str, registry: Registry, label: str, python: str = "") -> Environment:
     """Make a virtual environment: an interpreter and a file of settings. `python` is the version or
-    path of the interpreter. Without it corral's own is used.
+    path of the interpreter; "" stands for corral's own.
     """
     own = Runtime(path=find_own_python(), version=sys.version_info[:3])
     found = find_runtime("python", python, ask_program) if python else own
@@ -70,7 +70,8 @@ def _read_redirector(base: str) -> bytes:
             with open(path, "rb") as file:
                 return file.read()
     hint = "install Python from python.org or with `uv python install`, and corral with it"
-    raise SandboxError(f"{base} cannot make virtual environments: {folder} is empty", hint=hint)
+    text = f"{base} cannot make virtual environments: {folder} has no {' or '.join(REDIRECTORS)}"
+    raise SandboxError(text, hint=hint)
 
 
 def _minor(version: tuple[int, ...]) -> str:

@@ -107,8 +107,8 @@ def ask_program(argv: Sequence[str]) -> str:
     """Run a program in a sandbox without network and grants, and return its output, or "" if it
     fails.
 
-    This is for interpreters. A client's configuration may name any file as one, and a server with a
-    write grant may have replaced it.
+    This is for interpreters. A client's configuration may name any file as an interpreter, and a
+    server with a write grant may have replaced it.
     """
     limits = _read_limits()
     if "timeout" in limits:
@@ -329,8 +329,8 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
         return programs[0]
     elif default in programs:
         return default
-    what = reference.program or "one program"
+    what = f"no program {reference.program}" if reference.program else "several programs"
     raise SandboxError(
-        f"{reference.name} does not have {what}; it has " + ", ".join(map(shown, sorted(programs))),
+        f"{reference.name} has {what}; it has " + ", ".join(map(shown, sorted(programs))),
         hint=f"say which: {reference.text.partition('#')[0]}#{printable(min(programs))}",
     )

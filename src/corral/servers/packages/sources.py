@@ -46,8 +46,8 @@ class Source:
 def fingerprint(urls: Iterable[str], default: str) -> str:
     """Return one word for these addresses, without credentials; "" if they are only the default.
 
-    The same name in another registry is another package, and the order of registries matters. A
-    configuration with its own registry must not fill the cache that others use.
+    The word is a part of an installation's key, because the same name in another registry is
+    another package. The order of registries matters, too.
     """
     found = [plain_index(url) for url in urls]
     return "" if found == [default.rstrip("/")] else ",".join(dict.fromkeys(found))

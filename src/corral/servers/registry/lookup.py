@@ -69,7 +69,6 @@ def open_answer(
     granted = Source(
         manifest=replace(variables.granted, read=tuple(paths) or None),
         trust="user",
-        approved=True,
         given_values=server_json.find_given_secrets(given, variables),
     )
     return replace(

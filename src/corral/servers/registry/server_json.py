@@ -36,7 +36,7 @@ class Package:
 @record
 class Variables:
     """The permissions that the publisher requests, and those that the user's own values grant.
-    `secrets` are secret values from the user.
+    `secrets` are the user's secret values, by the names of their variables.
     """
 
     asked: Manifest
@@ -111,8 +111,8 @@ def build_arguments(
                 hint=f"--config {shell_word(key.lstrip('-'))}=VALUE:"
                 f" {shown(item.get('description', ''), 200)}",
             )
-        # A path is the user's only if the user's value is the whole of it, because a publisher can
-        # write `{folder}/../.ssh`.
+        # A path is granted only if it is exactly a value of the user, because a publisher can write
+        # `{folder}/../.ssh`.
         granted = own and item.get("format") == "filepath" and value in given.values()
         if value is not None and granted:
             value = os.path.abspath(os.path.expanduser(value))
@@ -139,7 +139,7 @@ def _resolve_value(
     if key in given:
         choices = item.get("choices")
         if isinstance(choices, list) and choices and given[key] not in choices:
-            raise SandboxError(f"{shown(key)} is one of {', '.join(map(shown, choices))}")
+            raise SandboxError(f"{shown(key)} must be one of {', '.join(map(shown, choices))}")
         return given[key], True
     default = item.get("default")
     return (default, False) if isinstance(default, str) else (None, False)
@@ -148,7 +148,9 @@ def _resolve_value(
 def _fill_template(
     text: str, known: Mapping[str, object], given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Replace `{name}` once, but not inside inserted values. Return None if a value is missing."""
+    """Replace each `{name}` once; inserted values are not searched again. Return (the text, whether
+    a value of the user is in it). The text is None if a value is missing.
+    """
     own = False
     lacking = False
 
@@ -192,7 +194,7 @@ def collect_variables(
                 )
             wanted.append((name, item.get("isSecret") is True))
     for name in filter(is_loader_variable, secrets):  # corral's own environment gets the secrets
-        raise SandboxError(f"server.json calls {name} a secret, which it may not set")
+        raise SandboxError(f"server.json asks for the secret {name}, which a server may not set")
     return Variables(
         asked=Manifest(
             origin="",

@@ -3,14 +3,13 @@
 import os
 from collections.abc import Callable
 
-from corral.abi.private_directory import lock, make_private_directory
+from corral.abi.private_directory import OPEN_FLAGS, lock, make_private_directory
 from corral.disk_hints import disk_hint
 from corral.errors import SandboxError
 
 
 def _open(path: str) -> int:
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-    return os.open(path, flags, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CREAT | OPEN_FLAGS, 0o600)
 
 
 class Lock:

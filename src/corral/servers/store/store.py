@@ -95,7 +95,9 @@ def make_directories() -> None:
 
 
 def find(key: str) -> Entry | None:
-    """Return the entry of a key, if there is one. Raise SandboxError if its tree has changed."""
+    """Return the entry of a key, or None. Raise SandboxError if its tree has changed since the
+    installation.
+    """
     for path in (store_path(), store_path("entries"), store_path("trees")):
         # With `sudo` and the user's own HOME, the store would belong to another user.
         try:
@@ -270,7 +272,7 @@ def lock_all() -> Lock:
 
 
 def collect_garbage() -> list[str]:
-    """Remove leftovers, and return their paths."""
+    """Remove what `find_leftovers` finds, and return the paths."""
     with lock_all():
         for part in ("entries", "verified"):
             discard_leftovers(store_path(part))
@@ -281,8 +283,8 @@ def collect_garbage() -> list[str]:
 
 
 def discard_tree(digest: str) -> None:
-    """Remove a tree. It is renamed first, so that it disappears at once. A run that uses the tree
-    keeps its files until garbage is collected.
+    """Remove a tree. It is renamed first, so that no new run finds it. If a run still uses the
+    tree, its files are removed later, when garbage is collected.
     """
     gone = f"{tree_path(digest)}.{os.urandom(8).hex()}"
     try:
@@ -399,7 +401,7 @@ def find_idle_staging() -> Iterator[str]:
     try:
         refuse_shared(root, os.lstat(root), 0o077)
     except (FileNotFoundError, SandboxError):
-        return  # there is none, or another user put it there, with links for example
+        return  # it does not exist, or it is another user's, who may have made links in it
     busy = {name[:32] for name in list_names(locks) if is_locked(os.path.join(locks, name))}
     for name in list_names(root):
         if name[:32] not in busy:

@@ -79,7 +79,7 @@ def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
         mode = found.st_mode
         if is_link(found) and path not in allowed:
             if not is_inside(os.path.realpath(path_of(top, path)), real):
-                raise _refused(path, "is a link that leads out")
+                raise _refused(path, "is a link to a path outside of it")
         elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or is_link(found)):
             raise _refused(path, "is not a file or a directory")
         if count > MAX_ENTRIES or size > MAX_BYTES:
@@ -130,7 +130,9 @@ def remove_tree(top: str) -> None:
 
 
 def _make_removable(top: str, here: str, name: str) -> str:
-    """Make an entry removable; return the path below `top` of a directory, "" for anything else."""
+    """Make an entry removable. If it is a directory, return its path below `top`, so that the
+    caller goes on with its entries; otherwise return "".
+    """
     path = f"{here}/{name}" if here else name
     found = os.lstat(path_of(top, path))
     if not is_directory(found):
