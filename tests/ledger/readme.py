@@ -93,7 +93,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-check",
-        sentence="`corral wrap --check` fails if a server in a project's MCP configuration does not start through corral.",
+        sentence="`wrap --check` fails if a server in a project's MCP configuration does not start through corral.",
         tests=(
             f"{CHECK}::test_a_server_that_is_not_wrapped_fails",
             f"{CHECK}::test_wrapped_and_remote_servers_pass",

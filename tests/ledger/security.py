@@ -81,7 +81,7 @@ FAULT_CLAIMS = {
         f"{FAULTS}::test_a_run_survives_changes_of_corrals_directories",
     ),
     "faults-package": (
-        "because its supervisor has then imported every module that it may need. A younger run ends",
+        "a run that is older than half a second goes on, because its supervisor has imported every module that it may need; a younger run ends",
         f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_its_package_was_removed",
         f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_an_upgrade",
         f"{REPLACED_PACKAGE}::test_an_upgrade_right_after_the_start_is_reported",
@@ -91,7 +91,7 @@ FAULT_CLAIMS = {
         f"{FAULTS}::test_a_removed_server_keeps_its_files_until_its_run_ends",
     ),
     "faults-sleep": (
-        "a timeout counts real time, also while the machine sleeps, and ignores changes of the clock.",
+        "A timeout counts real time, also while the machine sleeps, and ignores changes of the clock.",
         f"{DEADLINES}::test_a_timeout_counts_time_in_which_the_machine_sleeps",
         "tests/vm/test_suspend.py::test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop",
     ),
@@ -690,7 +690,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "broker-root",
-                "The supervisor of such a run takes the target's user id while it inspects the target.",
+                "If root lacks CAP_SYS_PTRACE, the supervisor takes the target's user id while it inspects the target.",
                 (f"{BROKER}::test_root_with_fewer_capabilities_has_the_same_network",),
             ),
             (
@@ -700,7 +700,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-keys",
-                "It then also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
+                "If subprocesses are allowed, it also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
                 (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),
             ),
             (
@@ -781,7 +781,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "git-status",
-                "Without this grant `git status` works and `git add` fails.",
+                "**Without this grant** `git status` works and `git add` fails.",
                 (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
             ),
             (
@@ -836,7 +836,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-killed",
-                "Nothing is restored if corral itself is killed,",
+                "Nothing is restored if corral itself is killed, because no other process of a run may change your files.",
                 (f"{STREAMS}::test_a_killed_corral_restores_nothing",),
             ),
             (
@@ -952,7 +952,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "foreign-denials",
-                "Root does not read the denials that are kept there, and does not change a client's file.",
+                "Root does not read the denials that are kept in another user's HOME, and does not change a client's file there.",
                 (
                     f"{FOREIGN}::test_denials_that_another_user_wrote_are_not_granted",
                     f"{FOREIGN}::test_root_does_not_change_a_users_files",
