@@ -54,7 +54,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         (
             "grant-network",
             "corral refuses a grant with a network file system below it, unless that file system is granted by its own path.",
-            (f"{MOUNTS}::test_a_network_mount_below_a_grant_is_named_or_refused", f"{MOUNTS}::test_file_systems_are_told_apart"),
+            (f"{MOUNTS}::test_a_network_mount_below_a_grant_is_named_or_refused", f"{MOUNTS}::test_network_and_system_file_systems_are_recognized"),
         ),
         (
             "never-system",

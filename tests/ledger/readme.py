@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{DOCTOR}::test_a_denial_without_its_control_proves_nothing",
             f"{DOCTOR}::test_doctor_is_right_where_namespaces_are_filtered",
             f"{DOCTOR}::test_doctor_is_right_where_landlock_is_missing",
-            f"{CGROUP}::test_limits",
+            f"{CGROUP}::test_limits_by_cgroup",
             f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
             f"{CGROUP}::test_without_user_namespaces",
         ),

@@ -41,7 +41,7 @@ OWN_SOCKETS = "tests/inside/test_own_unix_sockets.py"
 REPLACED_PACKAGE = "tests/linux/test_replaced_package.py"
 RESOURCES = "tests/inside/test_resources.py"
 TWO_USERS = "tests/linux/test_two_users.py"
-UNIX_SCOPE = "tests/vm/test_unix_scope.py::test_unix_scope"
+UNIX_SCOPE = "tests/vm/test_unix_scope.py::test_unix_sockets_with_landlocks_right"
 RUN = "tests/linux/test_run.py"
 STREAMS = "tests/linux/test_streams.py"
 TERMINAL = "tests/linux/test_terminal_output.py"
@@ -484,7 +484,7 @@ CLAIMS: tuple[Claim, ...] = (
         "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification; where subprocesses are allowed, only if stated)",
         f"{RESOURCES}::test_a_fork_bomb_reaches_the_limit",
         f"{RESOURCES}::test_threads_count_as_processes",
-        f"{CGROUP}::test_limits",
+        f"{CGROUP}::test_limits_by_cgroup",
         "tests/inside/test_task_limit.py::test_a_fork_bomb_stays_within_the_limit",
         "tests/inside/test_task_limit.py::test_orphans_stay_within_the_limit",
         "tests/inside/test_task_limit.py::test_threads_start_during_a_flood_of_signals",
@@ -500,15 +500,15 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "limits", "limit-memory", "`memory`",
         "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
-        f"{CGROUP}::test_limits",
+        f"{CGROUP}::test_limits_by_cgroup",
         f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
         f"{LIMITS}::test_memory_of_every_kind_counts",
-        "tests/vm/test_systemd.py::test_login",
+        "tests/vm/test_systemd.py::test_limits_in_a_login_session",
         where=MACHINE,
     ),
-    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits_by_cgroup", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
     row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; sampling if subprocesses are allowed", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
-    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits", where=MACHINE),
+    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits_by_cgroup", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",
         "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
