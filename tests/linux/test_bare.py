@@ -219,7 +219,7 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """A server that closes its own home finds it open in the next run."""
+    """Let a server remove all permissions of its home. In the next run the server can use the home again."""
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
     assert outputs == [[], ["file0"]]
     [home] = homes_of(user, kept)
