@@ -481,7 +481,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "limits", "limit-pids", "`pids`",
-        "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification; where subprocesses are allowed, only if stated)",
+        "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification, see below)",
         f"{RESOURCES}::test_a_fork_bomb_reaches_the_limit",
         f"{RESOURCES}::test_threads_count_as_processes",
         f"{CGROUP}::test_limits_by_cgroup",
