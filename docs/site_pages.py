@@ -29,6 +29,7 @@ INSIDE = {name: source for source, name in OUTSIDE.items()}
 DECISIONS = "decisions/README.md"
 OPTIONAL = ["hosts.md"]
 ANCHOR = re.compile(r"(?<!`)\s*<!-- claim: [a-z0-9-]+ -->")
+UNREAD = re.compile(r"<p>(?:(?!</p>).)*\n(?:- |\| )((?:(?!</p>).){0,60})", re.DOTALL)
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*=.?(?:https?:)?//[^>]*>")
 FOLDER = re.compile(r"\[([^\]]+)\]\([^):]+/\)")
 LONG_HEADING = re.compile(r"^#{2,3} (.{56,})$", re.MULTILINE)
@@ -106,6 +107,13 @@ def _label_heading(heading: re.Match[str]) -> str:
     text = re.split(r"; | \(", heading[1].replace("`", ""))[0].replace('"', "'")
     label = textwrap.shorten(text, LABEL_LENGTH, placeholder=" …")
     return f'{heading[0]} {{: data-toc-label="{label}" }}'
+
+
+def on_page_content(html: str, *, page: Page, **_: object) -> str:
+    """Refuse a page that shows a list or table as text. GitHub reads some lists that mkdocs does not."""
+    if unread := UNREAD.search(html):
+        raise PluginError(f"{page.file.src_uri}: not read as a list or table: {unread[1]}")
+    return html
 
 
 def on_post_page(output: str, *, page: Page, **_: object) -> str:
