@@ -110,7 +110,7 @@ def _label_heading(heading: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, *, page: Page, **_: object) -> str:
-    """Refuse a page that shows a list or table as text. GitHub reads some lists that mkdocs does not."""
+    """Refuse a page that shows a list or table as text. GitHub's parser may still read it."""
     if unread := UNREAD.search(html):
         raise PluginError(f"{page.file.src_uri}: not read as a list or table: {unread[1]}")
     return html
