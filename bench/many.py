@@ -55,10 +55,10 @@ because other processes change them too.
 PASSING = (
     "processes of the user", "run records", "temporary files", "control groups", "kernel keys"
 )  # fmt: skip
-"""Counters that must fall to their first values again when the last server has ended."""
+"""Counters that must have their first values again after the last server has ended."""
 PATIENCE_SECONDS = 60
 WORKING = ("targets", "the launching process", "zygotes")
-"""Roles whose CPU time and wake-ups may grow: servers work, and the other two start servers."""
+"""Processes whose CPU time and wake-ups may grow, because they answer requests or start servers."""
 Sample = Mapping[str, float]
 Samples = list[Sample]
 

@@ -1,4 +1,4 @@
-"""Read the memory share, the CPU time and the wake-ups of a process from /proc."""
+"""Read the proportional memory (PSS), the CPU time and the wake-ups of a process from /proc."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pathlib
 import posixpath
 import re
+import textwrap
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
@@ -28,8 +29,12 @@ INSIDE = {name: source for source, name in OUTSIDE.items()}
 DECISIONS = "decisions/README.md"
 OPTIONAL = ["hosts.md"]
 ANCHOR = re.compile(r"(?<!`)\s*<!-- claim: [a-z0-9-]+ -->")
+UNREAD = re.compile(r"<p>(?:(?!</p>).)*\n(?:- |\| )((?:(?!</p>).){0,60})", re.DOTALL)
 LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*=.?(?:https?:)?//[^>]*>")
 FOLDER = re.compile(r"\[([^\]]+)\]\([^):]+/\)")
+LONG_HEADING = re.compile(r"^#{2,3} (.{56,})$", re.MULTILINE)
+LABEL_LENGTH = 44
+"""Headings that quote a whole message would fill the table of contents."""
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 
 
@@ -93,7 +98,22 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
             in_site = DECISIONS
         return posixpath.relpath(in_site, posixpath.dirname(page.file.src_uri) or ".")
 
-    return LINK.sub(lead, FOLDER.sub(r"\1", ANCHOR.sub("", markdown)))
+    adapted = LINK.sub(lead, FOLDER.sub(r"\1", ANCHOR.sub("", markdown)))
+    return LONG_HEADING.sub(_label_heading, adapted)
+
+
+def _label_heading(heading: re.Match[str]) -> str:
+    """Give a long heading a short label in the table of contents: its text up to `;` or `(`."""
+    text = re.split(r"; | \(", heading[1].replace("`", ""))[0].replace('"', "'")
+    label = textwrap.shorten(text, LABEL_LENGTH, placeholder=" …")
+    return f'{heading[0]} {{: data-toc-label="{label}" }}'
+
+
+def on_page_content(html: str, *, page: Page, **_: object) -> str:
+    """Refuse a page that shows a list or table as text. GitHub's parser may still read it."""
+    if unread := UNREAD.search(html):
+        raise PluginError(f"{page.file.src_uri}: not read as a list or table: {unread[1]}")
+    return html
 
 
 def on_post_page(output: str, *, page: Page, **_: object) -> str:

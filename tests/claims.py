@@ -66,9 +66,11 @@ def render(table: str) -> str:
 
 
 def _tried(claim: Claim) -> str:
+    """Return the names of the tests, folded behind their number, so that the rows stay short."""
     names = [f"`{test.rpartition('::')[2]}`" for test in claim.tests]
-    said = [claim.where] if claim.where not in {LINUX, ANY} else []
-    return "<br>".join([*names, *said])
+    count = f"{len(names)} test" + "s" * (len(names) != 1)
+    place = f", {claim.where}" if claim.where not in {LINUX, ANY} else ""
+    return f"<details><summary>{count}{place}</summary>{'<br>'.join(names)}</details>"
 
 
 def with_tables(text: str) -> str:

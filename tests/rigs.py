@@ -61,13 +61,13 @@ def cache(name: str) -> pathlib.Path:
 
 
 def definitions() -> pathlib.Path:
-    """Return the directory of agent-sandbox's definitions: the one that the variable names, or one beside the checkout,
-    or the one in the cache.
+    """Return the directory of agent-sandbox's definitions: the one that the variable names, or `data/agent-sandbox` in a
+    directory beside the checkout, or the one in the cache.
     """
     if named := os.environ.get(DEFINITIONS):
         return pathlib.Path(named).absolute()
-    beside = pathlib.Path(__file__).absolute().parents[2] / "shared/data/agent-sandbox"
-    return beside if beside.is_dir() else cache("agent-sandbox")
+    beside = sorted(pathlib.Path(__file__).absolute().parents[2].glob("*/data/agent-sandbox"))
+    return beside[0] if beside else cache("agent-sandbox")
 
 
 NAMESPACES = {"unshare": "util-linux", "nsenter": "util-linux", "setpriv": "util-linux"}

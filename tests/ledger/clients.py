@@ -126,14 +126,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-steering",
-        sentence="A server whose `env` would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`, is refused.",
+        sentence="a variable that would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_set_corrals_variables", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="wrap-steering-links",
-        sentence="So would variables that lead name lookups elsewhere, that name a version manager's directory, and a `PATH` with a directory that is neither on yours nor a version manager's: links in such directories may lead to any file.",
+        sentence="a variable that names a version manager's directory, or a `PATH` with a directory that is neither on yours nor a version manager's, because links in such directories may lead to any file",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_open_files_behind_its_links", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates", f"{WRAPPING}::test_a_version_manager_may_be_on_the_path_of_a_command"),
         source=CLIENT_PAGE,
         where=LINUX,
@@ -161,7 +161,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-another",
-        sentence="A program that is only named corral is refused.",
+        sentence="**A program that is only named corral** is refused.",
         tests=(f"{WRAPPING}::test_a_wrapped_entry_is_shown_with_its_flags", f"{WRAP}::test_entries_that_named_corral_before_wrap_are_marked"),
         source=CLIENT_PAGE,
         where=LINUX,

@@ -33,7 +33,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-refuses",
-            "It refuses to export what a runtime cannot enforce: a network allowlist, a timeout, an I/O rate, and without root also a limit of memory or CPU shares.",
+            "The command refuses to export what a runtime cannot enforce: a network allowlist, a timeout, an I/O rate, and without root also a limit of memory or CPU shares.",
             LINUX,
             (
                 f"{OCI}::test_controls_that_no_runtime_enforces_are_refused",
@@ -196,7 +196,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-played",
-            "a published server answered over `exec -i`, an allowed name answered, and another name was refused and is in the log.",
+            "A published server answered over `exec -i`, an allowed name answered, and another name was refused and is in the log.",
             LINUX,
             (
                 f"{K8S}::test_the_containerfile_builds_an_image_whose_server_answers",

@@ -343,7 +343,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="win-never-widened",
-        sentence="a list of names together with a level above `none` is refused.",
+        sentence="A list of names together with a level above `none` is refused.",
         tests=(f"{RESTRICTIONS}::test_names_are_never_widened_to_a_level",),
         source=GATEWAY,
         where=ANY,

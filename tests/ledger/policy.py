@@ -54,7 +54,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         (
             "grant-network",
             "corral refuses a grant with a network file system below it, unless that file system is granted by its own path.",
-            (f"{MOUNTS}::test_a_network_mount_below_a_grant_is_named_or_refused", f"{MOUNTS}::test_file_systems_are_told_apart"),
+            (f"{MOUNTS}::test_a_network_mount_below_a_grant_is_named_or_refused", f"{MOUNTS}::test_network_and_system_file_systems_are_recognized"),
         ),
         (
             "never-system",
@@ -73,7 +73,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-home",
-            "No flag or approval permits it",
+            "No flag or approval permits it.",
             (
                 f"{HOMES}::test_a_home_and_directories_above_it_are_refused_with_working_flags",
                 f"{HOMES}::test_the_home_in_the_user_database_is_refused_too",
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-tmp",
-            "for writing on Linux and macOS, `/tmp` as a whole, because runs may have their private directories in it",
+            "on Linux and macOS, `/tmp` as a whole, because runs may have their private directories in it",
             (
                 f"{OWN}::test_the_parent_of_private_directories_of_runs_cannot_be_written",
                 f"{LAUNCHER}::test_a_write_grant_around_private_directories_of_runs_is_refused",
@@ -103,7 +103,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-write",
-            "corral's code (hard links count, as uv makes them), its program (the file that `which corral` finds, and links to it), its interpreter, a directory of `sys.path`, PYTHONPATH or the user's site, corral's own directories, the policy file itself, the report and audit files of the run",
+            "any path that contains, or is inside, one of corral's own paths:",
             (
                 f"{POLICY}::test_code_and_interpreter_cannot_be_written",
                 f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
@@ -129,7 +129,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "no-policy-here",
-            "**From you**: flags, the file named by `--policy`, your configuration directory. corral does not pick up a policy from the working directory by itself.",
+            "corral does not pick up a policy from the working directory by itself.",
             (f"{LAUNCHER}::test_no_policy_is_picked_up_from_the_working_directory",),
         ),
         (

@@ -17,14 +17,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profile-reasons",
-        sentence="Every grant in a profile has a reason,",
+        sentence="Every grant in a profile has a reason.",
         tests=(f"{PROFILES}::test_every_grant_has_a_reason",),
         source=PROFILE_PAGE,
         where=ANY,
     ),
     Claim(
         id="profile-no-paths",
-        sentence="and no profile grants a path or drops a control.",
+        sentence="No profile grants a path or drops a control.",
         tests=(f"{PROFILES}::test_no_profile_grants_a_path_or_degrades",),
         source=PROFILE_PAGE,
         where=ANY,

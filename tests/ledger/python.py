@@ -13,7 +13,7 @@ PYTHON_PAGE = "docs/python.md"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="sdk-generations",
-        sentence="`mcp` 1.x and 2.x",
+        sentence="It works with `mcp` 1.x and 2.x.",
         tests=(f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",),
         source=PYTHON_PAGE,
     ),
@@ -86,7 +86,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-once",
-        sentence="Each spare is used once,",
+        sentence="Each spare is used once.",
         tests=(
             f"{POOL}::test_a_launch_uses_a_spare_once_and_has_an_ordinary_report",
             f"{POOL}::test_launches_at_once_each_run_once",
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-nothing-shared",
-        sentence="and launches share no files or memory.",
+        sentence="Launches share no files or memory.",
         tests=(
             f"{POOL}::test_a_launch_sees_nothing_of_an_earlier_one",
         ),

@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{DOCTOR}::test_a_denial_without_its_control_proves_nothing",
             f"{DOCTOR}::test_doctor_is_right_where_namespaces_are_filtered",
             f"{DOCTOR}::test_doctor_is_right_where_landlock_is_missing",
-            f"{CGROUP}::test_limits",
+            f"{CGROUP}::test_limits_by_cgroup",
             f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
             f"{CGROUP}::test_without_user_namespaces",
         ),
@@ -93,7 +93,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-check",
-        sentence="`corral wrap --check` fails if a server in a project's MCP configuration does not start through corral.",
+        sentence="`wrap --check` fails if a server in a project's MCP configuration does not start through corral.",
         tests=(
             f"{CHECK}::test_a_server_that_is_not_wrapped_fails",
             f"{CHECK}::test_wrapped_and_remote_servers_pass",

@@ -41,7 +41,7 @@ OWN_SOCKETS = "tests/inside/test_own_unix_sockets.py"
 REPLACED_PACKAGE = "tests/linux/test_replaced_package.py"
 RESOURCES = "tests/inside/test_resources.py"
 TWO_USERS = "tests/linux/test_two_users.py"
-UNIX_SCOPE = "tests/vm/test_unix_scope.py::test_unix_scope"
+UNIX_SCOPE = "tests/vm/test_unix_scope.py::test_unix_sockets_with_landlocks_right"
 RUN = "tests/linux/test_run.py"
 STREAMS = "tests/linux/test_streams.py"
 TERMINAL = "tests/linux/test_terminal_output.py"
@@ -81,7 +81,7 @@ FAULT_CLAIMS = {
         f"{FAULTS}::test_a_run_survives_changes_of_corrals_directories",
     ),
     "faults-package": (
-        "because its supervisor has then imported every module that it may need. A younger run ends",
+        "a run that is older than half a second goes on, because its supervisor has imported every module that it may need; a younger run ends",
         f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_its_package_was_removed",
         f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_an_upgrade",
         f"{REPLACED_PACKAGE}::test_an_upgrade_right_after_the_start_is_reported",
@@ -91,7 +91,7 @@ FAULT_CLAIMS = {
         f"{FAULTS}::test_a_removed_server_keeps_its_files_until_its_run_ends",
     ),
     "faults-sleep": (
-        "a timeout counts real time, also while the machine sleeps, and ignores changes of the clock.",
+        "A timeout counts real time, also while the machine sleeps, and ignores changes of the clock.",
         f"{DEADLINES}::test_a_timeout_counts_time_in_which_the_machine_sleeps",
         "tests/vm/test_suspend.py::test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop",
     ),
@@ -481,10 +481,10 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     row(
         "limits", "limit-pids", "`pids`",
-        "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification; where subprocesses are allowed, only if stated)",
+        "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification, see below)",
         f"{RESOURCES}::test_a_fork_bomb_reaches_the_limit",
         f"{RESOURCES}::test_threads_count_as_processes",
-        f"{CGROUP}::test_limits",
+        f"{CGROUP}::test_limits_by_cgroup",
         "tests/inside/test_task_limit.py::test_a_fork_bomb_stays_within_the_limit",
         "tests/inside/test_task_limit.py::test_orphans_stay_within_the_limit",
         "tests/inside/test_task_limit.py::test_threads_start_during_a_flood_of_signals",
@@ -500,15 +500,15 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "limits", "limit-memory", "`memory`",
         "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
-        f"{CGROUP}::test_limits",
+        f"{CGROUP}::test_limits_by_cgroup",
         f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
         f"{LIMITS}::test_memory_of_every_kind_counts",
-        "tests/vm/test_systemd.py::test_login",
+        "tests/vm/test_systemd.py::test_limits_in_a_login_session",
         where=MACHINE,
     ),
-    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits_by_cgroup", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
     row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; sampling if subprocesses are allowed", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
-    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits", where=MACHINE),
+    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits_by_cgroup", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",
         "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
@@ -690,7 +690,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "broker-root",
-                "The supervisor of such a run takes the target's user id while it inspects the target.",
+                "If root lacks CAP_SYS_PTRACE, the supervisor takes the target's user id while it inspects the target.",
                 (f"{BROKER}::test_root_with_fewer_capabilities_has_the_same_network",),
             ),
             (
@@ -700,7 +700,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-keys",
-                "It then also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
+                "If subprocesses are allowed, it also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
                 (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),
             ),
             (
@@ -781,7 +781,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "git-status",
-                "Without this grant `git status` works and `git add` fails.",
+                "**Without this grant** `git status` works and `git add` fails.",
                 (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
             ),
             (
@@ -836,7 +836,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-killed",
-                "Nothing is restored if corral itself is killed,",
+                "Nothing is restored if corral itself is killed, because no other process of a run may change your files.",
                 (f"{STREAMS}::test_a_killed_corral_restores_nothing",),
             ),
             (
@@ -952,7 +952,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "foreign-denials",
-                "Root does not read the denials that are kept there, and does not change a client's file.",
+                "Root does not read the denials that are kept in another user's HOME, and does not change a client's file there.",
                 (
                     f"{FOREIGN}::test_denials_that_another_user_wrote_are_not_granted",
                     f"{FOREIGN}::test_root_does_not_change_a_users_files",

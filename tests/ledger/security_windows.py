@@ -35,7 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-doctor",
-        sentence="`doctor` reports a limit that was not kept as absent,",
+        sentence="`doctor` reports a limit that was not kept as absent.",
         tests=(
             f"{WINDOWS}/test_doctor.py::test_a_limit_that_does_not_read_back_is_absent",
             f"{WINDOWS}/test_doctor.py::test_a_difference_is_reported_with_both_values",
@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-best-effort",
-        sentence="and `--best-effort` runs with a warning for each.",
+        sentence="`--best-effort` runs with a warning for each such limit.",
         tests=(f"{WINDOWS}/test_run.py::test_best_effort_runs_and_warns",),
         source=SECURITY,
         where=WINE,
@@ -198,7 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-strict-grants",
-        sentence="With `windows.strict_grants = true` corral refuses a run with such a grant instead.",
+        sentence="With `windows.strict_grants = true` corral refuses a run whose grant contains such objects.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less",
         ),
@@ -267,7 +267,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-shares",
-        sentence="corral does not open files that they name on a share,",
+        sentence="corral does not open files that launchers name on a share.",
         tests=(
             f"{WINDOWS}/test_runtimes.py::test_network_paths_in_untrusted_files_are_not_opened",
             "tests/unit/programs/test_windows_resolve.py::test_a_share_is_never_opened",

@@ -70,7 +70,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-profile",
-                "if corral has a [profile](profiles.md) for a package, a run without the profile says so.",
+                "If corral has a [profile](profiles.md) for a package, a run without the profile says so.",
                 LINUX,
                 (f"{PACKAGES}::test_a_package_with_a_profile_names_the_profile",),
             ),
@@ -137,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-index-here",
-                "An index on this machine (`file://`) is granted for reading.",
+                "**An index on this machine** (`file://`) is granted for reading.",
                 LINUX,
                 (f"{PACKAGES}::test_an_index_on_this_machine_is_readable_and_nothing_beside_it",),
             ),
@@ -296,13 +296,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-pinned",
-                "if you name no version, corral looks the newest one up once, and keeps it until you upgrade or remove it.",
+                "If you name no version, corral looks the newest one up once, and keeps it until you upgrade or remove it.",
                 LINUX,
                 (f"{PACKAGES}::test_without_a_version_the_newest_is_taken_once",),
             ),
             (
                 "npm-engines",
-                "For npm this is the newest version whose `engines` fit your Node.js, as with npx.",
+                "**npm**: this is the newest version whose `engines` fit your Node.js, as with npx.",
                 LINUX,
                 (f"{PACKAGES}::test_without_a_version_npm_takes_the_newest_that_fits_node",),
             ),

@@ -53,9 +53,9 @@ class Caller:
         return out.decode()
 
     def check_fork_keeps_nothing_alive(self, code: str, number: int, in_fork: str = "pass") -> None:
-        """Signal a caller whose fork lives on. Check that the processes which `code` puts into `pids` end with the caller.
+        """Signal a caller that has forked a child. Check that the processes in `pids` end with the caller, and not the child.
 
-        The fork has copies of all the caller's descriptors. It runs `in_fork` before the signal.
+        `code` sets `pids`. The child has copies of all the caller's descriptors, and runs `in_fork` before the signal.
         """
         code += (
             "child = os.fork()\n"

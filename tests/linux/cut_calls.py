@@ -215,7 +215,7 @@ class Disk:
                     yield f"after {end} of {len(self.steps)} steps, {what}", state
 
     def whole(self) -> dict:
-        """Return the state if nothing is lost."""
+        """Return the content of the disk after a power cut that loses no change."""
         return self._left(
             self.steps, {one for step in self.steps for one in self._touched(step)}, 1.0
         )

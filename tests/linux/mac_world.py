@@ -102,7 +102,7 @@ class Procfs:
         return -1
 
     def drain(self):
-        raise AssertionError("there was nothing to read")
+        raise AssertionError("this table reports no forks, so there is nothing to read")
 
     @staticmethod
     def number(pid, stat):

@@ -65,8 +65,8 @@ def ask(user, server: pathlib.Path, policy: str, *command: str) -> None:
 def on_terminal(
     user, env, answer: bytes, *arguments: str, wrapper: tuple[str, ...] = ()
 ) -> tuple[int, bytes, str]:
-    """Return (exit code, stdout, terminal output). `answer` is typed as soon as corral asks. The
-    words `wrapper` start corral.
+    """Return (exit code, stdout, terminal output). `answer` is typed as soon as corral asks.
+    `wrapper` is a command that starts corral.
     """
     terminal, own = os.openpty()
     process = user.popen(

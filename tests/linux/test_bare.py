@@ -143,7 +143,7 @@ cat whole/file
 
 
 def test_cp_and_install_copy_modes_and_times(user):
-    """These programs set access lists, and end with an error unless the lists are not supported."""
+    """Copy with programs that also set access lists. They fail if the list is denied, but not if the file system has no lists."""
     done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
     assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
         done.stderr
@@ -219,7 +219,7 @@ CLOSE = "answer = os.listdir('.'); open(f'file{len(answer)}', 'w').close(); os.c
 
 
 def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
-    """A server that closes its own home finds it open in the next run."""
+    """Let a server remove all permissions of its home. In the next run the server can use the home again."""
     outputs = [user.inside(CLOSE, flags=("--state",), env=kept) for _ in range(2)]
     assert outputs == [[], ["file0"]]
     [home] = homes_of(user, kept)
@@ -234,7 +234,7 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Open the home to everyone. Through it, a server could pass what it reads to another user, and take orders."""
+    """Open the home to everyone. A server could otherwise exchange data with another user through its home."""
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
     [home] = homes_of(user, kept)
@@ -244,7 +244,7 @@ def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
         return subprocess.call(["/bin/ls", home], stdout=PIPE, stderr=PIPE, **other) == 0
 
     assert not can_list()
-    # The controls: the server itself finds its files, and the home alone would not stop the other user.
+    # The controls: the server still finds its files, and if the directory above is opened, the other user can list the home.
     assert user.inside(opened, flags=("--state",), env=kept) == ["data"]
     os.chmod(os.path.dirname(home), 0o711)
     assert can_list()

@@ -86,7 +86,7 @@ def test_the_demo_names_each_wall_as_the_plan_does(user):
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 def test_every_act_is_stopped_without_namespaces(user):
-    """Run the demo without namespaces. Its pipe would show a daemon that outlived the server."""
+    """Run the demo without namespaces. A daemon that outlived the server would keep the demo's pipe open."""
     done, data = demo(user)
     assert (done.returncode, data["ok"]) == (0, True), (done.stderr, data)
     acts = {row["act"]: row for row in data["acts"]}
@@ -249,7 +249,7 @@ def test_a_server_without_walls_is_caught():
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))
-        # A server with walls counts as inside, where any sign of success is an escape.
+        # With `walls` set, `try_act` judges the server as inside, where any sign of success is an escape.
         server.walls = {"network": UP}
         tried = [server.try_act(act) for act in list_acts(decoys) if act.control]
     assert {judge(UP, attempt, DONE) for attempt in tried} == {"escaped"}

@@ -174,8 +174,8 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """Interrupt starts with signals. The thread is then no longer in its call, so the kernel does
-    not report its stack pointer.
+    """Interrupt process starts with signals. When the supervisor looks for the program's name, the thread has left its
+    call, and the kernel no longer shows its stack pointer.
     """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
     assert answer == [-1]

@@ -27,7 +27,7 @@ def deny(name, number, *, flag=0):
     refuse = op(0x06, 0, 0, 0x00050000 | number)
     if not flag:
         return op(0x15, 0, 1, numbers[name]) + refuse
-    # Applies only with this flag in the first argument. Then it loads the call number again.
+    # Refuse the call only if its first argument has the flag. Otherwise load the call number again, for the next rule.
     return (op(0x15, 0, 4, numbers[name]) + op(0x20, 0, 0, 16) + op(0x45, 0, 1, flag) + refuse
             + op(0x20, 0, 0, 0))
 
@@ -134,7 +134,7 @@ def test_every_line_has_the_same_form(host):
     assert "[✓] Network namespaces: available" in out
     assert "[✓] Seccomp: available" in out
     assert "[✓] Rlimits: supported" in out
-    # There are two process limits, so each line names its mechanism instead.
+    # Two mechanisms limit processes. The label of each line is its mechanism, not "Process limit".
     assert "Process limit: " not in out
     verdict = "[✓] Verdict: `corral run` works here, and every wall is enforced"
     assert out.splitlines()[-1].startswith(verdict)

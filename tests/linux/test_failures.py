@@ -254,14 +254,12 @@ def locks(trial):
     return [*LOCKS.values(), *LOCKS_IN[trial.user.tier].values()]
 
 
-def test_an_init_that_could_not_be_locked_releases_no_target(trial):
-    """Let the lock of init fail. Such an init must get no target, because the target could attack
-    it.
-    """
+def test_an_init_without_its_own_protection_releases_no_target(trial):
+    """Let each step fail that protects init against its target. The target must then never start."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 
-def test_an_init_that_could_not_be_locked_reports_the_reason(trial):
+def test_an_init_without_its_own_protection_reports_the_reason(trial):
     assert trial.problems(dict.fromkeys(locks(trial), ("init", "injected"))) == {}
 
 

@@ -88,7 +88,7 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
 
 
 def test_another_user_can_neither_read_nor_change_kept_files(desk, root):
-    """Give the files to root, so that the user cannot use them. The control is that root can."""
+    """Give the kept files to root. An ordinary user can then neither read nor change them; root can, which is the control."""
     path = configure(desk, "cursor")
     run(desk, path)
     places = [desk.home / ".local/state/corral/denials", desk.home / ".cache/corral/filters"]

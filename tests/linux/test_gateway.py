@@ -44,7 +44,7 @@ def test_no_descriptor_is_left_open(gateway, server):
     with running.connect(NAME, port) as client:
         client.sendall(b"x")
         assert client.recv(1) == b"x"
-    # Descriptor 3 belongs to the listing itself.
+    # Descriptor 3 is open only while the list of descriptors is read.
     assert running.end()["fds"] == ["0", "1", "2", "3"]
     assert running.end()["children"] == ""
 

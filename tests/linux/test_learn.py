@@ -210,7 +210,7 @@ def closing_lines(user, code: str, *flags: str, **variables: str) -> list[str]:
 REFUSED = "import socket; socket.socket().connect_ex(('127.0.0.1', 5432))"
 
 
-def test_what_is_never_proposed_is_not_called_given(user, project):
+def test_learn_says_that_the_target_did_not_get_unproposed_files(user, project):
     code = f"import os; os.access('{project}/.ssh/a', 4) or open('{project}/.ssh/a')"
     lines = closing_lines(user, f"try:\n    {code}\nexcept OSError:\n    pass")
     assert lines[0].startswith(f"it asked for {project}/.ssh/a: never proposed")

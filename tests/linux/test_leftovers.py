@@ -229,7 +229,7 @@ def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
-    """Move a directory together with the mounts below it. corral must not remove mounted files."""
+    """Mount a directory below a killed run's private directory. corral must not remove the mounted files."""
     left, _ = killed_run(user, victim)
     place, content = pathlib.Path(left) / "home/moved/mount", scratch / "content"
     for path in (place, content):

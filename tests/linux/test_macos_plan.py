@@ -87,7 +87,7 @@ class Mac:
         return {path for path in found if path.name.split("-")[2] in pids}
 
     def left(self):
-        """Return private directories of finished runs, and run records."""
+        """Return the private directories and records that finished runs have left."""
         over = [
             path
             for path in self.directories()

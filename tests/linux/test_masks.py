@@ -606,7 +606,7 @@ def test_a_hooks_directory_that_is_the_grant_is_reported(tmp_path):
     assert find([grant(tmp_path, "write")]).named == ()
 
 
-def test_link_targets_of_an_outer_repositorys_hooks_have_no_role(tmp_path):
+def test_a_file_behind_a_hook_link_of_an_outer_repository_is_masked(tmp_path):
     (tmp_path / ".git/hooks").mkdir(parents=True)
     (tmp_path / "src").mkdir()
     (tmp_path / "src/hook").write_text("")

@@ -151,7 +151,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_file_systems_are_told_apart(name):
+def test_network_and_system_file_systems_are_recognized(name):
     assert mounts._kind(name) == KINDS[name]
 
 

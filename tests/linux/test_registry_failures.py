@@ -171,7 +171,7 @@ def test_a_registrys_own_authority_is_named_by_a_variable(
     refused = user.corral("run", word, env=env)
     assert refused.returncode == REFUSED
     assert b"the registry's certificate is not trusted" in refused.stderr
-    # The hint names the variable.
+    # The hint names the setting that makes the installer trust the authority.
     assert (variable.replace("npm_config_", "")).encode() in refused.stderr
     said(user.corral("run", word, env={**env, variable: str(scratch / "ca.pem")}))
 

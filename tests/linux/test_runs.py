@@ -98,7 +98,7 @@ def test_ps_prints_a_table(user, runs):
 
 
 def test_ps_names_the_server_of_a_client(user, runs):
-    """Look up the name by the command in the client's file. A command in no file has no name."""
+    """List a run while a client's file has its command, and again without this file. `ps` finds the server's name by the command."""
     with Live(user) as live:
         folder = user.home / ".cursor"
         folder.mkdir()

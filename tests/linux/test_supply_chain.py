@@ -338,8 +338,8 @@ STEERING = {
 @ONE_USER
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
-    """Links on PATH and in a version manager's directory are the user's. So a project must not choose these
-    directories.
+    """Let a project name a directory of PATH or of a version manager. corral follows links in such directories,
+    because it takes them for the user's.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -373,7 +373,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
     ],
 )
 def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
-    """The files around a script are readable, and code in a variable or another argument can read them."""
+    """Let a project start a script of another project. The files around a script are readable, and code in a variable or another argument could read them."""
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "cloned" / "server.py", "print('its own')\n")
     (scratch / "private" / "inner").mkdir()
@@ -396,7 +396,7 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     assert "outside of the project that names it" in wrapped(already)
     shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
     assert "outside of the project that names it" in shown
-    # The controls: the user may grant it, and may name it in a file that came with no project.
+    # The controls: the user may grant the other project, and may start its script from a file outside of every project.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
     assert "one  wrapped" in wrapped({**entry, **more}, name="settings.json")
@@ -461,7 +461,7 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
 
 @ONE_USER
 def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
-    """A start does not check links in a directory of several servers, such as ~/Documents, so `wrap` does."""
+    """Put a link to another project into a directory that several servers share, such as ~/Documents. A start does not check such links, so `wrap` does."""
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
     (documents / "link.py").symlink_to(scratch / "private" / "server.py")

@@ -306,7 +306,7 @@ with systemd_scope._Manager(20.0) as manager:
 
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
-def test_numbers_of_another_pid_namespace_are_not_sent(bus, listen, before, calls):
+def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, before, calls):
     """Run in another PID namespace, whose pids systemd would take for other processes. The control
     has no PID namespace.
     """

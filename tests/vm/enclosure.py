@@ -34,7 +34,7 @@ def read_only(path: str) -> None:
 
 
 def become_nobody() -> None:
-    """Become a user who owns no files. In a user namespace, where / is not root's, there is no other user to become."""
+    """Become a user who owns no files, if root starts the machine. An ordinary user's namespace has no other user id."""
     if os.stat("/").st_uid == 0:
         os.setgroups([])
         os.setresgid(KEEPER, KEEPER, KEEPER)

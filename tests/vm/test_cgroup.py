@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.rig("uml"), pytest.mark.timeout(500)]
 
 @pytest.mark.parametrize("test", guest_run.tests_in("limits"))
 @pytest.mark.parametrize("user", guest_run.USERS)
-def test_limits(user, test):
+def test_limits_by_cgroup(user, test):
     guest_run.expect_passed(uml, "limits", user, test)
 
 

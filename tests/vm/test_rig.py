@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.rig("uml"), pytest.mark.timeout(300)]
 
 @pytest.mark.parametrize("test", guest_run.tests_in("kernel"))
 @pytest.mark.parametrize("user", guest_run.USERS)
-def test_kernel(user, test):
+def test_the_machines_kernel_enforces_cgroup_limits(user, test):
     guest_run.expect_passed(uml, "kernel", user, test)
 
 

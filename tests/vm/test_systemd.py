@@ -10,5 +10,5 @@ pytestmark = [pytest.mark.rig("systemd"), pytest.mark.timeout(500)]
 
 
 @pytest.mark.parametrize("test", guest_run.tests_in("login"))
-def test_login(test):
+def test_limits_in_a_login_session(test):
     guest_run.expect_passed(systemd, "login", "ordinary", test)
