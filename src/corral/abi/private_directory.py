@@ -244,6 +244,24 @@ def lock_dead(path: str) -> int:
     return -1
 
 
+def remove_locked(path: str, fd: int) -> None:
+    """Remove a locked file and close its descriptor, if `fd` is not -1. Leave a file that cannot be
+    removed; a later process that cleans up tries again.
+
+    Windows cannot remove an open file. Elsewhere the file stays locked until it is removed, because
+    its writer may have created it a moment ago and not yet locked it.
+    """
+    if sys.platform == "win32" and fd >= 0:
+        os.close(fd)
+        fd = -1
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+    if fd >= 0:
+        os.close(fd)
+
+
 def open_own(path: str) -> int:
     """Open a regular file of this user without following links. Return -1 for anything else."""
     try:

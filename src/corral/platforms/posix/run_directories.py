@@ -147,7 +147,7 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         if not os.path.lexists(self.path):
             self._make()
-        top = os.open(self.path, DIRECTORY | os.O_CLOEXEC)
+        top = os.open(self.path, DIRECTORY)
         try:
             found = os.fstat(top)
             if found.st_uid not in {os.geteuid(), uid}:
@@ -213,7 +213,7 @@ def _make_alike(name: str, above: int) -> None:
         return
     owner = os.fstat(above)
     if owner.st_uid != os.geteuid():
-        made = os.open(name, DIRECTORY | os.O_CLOEXEC, dir_fd=above)
+        made = os.open(name, DIRECTORY, dir_fd=above)
         try:
             os.fchown(made, owner.st_uid, owner.st_gid)
         finally:
@@ -264,10 +264,10 @@ def _open_top(path: str) -> int:
     its kept home, and may have removed them.
     """
     try:
-        return os.open(path, DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, DIRECTORY)
     except PermissionError:
         above, name = os.path.split(path)
-        parent = os.open(above, DIRECTORY | os.O_CLOEXEC)
+        parent = os.open(above, DIRECTORY)
         try:
             return _open_directory(name, parent, os.geteuid())
         finally:
@@ -337,15 +337,14 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
         _refuse_foreign(name, found.st_uid, owner)
         _clear_flags(name, directory)
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, dir_fd=directory)
-    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        return os.open(name, DIRECTORY, dir_fd=directory)
+    fd = os.open(name, DIRECTORY | os.O_PATH, dir_fd=directory)
     try:
         _refuse_foreign(name, os.fstat(fd).st_uid, owner)
         if _mount_id(fd) != _mount_id(directory):
             raise OSError(18, "it is a mount, which the target may have moved here", name)
         os.chmod(f"/proc/self/fd/{fd}", 0o700)
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY)
     finally:
         os.close(fd)
 

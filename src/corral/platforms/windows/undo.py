@@ -134,7 +134,7 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
             return False
         try:
-            changed = access_list.revoke(win32_security.read_security(handle.value), (root.sid,))
+            changed = access_list.revoke(win32_security.read_security(handle.value), root.sid)
         except access_list.Unusable:
             changed = None  # an object without an access list has no entries
         if changed is not None:

@@ -169,7 +169,6 @@ class Session:
     """Answers the driver's questions about one target, in its own thread."""
 
     def __init__(self, port: abi.Port, checks: Checks) -> None:
-        self.allowed = self.denied = self.malformed = 0
         self._port = port
         self._checks = checks
         self._requests = 0
@@ -225,7 +224,6 @@ class Session:
         try:
             identity, request = wire.read_request(data)
         except wire.MalformedError as error:
-            self.malformed += 1
             known = error.identity
             return None if known is None else wire.response(known, "deny", UNCACHED_MS)
         if isinstance(request, wire.Ping):
@@ -233,8 +231,6 @@ class Session:
         if isinstance(request, wire.Notice):
             return None
         decision, cache = self._decide(request)
-        self.allowed += decision == "allow"
-        self.denied += decision == "deny"
         return wire.response(identity, decision, cache)
 
     def _decide(self, request: wire.FileCheck | wire.RegistryCheck) -> tuple[wire.Decision, int]:
