@@ -104,8 +104,8 @@ def is_run_name(text: str) -> bool:
 def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
     """Let `clean` remove the leftovers of dead runs. Return the removed paths.
 
-    After `max_files` files the rest is left for the next sweep. `clean` itself checks whether it
-    may remove a path.
+    After `max_files` files, all others are left for the next sweep. `clean` itself checks whether
+    it may remove a path.
     """
     removed: list[str] = []
     budget = Budget(max_files)
@@ -129,7 +129,9 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
 
 
 def end(entry: Entry) -> str:
-    """Kill a live run's process. Remove its record and return the path, or "" if it is gone."""
+    """Kill the process of a live run and remove its record. Return the path of the record, or "" if
+    the record no longer exists.
+    """
     from corral.abi.signal_numbers import SIGKILL
 
     path = os.path.join(_directory(), entry.name)

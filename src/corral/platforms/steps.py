@@ -27,7 +27,7 @@ class HintedError(OSError):
     hint = ""
 
 
-class StepFailed(Exception):  # noqa: N818 - a result on its way out of a child
+class StepFailed(Exception):  # noqa: N818 - carries a result out of a child process
     def __init__(self, step: str, cause: OSError | str) -> None:
         super().__init__(f"{step}: {cause}")
         self.step = step

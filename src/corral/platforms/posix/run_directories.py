@@ -105,9 +105,9 @@ class PrivateDirectory:
 class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
-    `inside` is its path for the target. `links` are pairs as in `WorkDirectory`. Links of earlier
-    runs stay, but the target cannot use them without their grant. `owner` has the uid and gid of
-    root's target if they differ from root's, otherwise None.
+    `inside` is its path for the target. `links` are pairs (name in the home, granted path) of links
+    to make. Links of earlier runs stay, but the target cannot use them without their grant. `owner`
+    has the uid and gid of root's target if they differ from root's, otherwise None.
     """
 
     name = "state_directory"
@@ -169,7 +169,7 @@ class State:
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
-            os.rmdir(self.path)  # without the file, corral could not tell whose it is
+            os.rmdir(self.path)  # without the file, nothing says whose home it is
             raise
 
 
@@ -205,7 +205,8 @@ def _make_alike(name: str, above: int) -> None:
     """Make a directory that belongs to the owner of its parent directory. If it belonged to root,
     that user could not remove the files in it.
 
-    Another run's target may replace the directory at once, with a hard link to root's file.
+    The owner is changed through a descriptor of a directory. Another run's target may have put a
+    hard link to one of root's files in its place, and that file must not change its owner.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -241,7 +242,7 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     or when the budget is used up, the rest stays.
 
     The directories in a work directory may belong to a target with another user id. In a kept home
-    they belong to the owner of the home.
+    all directories must belong to the owner of the home. Otherwise the removal stops.
     """
     try:
         top = _open_top(path)

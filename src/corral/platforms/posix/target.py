@@ -71,7 +71,7 @@ def enter(
     """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
     EXECUTED. Exit if `start` is closed.
 
-    Return the plan to execute: this one, or that of `request`.
+    Return the plan to execute: the result of `request`, or `plan` without a `request`.
     """
     os.setsid()
     os.umask(UMASK)

@@ -252,9 +252,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    If an earlier run has kept its entries and the root still has its own, set only those of objects
-    that get less access than the grant. Such an object may be new, and then it has inherited too
-    much access from its directory.
+    If an earlier run has kept the entries of this grant, and the root still has its entries, set
+    only those of objects that get less access than the grant. Such an object may be new, and then
+    it has inherited too much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

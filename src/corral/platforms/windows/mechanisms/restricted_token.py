@@ -113,8 +113,8 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that still give a target access if corral is elevated. Return none if corral
-    is not elevated.
+    """If corral is elevated, return the SIDs in its token that still give its targets access.
+    Otherwise return no SIDs.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):

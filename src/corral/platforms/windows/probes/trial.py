@@ -62,7 +62,7 @@ the two can fail in an AppContainer.
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
-    0xC0000142: "one of its libraries could not start: it needs windows, or more of the desktop",
+    0xC0000142: "one of its libraries could not start: it needs windows, or more desktop rights",
     0xC0000135: "a library that it needs is missing, or cannot be read inside",
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another machine",
