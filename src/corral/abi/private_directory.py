@@ -15,7 +15,7 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The most files of one kind that are kept, because each version of corral adds its own files."""
+"""How many files `write_checked_file` keeps in a directory. Each version of corral adds its own."""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (

@@ -579,7 +579,7 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
 
 def test_no_process_descends_from_an_unknown_one(table):
     """Use parent 0, which the table reports for unknown parents. If the target ended at once, its
-    own number is also 0, and no process may be killed.
+    own unique id is also 0, and no process may be killed.
     """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)

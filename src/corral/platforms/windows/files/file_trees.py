@@ -261,7 +261,7 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
     with open(source, "rb") as reading:
         seen = os.fstat(reading.fileno())
         if not stat.S_ISREG(seen.st_mode) or (seen.st_size, seen.st_mtime_ns) != (size, time):
-            raise Changed(0, "the file changed while it was copied", source)
+            raise Changed(0, "the file changed after it was listed", source)
         with open(target, "xb") as writing:
             copied = 0
             while chunk := reading.read(CHUNK):

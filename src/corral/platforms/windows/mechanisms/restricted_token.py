@@ -236,7 +236,7 @@ def default_dacl(user: str, logon: str) -> str:
 
 
 def probe(directory: str) -> Finding:
-    """Check that a restricted token prevents writing in `directory`, which is the user's."""
+    """Check that a thread with a restricted token cannot write a file in the user's `directory`."""
     try:
         with create() as token:
             set_low(token.value)
