@@ -82,7 +82,7 @@ def _refuse_users_directory(path: str) -> None:
     if sys.platform == "win32" or os.geteuid():
         return
     for whole in (path, os.path.realpath(path)):
-        for part in _directories_above(whole):
+        for part in directories_above(whole):
             try:
                 owner = os.lstat(part).st_uid
             except FileNotFoundError:
@@ -91,7 +91,7 @@ def _refuse_users_directory(path: str) -> None:
                 raise PermissionError(errno.EPERM, f"{part} belongs to user {owner}", path)
 
 
-def _directories_above(path: str) -> list[str]:
+def directories_above(path: str) -> list[str]:
     """Return `path` and every directory above it, from the top down."""
     parts = [path]
     while (above := os.path.dirname(parts[-1])) != parts[-1]:

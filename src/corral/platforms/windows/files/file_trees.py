@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from corral.abi.private_directory import directories_above
 from corral.paths.followed_links import MAX_LINKS
 from corral.paths.links import is_directory, is_name_surrogate
 from corral.paths.windows import EXTENDED_PREFIX, extended_path, is_inside
@@ -179,10 +180,7 @@ def _leads_to_share(path: str) -> bool:
 
 def _find_first_link(path: str) -> str:
     """Return the shortest part of a path that is a link, or "" if no existing part is a link."""
-    parts = [path]
-    while (above := os.path.dirname(parts[-1])) != parts[-1]:
-        parts.append(above)
-    for part in reversed(parts):
+    for part in directories_above(path):
         try:
             if is_name_surrogate(os.lstat(part)):
                 return part
