@@ -1,9 +1,9 @@
 """Say how the project knows that a mechanism works, for `corral doctor`.
 
-A probe tests a mechanism on the machine that it runs on. These tables record where the project
-itself has tested a mechanism: on the real system, under Wine (for Windows), or nowhere. Without a
-test the project has only read sources, headers and reports of others. Systems on which every
-change is tested have no table. `tests/ledger/evidence.py` names the test of each mechanism.
+A probe tests a mechanism on the machine that it runs on. SEEN records where the project itself has
+tested a mechanism: on the real system, or under Wine (for Windows). About all other mechanisms the
+project has only read sources, headers and reports of others. Linux, on which every change is
+tested, is not in the table. `tests/ledger/evidence.py` names the test of each mechanism.
 """
 
 from __future__ import annotations

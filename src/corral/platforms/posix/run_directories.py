@@ -239,7 +239,7 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and its modes.
 
     Do nothing if `path` is a link, or belongs neither to this user nor to `owner`. After an error,
-    or when the budget is used up, the rest stays.
+    or when the budget is used up, the remaining files stay.
 
     The directories in a work directory may belong to a target with another user id. In a kept home
     all directories must belong to the owner of the home. Otherwise the removal stops.
