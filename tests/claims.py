@@ -10,9 +10,9 @@ from __future__ import annotations
 import pathlib
 import re
 
-from corral.platforms import evidence
 from ledger import (
     clients,
+    evidence,
     export,
     guard,
     network,

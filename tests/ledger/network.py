@@ -344,7 +344,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="win-never-widened",
         sentence="A list of names together with a level above `none` is refused.",
-        tests=(f"{RESTRICTIONS}::test_names_are_never_widened_to_a_level",),
+        tests=(f"{RESTRICTIONS}::test_host_names_are_never_widened_to_a_network_level",),
         source=GATEWAY,
         where=ANY,
     ),

@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{WINDOWS}/test_run.py::test_the_fallback_switch_makes_no_other_control_optional",
             "tests/unit/platforms/windows/test_win_plan.py::test_the_fallback_needs_permission_and_does_not_restrict_reads_or_network",
-            "tests/unit/platforms/windows/test_win_plan.py::test_layering_b_has_its_steps_in_order",
+            "tests/unit/platforms/windows/test_win_plan.py::test_the_steps_with_a_restricted_token_are_in_order",
             "tests/unit/platforms/windows/test_win_plan.py::test_no_token_is_restricted_in_an_app_container",
         ),
         source=SECURITY,
@@ -200,7 +200,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="windows-strict-grants",
         sentence="With `windows.strict_grants = true` corral refuses a run whose grant contains such objects.",
         tests=(
-            "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less",
+            "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less_access",
         ),
         source=SECURITY,
         where=ANY,

@@ -428,10 +428,17 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
     assert mac.left() == []
 
 
+@pytest.mark.parametrize("pause", [600, 0.001], ids=["once", "again and again"])
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
-def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits):
-    """Let the target stop the watcher, which a real Seatbelt would not allow."""
-    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGSTOP); time.sleep(600)"
+def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits, pause):
+    """Let the target stop the watcher, which a real Seatbelt would not allow. A target that stops it
+    again and again can do so while corral waits for the watcher's answer.
+    """
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"while True: os.kill(os.getppid(), signal.SIGSTOP); time.sleep({pause})\n"
+    )
     done = mac.python(code, flags=("--timeout", "300ms", *limits), env={"MAC_WORLD_GRACE": "0.3"})
     assert done.returncode == 124
 

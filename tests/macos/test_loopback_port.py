@@ -21,10 +21,10 @@ except urllib.error.HTTPError as error:
     answer = error.code
 """
 CONNECT = "import socket\nsocket.create_connection(('127.0.0.1', int(sys.argv[1]))).close(); answer = 'connected'"
-DOOR = "port = int(os.environ['HTTP_PROXY'].rpartition(':')[2])\nimport socket\n"
-REACH = DOOR + "socket.create_connection(('127.0.0.1', port)).close(); answer = 'connected'"
+PORT = "port = int(os.environ['HTTP_PROXY'].rpartition(':')[2])\nimport socket\n"
+REACH = PORT + "socket.create_connection(('127.0.0.1', port)).close(); answer = 'connected'"
 SEND = (
-    DOOR
+    PORT
     + "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', port)); answer = 'sent'"
 )
 RESOLVE = "import socket\nsocket.getaddrinfo('example.com', 443); answer = 'resolved'"

@@ -97,7 +97,7 @@ def test_a_directory_replaced_during_the_walk_is_refused(tree, tmp_path):
             list(walk)
 
 
-def test_a_handle_leads_to_the_object_that_stat_saw(tree):
+def test_a_handle_has_the_identity_that_stat_returns(tree):
     found = os.lstat(tree)
     with granted_tree.open_object(tree) as handle:
         assert granted_tree.has_identity(handle.value, found.st_dev, found.st_ino)
@@ -202,7 +202,7 @@ def test_a_claim_lives_as_long_as_its_process(tmp_path):
 
 
 def test_a_dead_runs_journal_is_removed_if_its_root_is_gone(tmp_path, tree):
-    """Remove only the journal, because the granted root no longer exists."""
+    """Check that only the journal is removed, because the granted root no longer exists."""
     directory = str(tmp_path / "journal")
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()

@@ -90,8 +90,8 @@ def test_a_timeout_ends_the_tree(tree, tmp_path):
 
 
 def test_the_tree_ends_with_corral(corral, tree):
-    """Kill corral with TerminateProcess, as an impatient client does. corral then has no chance to
-    react.
+    """Kill corral with TerminateProcess, as a client does that stops waiting. corral then has no
+    chance to react.
     """
     running = tree()
     assert len(records()) == 1

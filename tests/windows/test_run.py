@@ -210,7 +210,7 @@ def test_the_async_api_runs_two_commands():
         assert own_errors(done.stderr) == b"e"
 
 
-def test_clean_removes_kept_grants_only(corral, tmp_path):
+def test_clean_without_kept_grants_removes_nothing(corral):
     """Run `clean` without kept grants. Nothing is removed, and this is not an error."""
     done = corral("clean", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, [])

@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.rig("wine"), pytest.mark.timeout(TIMEOUT + 100)]
 @pytest.mark.parametrize("place", PLACES)
 def test_under_wine(place, request):
     items = [item for item in request.session.items if item.path == request.path]
-    judge(place, *wine_run.told(place, [item.callspec.params["place"] for item in items]))
+    wanted = [item.callspec.params["place"] for item in items]
+    judge(place, *wine_run.read_outcomes(place, wanted))
 
 
 def judge(place, found, output):

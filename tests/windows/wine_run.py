@@ -29,7 +29,7 @@ def functions_of(path: pathlib.Path) -> list[str]:
 PLACES = [f"{path.name}::{test}" for path in FILES for test in functions_of(path)]
 
 
-def told(place, wanted):
+def read_outcomes(place, wanted):
     """Return the outcomes of all tests that run in one process with `place`, and the output of that
     process.
     """

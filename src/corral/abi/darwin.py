@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # Which results mean success. "positive": those above 0; "zero": only 0; after another result,
-    # errno has the cause. "status": only 0; another result is the errno itself. "any": all results.
+    # Which results mean success. "positive": results above 0. "zero": only 0. In both cases errno
+    # has the cause of a failure. "status": only 0, and any other result is itself the errno. "any":
+    # all results.
     Check = Literal["positive", "zero", "status", "any"]
 
 

@@ -15,7 +15,7 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""The most files of one kind that are kept, because each version of corral adds its own files."""
+"""How many files `write_checked_file` keeps in a directory. Each version of corral adds its own."""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (
@@ -82,7 +82,7 @@ def _refuse_users_directory(path: str) -> None:
     if sys.platform == "win32" or os.geteuid():
         return
     for whole in (path, os.path.realpath(path)):
-        for part in _directories_above(whole):
+        for part in directories_above(whole):
             try:
                 owner = os.lstat(part).st_uid
             except FileNotFoundError:
@@ -91,7 +91,7 @@ def _refuse_users_directory(path: str) -> None:
                 raise PermissionError(errno.EPERM, f"{part} belongs to user {owner}", path)
 
 
-def _directories_above(path: str) -> list[str]:
+def directories_above(path: str) -> list[str]:
     """Return `path` and every directory above it, from the top down."""
     parts = [path]
     while (above := os.path.dirname(parts[-1])) != parts[-1]:
@@ -242,6 +242,24 @@ def lock_dead(path: str) -> int:
     if fd >= 0:
         os.close(fd)
     return -1
+
+
+def remove_locked(path: str, fd: int) -> None:
+    """Remove a locked file and close its descriptor, if `fd` is not -1. Leave a file that cannot be
+    removed; a later process that cleans up tries again.
+
+    Windows cannot remove an open file. Elsewhere the file stays locked until it is removed, because
+    its writer may have created it a moment ago and not yet locked it.
+    """
+    if sys.platform == "win32" and fd >= 0:
+        os.close(fd)
+        fd = -1
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+    if fd >= 0:
+        os.close(fd)
 
 
 def open_own(path: str) -> int:

@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 
-from corral.abi.private_directory import create_locked, lock_dead
+from corral.abi.private_directory import create_locked, lock_dead, remove_locked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def replace_file(
             fd = -1
         os.replace(fresh, path)
     except BaseException as error:
-        _discard(fresh, fd)
+        remove_locked(fresh, fd)
         fd = -1
         if isinstance(error, OSError):
             # Name the file, because the errors of `write` do not.
@@ -85,7 +85,7 @@ def discard_leftovers(directory: str) -> None:
         return  # this user may not list the directory
     for name in names:
         if name.endswith(ENDING) and (fd := lock_dead(os.path.join(directory, name))) >= 0:
-            _discard(os.path.join(directory, name), fd)
+            remove_locked(os.path.join(directory, name), fd)
 
 
 def sync_directory(directory: str) -> None:
@@ -101,20 +101,3 @@ def sync_directory(directory: str) -> None:
     except OSError as error:
         if error.errno not in UNSYNCABLE:
             raise
-
-
-def _discard(path: str, fd: int) -> None:
-    """Remove a file and close its descriptor, if `fd` is not -1.
-
-    Windows cannot remove an open file. Elsewhere the file stays locked until it is removed, because
-    its writer may have created it a moment ago and not yet locked it.
-    """
-    if sys.platform == "win32" and fd >= 0:
-        os.close(fd)
-        fd = -1
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # the next writer tries again
-    if fd >= 0:
-        os.close(fd)

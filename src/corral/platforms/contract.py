@@ -166,7 +166,7 @@ class Reaped:
     cpu: float  # seconds
     memory: int  # the peak, in bytes
     tasks: int = 0
-    hit: tuple[str, ...] = ()  # limits that the kernel reported as reached
+    hit: tuple[str, ...] = ()  # limits that were reached, according to the system
     restored: tuple[str, ...] = ()  # a line for each change to a standard stream's file or terminal
     discarded: tuple[Discarded, ...] = ()  # files that were lost with the private directories
     discarded_whole: bool = True  # False if the list of discarded files is incomplete

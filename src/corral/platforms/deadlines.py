@@ -60,7 +60,7 @@ class Deadlines:
             self._kill()
         self.reason = self.reason or reason
         self.child.signal(number)
-        # The duty cycle may have stopped the tree, and a stopped tree would not react.
+        # The tree may be stopped to keep its CPU share, and a stopped tree would not react.
         self.child.signal(SIGCONT)
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 

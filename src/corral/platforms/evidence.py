@@ -1,14 +1,12 @@
-"""Record how the project knows that a mechanism works, for SECURITY.md and `corral doctor`.
+"""Say how the project knows that a mechanism works, for `corral doctor`.
 
-A probe tests a mechanism on the machine that it runs on. These tables record where the project
-itself has tested a mechanism: on the real system, under Wine (for Windows), or nowhere. Without a
-test the project has only read sources, headers and reports of others. Systems on which every
-change is tested have no table.
+A probe tests a mechanism on the machine that it runs on. SEEN records where the project itself has
+tested a mechanism: on the real system, or under Wine (for Windows). About all other mechanisms the
+project has only read sources, headers and reports of others. Linux, on which every change is
+tested, is not in the table. `tests/ledger/evidence.py` names the test of each mechanism.
 """
 
 from __future__ import annotations
-
-from corral.record import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,123 +14,21 @@ if TYPE_CHECKING:
 
 READ = "read"
 WINE = "seen under Wine"
-
-
-@record
-class Row:
-    capability: str  # the name of a finding, or a name that only this row uses
-    what: str  # the statement
-    test: str
-    seen: str = ""  # the runner and the day of the test's first success; empty until then
-    wine: bool = False  # whether the test passes under Wine with every change
-
-
-MACOS = (
-    Row(capability="seatbelt", what="Seatbelt closes files, processes and signals",
-        test="test_walls.py"),
-    Row(capability="starts python", what="python starts under the profile",
-        test="test_runs.py::test_python_starts_with_its_libraries"),
-    Row(capability="starts node", what="node starts under the profile",
-        test="test_runs.py::test_node_starts"),
-    Row(capability="mcp", what="a real MCP server answers",
-        test="test_servers.py::test_a_fastmcp_server_answers"),
-    Row(capability="clone", what="a copied directory contains no hidden file",
-        test="test_walls.py::test_a_clone_copies_no_hidden_file"),
-    Row(capability="disclaim", what="the target does not use the client's consents",
-        test="test_runs.py::test_every_probe_succeeds_on_this_mac"),
-    Row(capability="loopback_proxy", what="one loopback port is open for the proxy",
-        test="test_loopback_port.py"),
-    Row(capability="rlimits", what="descriptors and file sizes are limited",
-        test="test_runs.py::test_every_probe_succeeds_on_this_mac"),
-    Row(capability="nproc", what="a second process is denied, or the number is limited",
-        test="test_walls.py::test_a_target_starts_no_process_and_no_other_program"),
-    Row(capability="watcher", what="the tree ends when its target or corral ends",
-        test="test_runs.py::test_kill_9_of_corral_ends_the_tree"),
-    Row(capability="marker", what="a daemon that left its session is found by its profile",
-        test="test_runs.py::test_a_daemon_ends_with_its_target"),
-    Row(capability="sampling", what="memory and CPU time of the tree are sampled",
-        test="test_runs.py::test_a_stated_memory_limit_ends_the_run"),
-    Row(capability="jetsam", what="the kernel kills the first program at its memory limit",
-        test="test_runs.py::test_every_probe_succeeds_on_this_mac"),
-    Row(capability="tools", what="sh and the tools of Xcode start",
-        test="test_runs.py::test_programs_that_start_others_work"),
-    Row(capability="flags", what="copies keep flags, and files with flags are removed",
-        test="test_runs.py::test_flags_are_copied_and_removed"),
-)  # fmt: skip
-WINDOWS = (
-    Row(capability="job_read_back", what="every limit that is set on a job reads back",
-        test="test_doctor.py::test_every_probe_succeeds_on_real_windows"),
-    Row(capability="job_kill_on_close", what="the tree ends when corral ends",
-        test="test_job.py::test_the_whole_tree_ends_with_its_job", wine=True),
-    Row(capability="job_memory", what="memory beyond the limit is denied",
-        test="test_job.py::test_memory_beyond_the_limit_is_denied"),
-    Row(capability="job_processes", what="a process beyond the limit does not start",
-        test="test_job.py::test_a_second_process_does_not_start"),
-    Row(capability="job_cpu_rate", what="a limited CPU share is not exceeded",
-        test="test_doctor.py::test_every_probe_succeeds_on_real_windows"),
-    Row(capability="job_accounting", what="a job reports the CPU time of its processes",
-        test="test_limits.py::test_cpu_time_beyond_the_limit_ends_the_run"),
-    Row(capability="job_ui", what="UI limits deny new desktops and the clipboard",
-        test="test_doctor.py::test_the_clipboard_is_closed_by_job_or_desktop"),
-    Row(capability="job_priority", what="a process cannot raise its priority",
-        test="test_doctor.py::test_every_probe_succeeds_on_real_windows"),
-    Row(capability="child_process_policy", what="a process cannot start another if forbidden",
-        test="test_mitigations.py::test_child_processes_start_only_if_allowed"),
-    Row(capability="session", what="corral knows its own session",
-        test="test_doctor.py::test_the_session_is_that_of_this_process", wine=True),
-    Row(capability="app_container_profile", what="AppContainer profiles are created and deleted",
-        test="test_app_container.py::test_a_profile_is_created_and_deleted"),
-    Row(capability="app_container", what="an AppContainer closes files, network and processes",
-        test="test_walls.py"),
-    Row(capability="nul", what="the device NUL opens in an AppContainer",
-        test="test_doctor.py::test_nul_opens_where_the_probe_says_so"),
-    Row(capability="desktop", what="the target has its own desktop without a clipboard",
-        test="test_doctor.py::test_every_probe_succeeds_on_real_windows"),
-    Row(capability="relay", what="only allowed hosts are reached through the relay",
-        test="test_network.py::test_a_named_host_is_reached_by_the_relay_only"),
-    Row(capability="restricted token", what="a restricted token of Low integrity cannot write",
-        test="test_tokens.py::test_a_restricted_token_has_its_effect"),
-    Row(capability="mitigations", what="a runtime starts under mitigations that read back",
-        test="test_mitigations.py::test_a_requested_mitigation_reads_back"),
-    Row(capability="strict_handles", what="a runtime starts under strict handle checks",
-        test="test_mitigations.py::test_a_requested_mitigation_reads_back"),
-    Row(capability="minifilter driver", what="the driver gets paths in its own form",
-        test="test_minifilter.py::test_grants_become_device_paths"),
-    Row(capability="preloads", what="python and node work in an AppContainer with their preloads",
-        test="test_preloads.py::test_node_works_in_a_container"),
-    Row(capability="grants", what="granted paths open, and others stay closed",
-        test="test_grants.py::test_a_target_reads_only_its_grants"),
-    Row(capability="packages", what="packages are installed in an AppContainer",
-        test="test_packages.py::test_a_package_is_installed_in_a_container"),
-)  # fmt: skip
-TABLES: dict[System, tuple[str, tuple[Row, ...]]] = {
-    "darwin": ("a Mac", MACOS),
-    "windows": ("Windows", WINDOWS),
+MACHINES: dict[System, str] = {"darwin": "a Mac", "windows": "Windows"}
+SEEN: dict[System, dict[str, str]] = {
+    "darwin": {},
+    "windows": {"job_kill_on_close": WINE, "session": WINE},
 }
-"""For each system, the words for a machine with this system, and the rows."""
+"""The capabilities whose test has passed. The value is the runner and the day of the first success
+on the real system, or WINE if the test passes only under Wine, with every change.
+"""
 
 
 def format_basis(system: System, capability: str) -> str:
     """Return how the project knows that a capability works, such as "read" or "seen under Wine".
-    Return "" if the capability has no row.
+    Return "" for a system on which every change is tested.
     """
-    machine, rows = TABLES.get(system, ("", ()))
-    found = [row for row in rows if row.capability == capability]
-    return _basis(machine, found[0]) if found else ""
-
-
-def format_table(system: System) -> str:
-    """Return the table for SECURITY.md, in Markdown."""
-    machine, rows = TABLES[system]
-    lines = [f"| statement | known from | the test that must pass on {machine} |", "|---|---|---|"]
-    lines += [f"| {row.what} | {_source(machine, row)} | `{row.test}` |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def _basis(machine: str, row: Row) -> str:
-    return f"seen on {machine}" if row.seen else WINE if row.wine else READ
-
-
-def _source(machine: str, row: Row) -> str:
-    basis = _basis(machine, row)
-    return f"{basis} ({row.seen})" if row.seen else basis
+    if system not in MACHINES:
+        return ""
+    seen = SEEN[system].get(capability, READ)
+    return seen if seen in {READ, WINE} else f"seen on {MACHINES[system]}"

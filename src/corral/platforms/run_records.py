@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 
-from corral.abi.private_directory import create_locked, lock, lock_dead, open_own
+from corral.abi.private_directory import create_locked, lock, lock_dead, open_own, remove_locked
 from corral.directories import directories, is_private
 from corral.record import record
 
@@ -86,7 +86,7 @@ class Run:
 
     def end(self) -> None:
         if self._fd >= 0:
-            _discard(self.path, self._fd)
+            remove_locked(self.path, self._fd)
             self._fd = -1
 
 
@@ -104,8 +104,8 @@ def is_run_name(text: str) -> bool:
 def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None) -> list[str]:
     """Let `clean` remove the leftovers of dead runs. Return the removed paths.
 
-    After `max_files` files the rest is left for the next sweep. `clean` itself checks whether it
-    may remove a path.
+    After `max_files` files, all others are left for the next sweep. `clean` itself checks whether
+    it may remove a path.
     """
     removed: list[str] = []
     budget = Budget(max_files)
@@ -124,12 +124,14 @@ def sweep(clean: Callable[[str, Budget], None], *, max_files: int | None = None)
         if resisting:
             os.close(fd)
         else:
-            _discard(path, fd)
+            remove_locked(path, fd)
     return removed
 
 
 def end(entry: Entry) -> str:
-    """Kill a live run's process. Remove its record and return the path, or "" if it is gone."""
+    """Kill the process of a live run and remove its record. Return the path of the record, or "" if
+    the record no longer exists.
+    """
     from corral.abi.signal_numbers import SIGKILL
 
     path = os.path.join(_directory(), entry.name)
@@ -144,18 +146,8 @@ def end(entry: Entry) -> str:
         except ProcessLookupError:
             pass  # the run has just ended
         lock(fd, wait=True)
-    _discard(path, fd)
+    remove_locked(path, fd)
     return path
-
-
-def _discard(path: str, fd: int) -> None:
-    """Remove a locked record. On Windows close it first, because an open file cannot be removed."""
-    if sys.platform == "win32":
-        os.close(fd)
-        _unlink(path)
-    else:
-        _unlink(path)
-        os.close(fd)
 
 
 def _overwrite(fd: int, text: bytes) -> None:
@@ -165,13 +157,6 @@ def _overwrite(fd: int, text: bytes) -> None:
         os.write(fd, text)
     else:
         os.pwrite(fd, text, 0)
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass  # the directory was emptied or made read-only
 
 
 def _directory() -> str:

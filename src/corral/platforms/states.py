@@ -21,7 +21,7 @@ MAX_ENTRIES = 100_000
 
 @record
 class State:
-    """A kept home directory. The command of `server` is empty if its file cannot be read."""
+    """A kept home directory. `server` has no command if the file that names it cannot be read."""
 
     path: str
     server: ServerId
@@ -88,7 +88,8 @@ def remove(state: State) -> None:
     if sys.platform != "win32":
         from corral.platforms.posix import run_directories
 
-        # Root's targets may have another id. Only corral makes entries in the directory above.
+        # The home may belong to another user, because root's targets can have another user id. It
+        # is removed anyway, because only corral makes entries in the directory above it.
         owner = os.lstat(state.path).st_uid
         run_directories.remove(state.path, run_records.Budget(), owner=owner)
         if os.path.lexists(state.path):

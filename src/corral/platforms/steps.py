@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from corral.plan.model import Results, Stage, Step
+    from corral.programs.model import Program
 
 EXECUTED = b"S"
 WAITS = b"W"
@@ -26,7 +27,7 @@ class HintedError(OSError):
     hint = ""
 
 
-class StepFailed(Exception):  # noqa: N818 - a result on its way out of a child
+class StepFailed(Exception):  # noqa: N818 - carries a result out of a child process
     def __init__(self, step: str, cause: OSError | str) -> None:
         super().__init__(f"{step}: {cause}")
         self.step = step
@@ -71,6 +72,14 @@ def parse_exec_result(raw: bytes) -> StepFailed | None:
         failed.code = int(code)
         return failed
     return StepFailed("target", DIED)
+
+
+def check_same_program(program: Program) -> None:
+    """Raise OSError if the program's file was replaced since corral resolved its path."""
+    if program.inode:
+        seen = os.stat(program.path)
+        if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
+            raise OSError(0, "this is no longer the program that was resolved", program.path)
 
 
 def keep_only(keep: Iterable[int]) -> None:

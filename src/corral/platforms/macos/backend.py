@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from corral.platforms.macos import (
     cache_key,
@@ -57,17 +58,10 @@ class Macos:
         grants: Sequence[Grant],
         root: str,
     ) -> Program:
-        def find(words: Sequence[str]) -> Program:
-            return programs.resolve(
-                words,
-                environment=environment,
-                cwd=cwd,
-                home=home,
-                subprocess=subprocess,
-                grants=grants,
-                root=root,
-            )
-
+        find = partial(
+            programs.resolve, environment=environment, cwd=cwd, home=home,
+            subprocess=subprocess, grants=grants, root=root,
+        )  # fmt: skip
         program, tools = find(argv), developer_tools.find_directory()
         if tool := developer_tools.find_tool(program.real, tools):
             program = replace(find((tool, *program.argv[1:])), typed=program.typed)

@@ -7,7 +7,7 @@ import os
 SELECTED = ("/private/var/select/developer_dir", "/private/var/db/xcode_select_link")
 """Links that `xcode-select` makes. Only some macOS versions have the first link."""
 USUAL = ("/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools")
-"""Directories that are searched if there is no such link."""
+"""Directories that are searched if `xcode-select` has made no link."""
 
 
 def find_directory() -> str:

@@ -8,6 +8,7 @@ thread before all of this is done, because a process with threads must not fork.
 from __future__ import annotations
 
 import os
+import select
 import sys
 
 from corral.abi import darwin_spawn
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from corral.platforms.contract import NetworkServices, Service, Stdio
     from corral.platforms.macos.process_table import ProcessTable
 
+ANSWER_MS = 100
+"""How long to wait for the watcher's answer before the watcher is continued again."""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -119,9 +122,19 @@ class Child:
         )
 
     def _read_answer(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer at the end of the pipe."""
+        """Return `size` bytes, or fewer at the end of the pipe. Continue the watcher again while it
+        does not answer, because without Seatbelt a target can stop it at any moment.
+        """
+        poll = select.poll()
+        poll.register(self._pipes.answers, select.POLLIN)
         found = b""
-        while len(found) < size and (chunk := os.read(self._pipes.answers, size - len(found))):
+        while len(found) < size:
+            if not poll.poll(ANSWER_MS):
+                os.kill(self.pid, SIGCONT)
+                continue
+            chunk = os.read(self._pipes.answers, size - len(found))
+            if not chunk:
+                break
             found += chunk
         return found
 

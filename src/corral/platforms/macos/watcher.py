@@ -3,7 +3,7 @@
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
 corral is killed, because macOS has no parent-death signal and no subreaper. If the watcher is
 killed, the supervisor kills the tree. Without Seatbelt a target can signal the user's processes,
-and could kill both at once.
+and could kill watcher and supervisor at once.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def set_limit(name: str, value: int) -> None:
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))
-    # This is EINVAL: macOS refuses a size below the memory that is already mapped.
+    # The system's error is EINVAL: macOS refuses a size below the memory that is already mapped.
     except ValueError as error:
         raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
 

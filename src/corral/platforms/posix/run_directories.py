@@ -105,9 +105,9 @@ class PrivateDirectory:
 class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
-    `inside` is its path for the target. `links` are pairs as in `WorkDirectory`. Links of earlier
-    runs stay, but the target cannot use them without their grant. `owner` has the uid and gid of
-    root's target if they differ from root's, otherwise None.
+    `inside` is its path for the target. `links` are pairs (name in the home, granted path) of links
+    to make. Links of earlier runs stay, but the target cannot use them without their grant. `owner`
+    has the uid and gid of root's target if they differ from root's, otherwise None.
     """
 
     name = "state_directory"
@@ -147,7 +147,7 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         if not os.path.lexists(self.path):
             self._make()
-        top = os.open(self.path, DIRECTORY | os.O_CLOEXEC)
+        top = os.open(self.path, DIRECTORY)
         try:
             found = os.fstat(top)
             if found.st_uid not in {os.geteuid(), uid}:
@@ -169,7 +169,7 @@ class State:
         try:
             replace_file(self.path + run_records.NAME_OF_STATE, name)
         except OSError:
-            os.rmdir(self.path)  # without the file, corral could not tell whose it is
+            os.rmdir(self.path)  # without the file, nothing says whose home it is
             raise
 
 
@@ -205,7 +205,8 @@ def _make_alike(name: str, above: int) -> None:
     """Make a directory that belongs to the owner of its parent directory. If it belonged to root,
     that user could not remove the files in it.
 
-    Another run's target may replace the directory at once, with a hard link to root's file.
+    The owner is changed through a descriptor of a directory. Another run's target may have put a
+    hard link to one of root's files in its place, and that file must not change its owner.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -213,7 +214,7 @@ def _make_alike(name: str, above: int) -> None:
         return
     owner = os.fstat(above)
     if owner.st_uid != os.geteuid():
-        made = os.open(name, DIRECTORY | os.O_CLOEXEC, dir_fd=above)
+        made = os.open(name, DIRECTORY, dir_fd=above)
         try:
             os.fchown(made, owner.st_uid, owner.st_gid)
         finally:
@@ -238,10 +239,10 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and its modes.
 
     Do nothing if `path` is a link, or belongs neither to this user nor to `owner`. After an error,
-    or when the budget is used up, the rest stays.
+    or when the budget is used up, the remaining files stay.
 
     The directories in a work directory may belong to a target with another user id. In a kept home
-    they belong to the owner of the home.
+    all directories must belong to the owner of the home. Otherwise the removal stops.
     """
     try:
         top = _open_top(path)
@@ -264,10 +265,10 @@ def _open_top(path: str) -> int:
     its kept home, and may have removed them.
     """
     try:
-        return os.open(path, DIRECTORY | os.O_CLOEXEC)
+        return os.open(path, DIRECTORY)
     except PermissionError:
         above, name = os.path.split(path)
-        parent = os.open(above, DIRECTORY | os.O_CLOEXEC)
+        parent = os.open(above, DIRECTORY)
         try:
             return _open_directory(name, parent, os.geteuid())
         finally:
@@ -337,15 +338,14 @@ def _open_directory(name: str, directory: int, owner: int | None) -> int:
         _refuse_foreign(name, found.st_uid, owner)
         _clear_flags(name, directory)
         os.chmod(name, 0o700, dir_fd=directory, follow_symlinks=False)
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, dir_fd=directory)
-    fd = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        return os.open(name, DIRECTORY, dir_fd=directory)
+    fd = os.open(name, DIRECTORY | os.O_PATH, dir_fd=directory)
     try:
         _refuse_foreign(name, os.fstat(fd).st_uid, owner)
         if _mount_id(fd) != _mount_id(directory):
             raise OSError(18, "it is a mount, which the target may have moved here", name)
         os.chmod(f"/proc/self/fd/{fd}", 0o700)
-        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_DIRECTORY)
     finally:
         os.close(fd)
 

@@ -116,7 +116,7 @@ def _restore(name: str, fd: int, aspect: Aspect, before: object) -> str:
         return f"the {what} of {name} changed during the run: not put back ({error.strerror})"
     if what == FLAGS:
         return ""  # not reported, because every event loop sets O_NONBLOCK
-    how = "put back" if _look(read, fd) == before else "not widened again"
+    how = "put back" if _look(read, fd) == before else "not put back completely"
     return f"the {what} of {name} changed during the run: {how}"
 
 

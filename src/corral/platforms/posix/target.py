@@ -71,7 +71,7 @@ def enter(
     """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
     EXECUTED. Exit if `start` is closed.
 
-    Return the plan to execute: this one, or that of `request`.
+    Return the plan to execute: the result of `request`, or `plan` without a `request`.
     """
     os.setsid()
     os.umask(UMASK)
@@ -89,19 +89,11 @@ def enter(
 
 def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
     try:
-        check_same(program)
+        steps.check_same_program(program)
         execve()
     except OSError as error:
         raise StepFailed("exec", OSError(error.errno, error.strerror, program.path)) from error
     raise StepFailed("exec", "returned")
-
-
-def check_same(program: Program) -> None:
-    """Refuse a program that was replaced since corral resolved its path."""
-    if program.inode:
-        seen = os.stat(program.path)
-        if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
-            raise OSError(0, "this is no longer the program that was resolved")
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:

@@ -48,8 +48,8 @@ class Watch:
         timeout: float | None,
         signals: Signals,
         control: int,
-        sample: Sample | None = None,
-        run: Run | None = None,
+        sample: Sample | None,
+        run: Run,
     ) -> None:
         self.child = child
         self.run = run
@@ -100,8 +100,7 @@ class Watch:
         reaped = self.child.reap()
         replaced = [text for service in self.services for text in getattr(service, "replaced", ())]
         denials, traffic = self._close_services()
-        if self.run is not None:
-            self.run.end()
+        self.run.end()
         return Ending(
             reaped=self.deadlines.account(reaped),
             reason=self.reason,

@@ -28,7 +28,7 @@ signals = watching.Signals
 watch = watching.Watch
 measure = watching.measure
 cache_key = keys.cache_key
-NOT_STARTED = "`corral explain -- COMMAND` shows the copy of the runtime and its steps"
+NOT_STARTED = "`corral explain -- COMMAND` shows the copied runtime and the steps of the run"
 
 
 def compose(

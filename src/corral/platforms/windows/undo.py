@@ -1,8 +1,8 @@
 """Undo the changes that a run made outside its processes: when it ends, or in a later run.
 
 Only entries with corral's own SIDs are removed from access lists, and only if no other run uses
-them. The mutex of the root is locked while corral checks this, removes the entries and records that
-in the journal.
+them. Each granted root has a mutex. It is locked while corral checks whether another run uses the
+root's entries, removes them, and records that in the journal.
 """
 
 from __future__ import annotations
@@ -128,13 +128,13 @@ def withdraw(root: Root) -> list[str]:
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
     """Remove the root's entries from one object. Return whether the object is a directory whose
-    content has to be cleared too. With `top`, leave another object than the granted one alone.
+    content has to be cleared too. With `top`, do nothing if this is not the granted object.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):
             return False
         try:
-            changed = access_list.revoke(win32_security.read_security(handle.value), (root.sid,))
+            changed = access_list.revoke(win32_security.read_security(handle.value), root.sid)
         except access_list.Unusable:
             changed = None  # an object without an access list has no entries
         if changed is not None:

@@ -40,6 +40,7 @@ from corral.policy.model import Macos as MacosPolicy
 from corral.programs.model import Program
 from corral.record import replace
 from corral.supervisor import prepare
+from ledger.evidence import MACOS, format_table
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="uses POSIX user ids and signals")
 CAPABILITIES = (
@@ -426,23 +427,22 @@ def test_doctor_shows_proven_mechanisms():
 
 
 def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
-    """Check the rows of evidence. `doctor` and SECURITY.md show a row as seen on a Mac only if the
-    row has a date.
+    """Check the rows of evidence. `doctor` and SECURITY.md show a row as seen on a Mac only if SEEN
+    has a date for it.
     """
-    rows = {row.capability: row for row in evidence.MACOS}
-    assert {name for name, _, _ in probes.LABELS} <= set(rows)
+    rows = {row.capability for row in MACOS}
+    assert {name for name, _, _ in probes.LABELS} | set(evidence.SEEN["darwin"]) <= rows
     folder = pathlib.Path(__file__).parents[3] / "macos"
-    for row in evidence.MACOS:
+    for row in MACOS:
         file, _, test = row.test.partition("::")
         assert f"def {test or 'test_'}" in (folder / file).read_text(), row.test
         assert evidence.format_basis("darwin", row.capability) == (
-            "seen on a Mac" if row.seen else "read"
+            "seen on a Mac" if row.capability in evidence.SEEN["darwin"] else "read"
         )
     assert evidence.format_basis("linux", "seatbelt") == ""
-    seen = replace(rows["seatbelt"], seen="macos-15, 2026-12-01")
-    monkeypatch.setitem(evidence.TABLES, "darwin", ("a Mac", (seen,)))
+    monkeypatch.setitem(evidence.SEEN["darwin"], "seatbelt", "macos-15, 2026-12-01")
     assert evidence.format_basis("darwin", "seatbelt") == "seen on a Mac"
-    assert "seen on a Mac (macos-15, 2026-12-01)" in evidence.format_table("darwin")
+    assert "seen on a Mac (macos-15, 2026-12-01)" in format_table("darwin")
     assert "Seatbelt: supported [seen on a Mac]" in [text for _, text, _ in doctor.lines(mac())]
 
 
@@ -579,7 +579,7 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
 
 def test_no_process_descends_from_an_unknown_one(table):
     """Use parent 0, which the table reports for unknown parents. If the target ended at once, its
-    own number is also 0, and no process may be killed.
+    own unique id is also 0, and no process may be killed.
     """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)

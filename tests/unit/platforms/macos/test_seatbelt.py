@@ -119,7 +119,7 @@ DENIED = {
     "make a repository anywhere": (GRANTED, Act("file-write-create", f"{HOME}/project/a/b/.git")),
     "make a repository in another case": (GRANTED, Act("file-write-create", f"{HOME}/project/a/.Git/hooks/x")),
     "change a repository at a lower level": (GRANTED, Act("file-write-data", f"{HOME}/project/vendor/x/.jj/repo/config.toml")),
-    "ask whether a foreign file exists": (GRANTED, Act("file-test-existence", f"{HOME}/Documents/x")),
+    "ask whether a file that is not granted exists": (GRANTED, Act("file-test-existence", f"{HOME}/Documents/x")),
     "keep its files from being deleted": (GRANTED, Act("file-write-acl", f"{HOME}/project/x")),
     "make a hook": (GRANTED, Act("file-write-create", f"{HOME}/project/.git/hooks/pre-commit")),
     "rename the directory of hooks": (GRANTED, Act("file-write-unlink", f"{HOME}/project/.git")),
@@ -130,10 +130,10 @@ DENIED = {
     "start a process": (ALONE, Act("process-fork")),
     "execute another program": (ALONE, Act("process-exec", "/bin/sh")),
     "execute a file that it wrote": (MANY, Act("process-exec", f"{HOME}/project/x")),
-    "signal a foreign process": (MANY, Act("signal", target="others")),
+    "signal a process outside the sandbox": (MANY, Act("signal", target="others")),
     "signal a process of the same sandbox if processes are not allowed": (ALONE, Act("signal", target="same-sandbox")),
-    "inspect a foreign process": (MANY, Act("process-info-pidinfo", target="others")),
-    "read foreign arguments and environment": (ALONE, Act("sysctl-read", name="kern.procargs2")),
+    "inspect a process outside the sandbox": (MANY, Act("process-info-pidinfo", target="others")),
+    "read arguments and environment of other processes": (ALONE, Act("sysctl-read", name="kern.procargs2")),
     "read the memory of a task": (MANY, Act("mach-task-read", target="others")),
     "inspect a task": (MANY, Act("mach-task-inspect", target="others")),
     "name a task": (MANY, Act("mach-task-name", target="others")),
@@ -560,7 +560,7 @@ def test_sh_may_execute_the_selected_shell(tmp_path, monkeypatch):
 
 def test_libraries_of_package_managers_are_readable(tmp_path, monkeypatch):
     """Use the layout of pyenv, whose python loads Homebrew's openssl. On Intel, openssl is in
-    /usr/local, which all users may read.
+    /usr/local, which every target may read.
     """
     top = os.path.realpath(tmp_path)
     monkeypatch.setattr(tier_seatbelt, "MANAGERS", ((f"{top}/Cellar", tier_seatbelt.HOMEBREW),))

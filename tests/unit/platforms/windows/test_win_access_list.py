@@ -58,9 +58,9 @@ def test_an_entry_is_added_and_removed(entries, control, directory, root, access
     assert bool(after.control & 0x0100) == bool(control & 0x0400)
     assert access_list.has_entry(granted, OURS)
     assert access_list.grant(granted, OURS, ours) is None
-    back = access_list.revoke(granted, (OURS,))
+    back = access_list.revoke(granted, OURS)
     assert list(access_list.read(back).entries) == entries
-    assert access_list.revoke(back, (OURS,)) is None
+    assert access_list.revoke(back, OURS) is None
 
 
 @given(lists)
@@ -69,7 +69,7 @@ def test_entries_of_another_run_stay(entries):
     raw = access_list.grant(descriptor(entries), OTHER_RUN, theirs)
     mine = access_list.entries_for(OURS, "write", directory=True, root=True)
     both = access_list.grant(raw or descriptor(entries), OURS, mine)
-    left = access_list.revoke(both, (OURS,))
+    left = access_list.revoke(both, OURS)
     assert access_list.has_entry(left, OTHER_RUN)
     assert not access_list.has_entry(left, OURS)
 
@@ -87,7 +87,7 @@ def test_inherited_entries_of_corral_are_removed_too():
     directory.
     """
     mark = entry(0, 0x10, access_list.RIGHTS["write"], OURS)
-    raw = access_list.revoke(descriptor([mark, entry(0, 0x10, 1, FOREIGN[0])]), (OURS,))
+    raw = access_list.revoke(descriptor([mark, entry(0, 0x10, 1, FOREIGN[0])]), OURS)
     assert access_list.read(raw).entries == (entry(0, 0x10, 1, FOREIGN[0]),)
 
 

@@ -39,6 +39,7 @@ from corral.platforms.windows.probes import doctor, host, trial
 from corral.policy.model import Policy
 from corral.programs.model import Program
 from corral.record import replace
+from ledger.evidence import WINDOWS, format_table
 
 ROOT = pathlib.Path(__file__).parents[4]
 USER, LOGON = "S-1-5-21-1-2-3-1001", "S-1-5-5-0-77"
@@ -369,17 +370,18 @@ def test_compiled_modules_do_not_make_another_copy():
 
 def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
     """Check that SECURITY.md contains the table of evidence, and that `doctor` shows its rows."""
-    rows = {row.capability: row for row in evidence.WINDOWS}
-    assert {capability for capability, _, _ in host.LABELS} == set(host.PROBES) <= set(rows)
+    rows = {row.capability for row in WINDOWS}
+    assert {capability for capability, _, _ in host.LABELS} == set(host.PROBES) <= rows
+    assert set(evidence.SEEN["windows"]) <= rows
     text = (ROOT / "docs" / "SECURITY.md").read_text(encoding="utf-8")
-    assert evidence.format_table("windows") in text
+    assert format_table("windows") in text
     seen = Finding(capability="desktop", status="absent", evidence="it was tried")
     machine = Host(system="windows", machine="amd64", findings=(seen,))
     lines = [line for _, line, finding in doctor.lines(machine) if finding is seen]
     assert lines == ["Desktop of the target's own: NOT available (it was tried) [read]"]
 
 
-@pytest.mark.parametrize("row", evidence.WINDOWS, ids=lambda row: row.capability)
+@pytest.mark.parametrize("row", WINDOWS, ids=lambda row: row.capability)
 def test_evidence_from_wine_matches_the_tests_that_run_there(row):
     """Check that a row says "seen under Wine" exactly if its test runs under Wine. A test that is
     skipped there proves nothing.
@@ -391,11 +393,12 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
     )
     tests = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     marks = [ast.unparse(mark) for mark in tests[name].decorator_list] if name else []
-    assert row.wine == (not whole and not any("real_windows" in mark for mark in marks))
+    runs_there = not whole and not any("real_windows" in mark for mark in marks)
+    # Nothing of this has run on Windows.
+    assert evidence.SEEN["windows"].get(row.capability) == (evidence.WINE if runs_there else None)
     assert evidence.format_basis("windows", row.capability) == (
-        "seen under Wine" if row.wine else "read"
+        "seen under Wine" if runs_there else "read"
     )
-    assert not row.seen, "nothing of this has run on Windows"
 
 
 def test_only_wanted_capabilities_are_probed(monkeypatch):

@@ -64,7 +64,7 @@ def test_a_plain_tree_is_granted():
 
 @pytest.mark.parametrize("root_changed", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_kept_grant_still_closes_what_gets_less(monkeypatch, kept, root_changed):
+def test_a_kept_grant_still_closes_objects_with_less_access(monkeypatch, kept, root_changed):
     """Check that a run sets the entries of some files again: secrets, hard links and files that
     other programs run. They may be newer than the entries of a kept grant.
     """
@@ -224,7 +224,9 @@ def test_files_that_start_at_logon_are_read_only():
 
 
 def test_missing_self_starting_files_are_watched():
-    """Check that the report watches for new self-starting files, because a missing file cannot be made read-only."""
+    """Check that the plan lists missing files that other programs would run. corral watches them, because a missing
+    file cannot be made read-only.
+    """
     documents = "C:\\Users\\Ann\\Documents"
     seen = tree(Node(name="sub", directory=True))
     step = plan((grant(documents, "write"), seen), (grant("D:\\read"), seen))
@@ -351,7 +353,7 @@ def test_a_tree_that_is_too_large_is_refused(tmp_path, monkeypatch):
         ("write", tree(file("main.py")), ""),
     ],
 )
-def test_strict_grants_refuse_instead_of_giving_less(access, seen, told):
+def test_strict_grants_refuse_instead_of_giving_less_access(access, seen, told):
     granted = (grant("D:\\work", access), seen)
     plan(granted)  # the control: without strict grants the plan is accepted
     if told:
@@ -506,8 +508,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Refuse a secret that has an entry for all containers. Some directories, such as Program Files, give new files
-    such entries.
+    """Check that a secret with an entry for all containers is refused. Some directories, such as Program Files, give
+    new files such entries.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw

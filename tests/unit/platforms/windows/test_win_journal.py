@@ -47,7 +47,7 @@ def test_a_journal_is_written_and_read(one):
 
 @given(entries, st.data())
 def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
-    """Cut a journal at every byte. It then has nothing to undo, because corral changes no access
+    """Cut a journal at a random byte. It then has nothing to undo, because corral changes no access
     list before the journal is complete.
     """
     raw = journal.encode(one)
@@ -123,7 +123,7 @@ made = tuple(
 limit = int(sys.argv[3])
 write = os.write
 def torn(fd, raw):
-    "The disk takes so many bytes, then somebody pulls the plug."
+    "Write `limit` bytes in all, then kill this process."
     global limit
     done = write(fd, raw[:limit])
     limit -= done

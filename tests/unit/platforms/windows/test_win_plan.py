@@ -136,7 +136,7 @@ def test_a_job_that_cannot_be_read_back_still_ends_the_tree():
     assert made == job.Job(read_back=False)
 
 
-def test_layering_a_has_its_steps_in_order():
+def test_the_steps_with_an_app_container_are_in_order():
     steps = composed(Policy(), host(*FULL))
     assert kinds(steps) == [
         undo.Claim,
@@ -256,7 +256,7 @@ def test_cpu_time_has_a_backstop_in_the_job():
     assert report.find_outcome(bare, other).kind == "exited"
 
 
-def test_layering_b_has_its_steps_in_order():
+def test_the_steps_with_a_restricted_token_are_in_order():
     word = Policy(windows=Windows(fail_on_app_container_error=False))
     held = decided(word, host(*WITHOUT))
     assert (held["filesystem"].status, held["network"].status) == ("degraded", "degraded")

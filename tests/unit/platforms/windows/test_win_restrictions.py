@@ -106,7 +106,7 @@ def test_levels_have_their_capabilities(level, capabilities):
     assert not step.relay
 
 
-def test_names_are_never_widened_to_a_level():
+def test_host_names_are_never_widened_to_a_network_level():
     step = network_capabilities.plan(Policy(allow=("api.example.com",)))
     assert step.relay
     assert step.capabilities == ()

@@ -57,8 +57,8 @@ SYSCTLS = (
     "kern.version", "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
 )  # fmt: skip
 SYSCTL_PREFIXES = ("hw.", "net.routetable.")
-"""The sysctls that a target may read, with SYSCTLS. Python's ProcessPoolExecutor needs
-`kern.sysv.semmns`, and node's `os.networkInterfaces` needs `net.routetable.`.
+"""Beside SYSCTLS, a target may read the sysctls with these prefixes. Python's ProcessPoolExecutor
+needs `kern.sysv.semmns`, and node's `os.networkInterfaces` needs `net.routetable.`.
 """
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
 """The mach service that returns the user name of a uid. launchservicesd, lsd, Apple events and
@@ -173,7 +173,7 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield a rule, but none if there are no filters, because it would apply to everything."""
+    """Yield a rule. Without filters yield none, because such a rule would apply to everything."""
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
 

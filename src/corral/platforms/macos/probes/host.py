@@ -117,7 +117,7 @@ def _marker(table: ProcessTable) -> str:
     os.write(go[1], b"\0")
     _wait(child)
     if not reported or seen != [True, False]:
-        raise RuntimeError(f"the marker inside and outside was seen as {seen}")
+        raise RuntimeError(f"the marker was seen inside and outside: {seen}, not [True, False]")
     return "a process under the profile is recognized from outside, and no other"
 
 

@@ -113,16 +113,16 @@ def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
     found = read(raw)
     if tuple(entry for entry in found.entries if is_entry_of(entry, sid)) == ours:
         return None
-    others = _without(found.entries, (sid,))
+    others = _without(found.entries, sid)
     # In the canonical order the object's own entries come before inherited entries.
     at = next((n for n, entry in enumerate(others) if entry[1] & INHERITED), len(others))
     return write(replace(found, entries=(*others[:at], *ours, *others[at:])))
 
 
-def revoke(raw: bytes, sids: Iterable[str]) -> bytes | None:
-    """Return the descriptor without any entry of these SIDs, or None if it has none."""
+def revoke(raw: bytes, sid: str) -> bytes | None:
+    """Return the descriptor without any entry of this SID, or None if it has none."""
     found = read(raw)
-    left = _without(found.entries, tuple(sids))
+    left = _without(found.entries, sid)
     return None if left == found.entries else write(replace(found, entries=left))
 
 
@@ -186,8 +186,8 @@ def is_entry_of(entry: bytes, sid: str) -> bool:
     return entry[0] == ACCESS_ALLOWED and entry[8:] == parse_sid(sid)
 
 
-def _without(entries: tuple[bytes, ...], sids: tuple[str, ...]) -> tuple[bytes, ...]:
-    return tuple(entry for entry in entries if not any(is_entry_of(entry, sid) for sid in sids))
+def _without(entries: tuple[bytes, ...], sid: str) -> tuple[bytes, ...]:
+    return tuple(entry for entry in entries if not is_entry_of(entry, sid))
 
 
 def _allowed(sid: str, mask: int, flags: int) -> bytes:

@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from corral.abi.private_directory import directories_above
 from corral.paths.followed_links import MAX_LINKS
 from corral.paths.links import is_directory, is_name_surrogate
 from corral.paths.windows import EXTENDED_PREFIX, extended_path, is_inside
@@ -179,10 +180,7 @@ def _leads_to_share(path: str) -> bool:
 
 def _find_first_link(path: str) -> str:
     """Return the shortest part of a path that is a link, or "" if no existing part is a link."""
-    parts = [path]
-    while (above := os.path.dirname(parts[-1])) != parts[-1]:
-        parts.append(above)
-    for part in reversed(parts):
+    for part in directories_above(path):
         try:
             if is_name_surrogate(os.lstat(part)):
                 return part
@@ -261,7 +259,7 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
     with open(source, "rb") as reading:
         seen = os.fstat(reading.fileno())
         if not stat.S_ISREG(seen.st_mode) or (seen.st_size, seen.st_mtime_ns) != (size, time):
-            raise Changed(0, "the file changed while it was copied", source)
+            raise Changed(0, "the file changed after it was listed", source)
         with open(target, "xb") as writing:
             copied = 0
             while chunk := reading.read(CHUNK):

@@ -47,7 +47,7 @@ class Tree:
     closed: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     whole: bool = True  # False if the tree has more than MAX_ENTRIES objects
-    readable: bool = True  # False if only administrators may read the root, because no target may
+    readable: bool = True  # False if only administrators may read the root, so no target can
 
 
 Predicate = Callable[[str], bool]

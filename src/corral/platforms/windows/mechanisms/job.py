@@ -70,7 +70,8 @@ class Job:
     memory: int | None = None  # bytes
     cpu: int | None = None  # millicores
     processes: int | None = None
-    # Milliseconds of user mode. Then Windows ends the job, even if the supervisor does not run.
+    # Milliseconds of CPU time in user mode. After them, Windows itself ends the job, even if the
+    # supervisor does not run.
     user_time: int | None = None
     priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0

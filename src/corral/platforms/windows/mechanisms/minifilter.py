@@ -15,6 +15,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import count
 
 from corral.abi import win32_filter as abi
 from corral.abi.prototypes import MissingFunctionError
@@ -169,10 +170,9 @@ class Session:
     """Answers the driver's questions about one target, in its own thread."""
 
     def __init__(self, port: abi.Port, checks: Checks) -> None:
-        self.allowed = self.denied = self.malformed = 0
         self._port = port
         self._checks = checks
-        self._requests = 0
+        self._requests = count(1)
         self.token = int.from_bytes(os.urandom(8), "little") or 1
         self._registered = False
         # This is a daemon thread, because a driver must not keep corral from ending.
@@ -184,7 +184,7 @@ class Session:
         the workspace is too long.
         """
         config = wire.set_config(
-            self._next(),
+            next(self._requests),
             timeout_ms=TIMEOUT_MS,
             failures=MAX_FAILURES,
             cache_entries=CACHE_ENTRIES,
@@ -192,22 +192,19 @@ class Session:
         )
         self._port.send(config)
         # The driver must not ask about corral itself, because corral would wait for its own answer.
-        self._port.send(wire.exclude_process(self._next(), os.getpid()))
-        self._port.send(wire.register_session(self._next(), self.token, root, workspace))
+        self._port.send(wire.exclude_process(next(self._requests), os.getpid()))
+        request = next(self._requests)
+        self._port.send(wire.register_session(request, self.token, root, workspace))
         self._registered = True
 
     def release(self) -> None:
         """Unregister and disconnect. Failures are ignored, because the target has ended."""
         with suppress(OSError):
             if self._registered:
-                self._port.send(wire.unregister_session(self._next(), self.token))
+                self._port.send(wire.unregister_session(next(self._requests), self.token))
         self._port.stop()
         self._thread.join()
         self._port.close()
-
-    def _next(self) -> int:
-        self._requests += 1
-        return self._requests
 
     def _serve(self) -> None:
         while True:
@@ -225,7 +222,6 @@ class Session:
         try:
             identity, request = wire.read_request(data)
         except wire.MalformedError as error:
-            self.malformed += 1
             known = error.identity
             return None if known is None else wire.response(known, "deny", UNCACHED_MS)
         if isinstance(request, wire.Ping):
@@ -233,8 +229,6 @@ class Session:
         if isinstance(request, wire.Notice):
             return None
         decision, cache = self._decide(request)
-        self.allowed += decision == "allow"
-        self.denied += decision == "deny"
         return wire.response(identity, decision, cache)
 
     def _decide(self, request: wire.FileCheck | wire.RegistryCheck) -> tuple[wire.Decision, int]:

@@ -202,5 +202,5 @@ def _text(raw: bytes) -> str:
     """Decode a text up to its NUL. Refuse a text without a NUL, because it was cut off."""
     end = next((at for at in range(0, len(raw), 2) if raw[at : at + 2] == b"\0\0"), -1)
     if end < 0 or end == len(raw) - 2:
-        raise ValueError("a text has no end")
+        raise ValueError("a text has no NUL at its end")
     return raw[:end].decode("utf-16-le", "surrogatepass")

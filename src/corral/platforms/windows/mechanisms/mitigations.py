@@ -22,7 +22,9 @@ FIRST, SECOND = 1, 2
 
 @record
 class Mitigation:
-    """One bit of the attribute. GetProcessMitigationPolicy shows it as `flags` in `policy`."""
+    """A mitigation: its `bit` in the attribute, and the `flags` that GetProcessMitigationPolicy
+    returns for it in the policy `policy`.
+    """
 
     name: str
     bit: int
@@ -110,7 +112,7 @@ class ProcessAttributes:
 
 
 def plan(bits: int, *, subprocess: bool) -> Mitigations:
-    """Return the step. A probe has seen a runtime start with `bits`."""
+    """Return the step. A probe must have seen that a runtime starts with `bits`."""
     known = sum(item.bit for item in ORDER)
     if bits & ~known:
         raise ValueError(f"{bits:#x} has bits of unknown mitigations")

@@ -1,9 +1,9 @@
 """Grant paths with entries in access lists, each for a capability that only this grant uses.
 
-Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has
-those of its policy. An AppContainer can use an object only if the object's access list allows it
-both for the user and for a capability in the token. Other programs have no such capability, so the
-entries give them nothing.
+Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has the
+SIDs of its policy's grants. An AppContainer can use an object only if the object's access list
+allows it both for the user and for a capability in the token. Other programs have no such
+capability, so the entries give them no access.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
 or with too many entries. Some objects in a tree get less access than the grant: secrets get no
@@ -12,7 +12,7 @@ directories above secrets and above files that other programs run cannot be rena
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
-the entries stay, and a later run sets only those that differ from the grant's.
+the entries stay, and a later run sets only those of objects with less access than the grant.
 """
 
 from __future__ import annotations
@@ -252,9 +252,9 @@ def _shown(root: str, name: str) -> str:
 def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
-    If an earlier run has kept its entries and the root still has its own, set only those of objects
-    that get less access than the grant. Such an object may be new, and then it has inherited too
-    much access from its directory.
+    If an earlier run has kept the entries of this grant, and the root still has its entries, set
+    only those of objects that get less access than the grant. Such an object may be new, and then
+    it has inherited too much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -17,7 +17,7 @@ from corral.abi.win32_security import Capabilities
 from corral.paths.windows import upper_case
 from corral.plan import model
 from corral.plan.model import Plan, Results
-from corral.platforms.steps import StepFailed, unverified
+from corral.platforms.steps import StepFailed, check_same_program, unverified
 from corral.platforms.windows.mechanisms.app_container import ProfileFolder, local_app_data
 from corral.platforms.windows.mechanisms.desktop import Desktop
 from corral.platforms.windows.mechanisms.job import KILLED, Job, LimitedJob
@@ -131,7 +131,7 @@ def started_program(plan: Plan) -> Program:
     if copies is not None:
         inside = copies.path_inside(plan.program.cwd) or copies.program.cwd
         return replace(copies.program, cwd=inside)
-    _check_same_file(plan.program)
+    check_same_program(plan.program)
     return plan.program
 
 
@@ -179,13 +179,6 @@ def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
     childless = win32_token.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY in policies
     alone = childless or limits.processes == 1
     return abi.DETACHED_PROCESS if alone else abi.CREATE_NO_WINDOW
-
-
-def _check_same_file(program: Program) -> None:
-    if program.inode:
-        seen = os.stat(program.path)
-        if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
-            raise OSError(0, "this is no longer the program that was resolved", program.path)
 
 
 def _add_job(attributes: abi.Attributes, job: Handle) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
 
 from corral.abi import win32_token as abi
 from corral.abi.prototypes import MissingFunctionError
@@ -26,8 +25,6 @@ from corral.plan import model
 from corral.plan.host import Finding
 from corral.plan.model import Results
 from corral.record import record
-
-Sid = TypeVar("Sid", str, bytes)
 
 CAPABILITY = "restricted token"
 LABEL = (CAPABILITY, "Restricted token", "available")
@@ -92,7 +89,7 @@ class FilteredToken:
         with abi.own_token(ACCESS) as own:
             if not powers(own.value):
                 return
-            logon = logon_sid(token_groups(own.value, abi.TokenGroups))
+            logon = logon_sid(_groups(own.value))
             token = abi.create_restricted_token(own.value, FILTERED, ())
         results.add(PrimaryToken(handle=token))
         _set_default_dacl(token.value, logon)
@@ -108,18 +105,21 @@ class FilteredToken:
 def powers(token: int) -> list[str]:
     """Return the privileges and groups of a token that bypass access lists."""
     found = sorted(DANGEROUS.intersection(abi.token_privileges(token)))
-    groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
-    return [*found, "an administrator's rights"] if is_administrators(groups) else found
+    return [*found, "an administrator's rights"] if is_administrators(_groups(token)) else found
+
+
+def _groups(token: int) -> list[tuple[str, int]]:
+    return [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return the SIDs that still give a target access if corral is elevated. Return none if corral
-    is not elevated.
+    """If corral is elevated, return the SIDs in its token that still give its targets access.
+    Otherwise return no SIDs.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):
             return ()
-        groups = [(format_sid(sid), bits) for sid, bits in token_groups(own.value, abi.TokenGroups)]
+        groups = _groups(own.value)
         user = format_sid(abi.token_user(own.value))
     denying = abi.SE_GROUP_USE_FOR_DENY_ONLY
     kept = (sid for sid, bits in groups if sid != ADMINISTRATORS and not bits & denying)
@@ -158,8 +158,9 @@ class PrimaryToken:
 
 def create() -> Handle:
     with abi.own_token(ACCESS) as own:
-        logon = logon_sid(token_groups(own.value, abi.TokenGroups))
-        token = abi.create_restricted_token(own.value, FLAGS, (parse_sid(EVERYONE), logon))
+        logon = logon_sid(_groups(own.value))
+        restricting = (parse_sid(EVERYONE), parse_sid(logon))
+        token = abi.create_restricted_token(own.value, FLAGS, restricting)
     try:
         _set_default_dacl(token.value, logon)
         check_restricted(token.value)
@@ -169,12 +170,12 @@ def create() -> Handle:
     return token
 
 
-def _set_default_dacl(token: int, logon: bytes) -> None:
+def _set_default_dacl(token: int, logon: str) -> None:
     """Let the target open the objects that it creates. The caller's default access list is
     replaced, because it may name only administrators.
     """
     user = format_sid(abi.token_user(token))
-    abi.set_token_default_dacl(token, default_dacl(user, format_sid(logon)))
+    abi.set_token_default_dacl(token, default_dacl(user, logon))
 
 
 def set_low(token: int) -> None:
@@ -195,9 +196,8 @@ def check_restricted(token: int) -> None:
     """Raise OSError if the token differs from the request to CreateRestrictedToken."""
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
-        groups = [(format_sid(sid), bits) for sid, bits in token_groups(token, abi.TokenGroups)]
         restricting = token_groups(token, abi.TokenRestrictedSids)
-        problem = group_problem(groups, {format_sid(sid) for sid, _ in restricting})
+        problem = group_problem(_groups(token), {format_sid(sid) for sid, _ in restricting})
     if problem:
         raise OSError(0, f"the restricted token reads back differently: {problem}")
 
@@ -217,7 +217,7 @@ def group_problem(groups: Sequence[tuple[str, int]], restricting: set[str]) -> s
     return ""
 
 
-def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
+def logon_sid(groups: Iterable[tuple[str, int]]) -> str:
     """Return the SID of this logon, which only processes of the user's session have."""
     for sid, attributes in groups:
         if attributes & abi.SE_GROUP_LOGON_ID == abi.SE_GROUP_LOGON_ID:
@@ -228,8 +228,7 @@ def logon_sid(groups: Iterable[tuple[Sid, int]]) -> Sid:
 def own_sids() -> tuple[str, str]:
     """Return the SIDs of this user and this logon."""
     with abi.own_token(TOKEN_QUERY) as own:
-        logon = logon_sid(token_groups(own.value, abi.TokenGroups))
-        return format_sid(abi.token_user(own.value)), format_sid(logon)
+        return format_sid(abi.token_user(own.value)), logon_sid(_groups(own.value))
 
 
 def default_dacl(user: str, logon: str) -> str:
@@ -237,7 +236,7 @@ def default_dacl(user: str, logon: str) -> str:
 
 
 def probe(directory: str) -> Finding:
-    """Check that a restricted token prevents writing in `directory`, which is the user's."""
+    """Check that a thread with a restricted token cannot write a file in the user's `directory`."""
     try:
         with create() as token:
             set_low(token.value)

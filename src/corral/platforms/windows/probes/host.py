@@ -89,7 +89,7 @@ HINTS = {
 
 
 NO_CONTAINER = "there is no AppContainer"
-UNTRIED = "not tried yet: nothing needed it"
+UNTRIED = "not tried yet, because no run has needed it"
 LABELS: tuple[Label, ...] = (
     ("job_read_back", "Job limits read back", "available"),
     ("job_kill_on_close", "Tree ends with corral", "available"),
@@ -185,7 +185,7 @@ def _starts_under(capability: str, bits: int) -> Callable[[Machine], Finding]:
             base = (restricted_token.RestrictedToken(), restricted_token.LowIntegrity(), *base)
         asked = mitigations.plan(bits, subprocess=True)
         _expect(_observe("print('started')", *base, asked), "started", "python")
-        return "python starts with them, and its process reports them"
+        return "python starts with these mitigations, and its process reports them"
 
     return lambda machine: _try(capability, lambda: attempt(machine))
 
@@ -309,7 +309,7 @@ def _priority(plain: Job) -> str:
     limited = replace(plain, priority=True)
     job.create(limited).release()
     _expect(_observe(PRIORITY, plain), "high", "the control failed")
-    _expect(_observe(PRIORITY, limited), "kept", "the priority of a process with a fixed one")
+    _expect(_observe(PRIORITY, limited), "kept", "a process with a fixed priority")
     return "a process could raise its priority, but not with a fixed priority"
 
 

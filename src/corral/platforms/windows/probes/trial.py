@@ -8,7 +8,6 @@ under this build of Windows and these steps, and later runs need no trial.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from corral.platforms.windows.mechanisms.restricted_token import RestrictedToken
 from corral.platforms.windows.runtime_copies.store import (
     NODE_PRELOAD,
     Store,
+    digest,
     find,
     own_interpreter,
 )
@@ -62,7 +62,7 @@ the two can fail in an AppContainer.
 STARTED = "started"
 RESTRICTIONS = (Mitigations, RestrictedToken)
 MEANINGS = {
-    0xC0000142: "one of its libraries could not start: it needs windows, or more of the desktop",
+    0xC0000142: "one of its libraries could not start: it needs windows, or more desktop rights",
     0xC0000135: "a library that it needs is missing, or cannot be read inside",
     0xC0000022: "access was denied while it was loaded",
     0xC000007B: "one of its libraries is for another machine",
@@ -213,14 +213,10 @@ def note_path(program: Program, steps: Sequence[model.Step]) -> str:
     store = find(steps)
     if store is None:
         words += [program.path, str(program.device), str(program.inode)]
-        return os.path.join(directories().cache, "starts", _digest(words))
+        return os.path.join(directories().cache, "starts", digest(words)[:16])
     words += [one.sid for one in store.trees if one.source == NODE_PRELOAD]
     tree = next(one for one in store.trees if is_inside(store.program.path, one.staged))
-    return f"{tree.directory}.{_digest(words)}"
-
-
-def _digest(words: Sequence[str]) -> str:
-    return hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+    return f"{tree.directory}.{digest(words)[:16]}"
 
 
 def exit_code_meaning(code: int) -> str:

@@ -74,8 +74,8 @@ class Relay:
             self.denials.add("limit", "the relay's pipe", why=f"invalid frames: {error}")
 
     def _arrive(self, stream: Stream) -> None:
-        # This waits only for a short time: if all handlers are busy, at least half of them have
-        # lost their stream and will end.
+        # This waits only for a short time: if all handlers are busy, the streams of at least half
+        # of them are closed already, so these handlers end soon.
         self._handlers.acquire()
         threading.Thread(target=self._handle, args=(stream,), daemon=True).start()
 

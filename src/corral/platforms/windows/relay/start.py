@@ -76,7 +76,7 @@ class NamedHosts:
 
 
 class Shim:
-    """The running inner end. `release` closes the pipes, unless `take_pipes` has returned them."""
+    """A running shim. `release` closes its pipes, unless `take_pipes` has returned them."""
 
     def __init__(self, results: Results, pipes: tuple[int, int]) -> None:
         self.port = 0

@@ -1,6 +1,7 @@
-"""Replace the paths of originals with those of their copies, in files of Python that name paths.
+"""Change paths in Python's own files, so that they name the copies in the store.
 
-These are the settings of virtual environments, and the files of editable installs.
+These files are the settings of virtual environments (`pyvenv.cfg`), and the files in site-packages
+that editable installs make.
 """
 
 import ntpath

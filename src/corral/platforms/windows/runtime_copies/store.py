@@ -157,7 +157,7 @@ def plan(
     for source, listing in listings.items():
         # Files of this tree may contain the paths of other copies. Then the key of its copy depends
         # on the keys of all copies.
-        beside = [*(every if pointing[source] else ()), *map(_digest, preloads[source])]
+        beside = [*(every if pointing[source] else ()), *map(digest, preloads[source])]
         copies.append(plan_copy(source, listing, directory=directory, beside=beside))
     base = ntpath.dirname(path_in_copies(program.real, copies))
     settings = settings_path(program)
@@ -181,7 +181,7 @@ def _preload_texts(listing: Listing) -> list[tuple[str, str]]:
     return [(f"{name}.py", code), (f"{name}.pth", "import corral_python_preload\n")]
 
 
-def _digest(words: tuple[str, ...]) -> str:
+def digest(words: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
