@@ -110,21 +110,13 @@ class Child:
 
         Call this before the target runs, while the target is init's only child.
         """
-        self._target = self._target or self._find_target()
+        if not self._target:
+            try:
+                children = abi.read_file(f"/proc/{self.pid}/task/{self.pid}/children")
+                self._target = int(children.split()[0])
+            except (OSError, IndexError):
+                pass
         return self._target
-
-    def _find_target(self) -> int:
-        try:
-            # Opening a file in text mode would import a codec, which takes a millisecond.
-            fd = os.open(f"/proc/{self.pid}/task/{self.pid}/children", os.O_RDONLY)
-        except OSError:
-            return 0
-        try:
-            return int(os.read(fd, 64).split()[0])
-        except (OSError, IndexError):
-            return 0
-        finally:
-            os.close(fd)
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
         """List the files in the private home, which no process can change any more. Also return
@@ -155,14 +147,14 @@ class Child:
         from corral.platforms.linux import (
             denied_sockets,  # noqa: F401
             discarded_writes,  # noqa: F401
-            network_services,
+            network_services,  # noqa: F401
             own_files,  # noqa: F401
             path_watch,  # noqa: F401
             usage,  # noqa: F401
         )
 
         if self._allows_network:
-            network_services.preload_gateway()
+            from corral.network.gateway import gateway  # noqa: F401
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
         if self._brokered:
@@ -237,19 +229,15 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
     """
     try:
         with os.scandir(home) as entries:
-            empty = next(entries, None) is None
-    except OSError:
-        os.close(home)
-        return (), False
-    if empty:
-        os.close(home)
-        return (), True
-    try:
+            if next(entries, None) is None:
+                return (), True
         from corral.platforms.linux import discarded_writes
 
         return discarded_writes.find(home)
     except OSError:
         return (), False
+    finally:
+        os.close(home)
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
