@@ -6,6 +6,7 @@ the first exec through. It exists only in the memory of the process that becomes
 
 from __future__ import annotations
 
+import marshal
 import os
 import struct
 import sys
@@ -176,9 +177,9 @@ def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
     """Return the kept filters of init and of the target, or None if they have to be compiled."""
     try:
         wanted = _key(step)
-        key, *programs = _split(read_checked_file(_path(wanted)))
+        key, *programs = marshal.loads(read_checked_file(_path(wanted)))  # noqa: S302 - our own
         return programs if key == wanted and len(programs) == 1 + targets else None
-    except (OSError, struct.error):
+    except (OSError, ValueError, EOFError, TypeError):
         return None
 
 
@@ -190,20 +191,10 @@ def _keep(step: Seccomp, variants: list[Seccomp]) -> list[bytes]:
     programs = [init, *(_compile(one, PLACEHOLDER, own_pid=None) for one in variants)]
     try:
         key = _key(step)
-        body = b"".join(struct.pack("<I", len(part)) + part for part in (key, *programs))
-        write_checked_file(_path(key), body)
+        write_checked_file(_path(key), marshal.dumps((key, *programs)))
     except OSError:
         pass
     return programs
-
-
-def _split(body: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(body):
-        (size,) = struct.unpack_from("<I", body, at)
-        found.append(body[at + 4 : at + 4 + size])
-        at += 4 + size
-    return found
 
 
 def _key(step: Seccomp) -> bytes:
