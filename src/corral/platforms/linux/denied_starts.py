@@ -59,7 +59,7 @@ class DeniedStarts:
     def decide(self, call: str, request: Notification) -> Decision:
         self._rate_limit.use()
         # Python tries vfork first and then fork. Both together count as one start.
-        is_vfork = call == "vfork" or _is_vfork(call, request.arguments)
+        is_vfork = _is_vfork(call, request.arguments)
         again = not is_vfork and request.pid == self._vforked
         self._vforked = request.pid if is_vfork else 0
         if again:
@@ -134,10 +134,11 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this call, on a machine without a system call vfork.
-    posix_spawn makes a similar call, but gives the new process its own stack.
+    """Return whether libc's vfork() made this call. On a machine without a system call vfork it
+    uses clone. posix_spawn makes a similar clone, but gives the new process its own stack.
     """
-    return call == "clone" and bool(arguments[0] & CLONE_VFORK) and not arguments[1]
+    by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
+    return call == "vfork" or bool(by_clone)
 
 
 def guess_name(memory: Memory, pid: int) -> str:

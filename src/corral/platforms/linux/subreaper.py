@@ -84,9 +84,7 @@ def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     init.release_target(pipes)
 
     def pass_on(numbers: bytes) -> None:
-        if not numbers:
-            _end(target, pipes.status, send)  # the supervisor has ended
-        for number in numbers:
+        for number in numbers or (SIGKILL,):  # without a number, the supervisor has ended
             if number == SIGKILL:
                 _end(target, pipes.status, send)
             elif number:

@@ -241,7 +241,11 @@ def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)
     ]
-    return (*reached, *root_filesystem.cover_mounts(covered))
+    covers = [
+        root_filesystem.Mask(path=path, kind="hide", directory=os.path.isdir(path))
+        for path in covered
+    ]
+    return (*reached, *covers)
 
 
 def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:

@@ -156,8 +156,7 @@ def _managed(top: str, best: Base | None) -> Base | None:
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
-    offered = _words(f"{path}/cgroup.controllers")
-    controllers = tuple(name for name in CONTROLLERS if name in offered)
+    controllers = _find_controllers(path)
     if len(controllers) <= (len(best.controllers) if best else 0):
         return None
     from corral.platforms.linux.mechanisms import systemd_scope
@@ -203,8 +202,12 @@ def _below(own: str, root: str) -> str | None:
 def _base(path: str) -> Base | None:
     if not (os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK)):
         return None
+    return Base(path=path, controllers=_find_controllers(path))
+
+
+def _find_controllers(path: str) -> tuple[str, ...]:
     offered = _words(f"{path}/cgroup.controllers")
-    return Base(path=path, controllers=tuple(name for name in CONTROLLERS if name in offered))
+    return tuple(name for name in CONTROLLERS if name in offered)
 
 
 def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
@@ -330,7 +333,7 @@ def remove(path: str) -> None:
     finally:
         os.close(above)
     if removed:
-        _remove_group(path)
+        _remove_around(path)
 
 
 def _remove_when_free(name: str, above: int) -> bool:
@@ -347,17 +350,14 @@ def _remove_when_free(name: str, above: int) -> bool:
             time.sleep(0.001)
 
 
-def _remove_group(path: str) -> None:
-    """Remove the directory around a leaf, if no other run uses it."""
+def _remove_around(path: str) -> None:
+    """Remove the directory around a leaf if no other run uses it, and end the run's scope."""
+    group = os.path.dirname(path)
     try:
-        os.rmdir(os.path.dirname(path))
+        os.rmdir(group)
     except OSError:
         pass  # other runs have their leaves there
-    _end_scope(path)
-
-
-def _end_scope(path: str) -> None:
-    scope = os.path.dirname(os.path.dirname(path))
+    scope = os.path.dirname(group)
     if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
         from corral.platforms.linux.mechanisms import systemd_scope
 

@@ -21,7 +21,6 @@ from corral.safe_text import printable
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Literal
 
     from corral.plan.model import Results, Stage
@@ -80,10 +79,6 @@ class Mask:
     role: Role = ""
     device: int = 0
     inode: int = 0
-
-
-def cover_mounts(paths: Iterable[str]) -> tuple[Mask, ...]:
-    return tuple(Mask(path=path, kind="hide", directory=os.path.isdir(path)) for path in paths)
 
 
 @record
@@ -312,15 +307,12 @@ class _NewRoot:
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
-    def _next_name(self) -> str:
-        self.made += 1
-        return f".space/{self.made}"
-
     def _make_empty(self, *, directory: bool) -> int:
         """Make an empty file or directory in the private space, where the target cannot reach it.
         It keeps its name there, because an unlinked file cannot be attached (ENOENT).
         """
-        name = self._next_name()
+        self.made += 1
+        name = f".space/{self.made}"
         if directory:
             os.mkdir(name, 0o555, dir_fd=self.root)
         else:

@@ -38,6 +38,7 @@ NAME = "org.freedesktop.systemd1"
 DRIVER = "org.freedesktop.DBus"
 PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
+OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
 """The cgroup for processes beside the leaf. They cannot be in the scope's own cgroup, because it
@@ -287,9 +288,6 @@ def _connect(seconds: float) -> tuple[Bus, str]:
     if without is None:
         raise why
     return without, _until_owned(without)
-
-
-OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
 
 
 def _until_owned(bus: Bus) -> str:
