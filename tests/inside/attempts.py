@@ -150,7 +150,7 @@ BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
 def has_landlock(least=1):
-    """Return whether this kernel has Landlock of the ABI `least`. User-mode Linux of Debian 12 has not."""
+    """Return whether this kernel has Landlock with at least this ABI. User-mode Linux of Debian 12 has no Landlock."""
     try:
         return landlock_abi() >= least
     except OSError:
@@ -158,7 +158,7 @@ def has_landlock(least=1):
 
 
 def mechanism_of(user, control, *flags):
-    """Return the mechanism that enforces a control on this host, by the words of `corral explain`."""
+    """Return the mechanism that enforces a control on this host, as `corral explain` names it."""
     told = json.loads(user.corral("explain", "--json", *flags, "--", "/bin/true").stdout)
     return {one["control"]: one["mechanism"] for one in told["controls"]}[control]
 

@@ -588,7 +588,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    # In a virtual machine even root may not read this file, because the machine's own user cannot.
+    # In a virtual machine that shares the host's files, even root may not read this file, because the
+    # user who runs the machine cannot.
     expected = "done" if user.uid == 0 and can_read("/etc/shadow") else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected

@@ -244,7 +244,7 @@ MOUNTED = (
 )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a directory at a second path")
 def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
     """Grant another mount of corral's directory. Its path is different, so only the inode shows
     that it is corral's.
@@ -271,7 +271,7 @@ def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
     assert granted(user.package, "--read") == (0, b"ran\n", False)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a directory at a second path")
 def test_a_secret_of_the_home_is_hidden_in_another_mount_too(user, scratch):
     assert user.run("/bin/true").returncode == 0
     alias = scratch / "part"

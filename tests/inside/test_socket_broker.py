@@ -575,7 +575,7 @@ def started(who):
 
 
 def find_supervisor(process):
-    """Return the supervisor's pid, which is that of the started process: wrappers around corral exec it."""
+    """Return the supervisor's pid. It is the pid of the started process, because wrappers around corral exec corral."""
     with open(f"/proc/{process.pid}/cmdline", "rb") as file:
         assert b"corral.cli" in file.read()
     return process.pid

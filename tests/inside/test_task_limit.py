@@ -168,7 +168,7 @@ def test_every_kind_of_process_start_counts(user):
         FILL
         + """
 def cloned():
-    # fork does this on machines without a fork call
+    # libc's fork() makes this call on machines without a system call fork.
     return call("clone", 17, 0, 0, 0, 0)
 answer = {}
 for name, how in (("fork", os.fork), ("clone", cloned)):

@@ -1,7 +1,7 @@
 """Attack from a target in the host's namespaces.
 
-The target can see the names of other processes and files, but cannot use them. The tests also state what stays
-visible, so that no page promises otherwise.
+The target can see the names of other processes and files, but cannot use them. The tests also check what stays
+visible, because the docs must not promise otherwise.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def inside_with_pids(user, code, *arguments, flags=()):
     script += f"{code}\nprint(json.dumps(answer))"
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, *arguments)
     pipe = subprocess.PIPE
-    # In a container the tests' group may be 1, and kill(-1) would signal every process.
+    # In a container the tests may be in process group 1, and then kill(-1) would signal every process.
     process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     out, err = process.communicate(b"%d\n" % process.pid, timeout=60)
     assert process.returncode == 0, err.decode()
@@ -174,8 +174,8 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
 
 
 def test_proc_shows_little_of_other_processes(user, victim):
-    """Check what /proc shows: nothing of other processes without subprocesses, and their command
-    lines with `--allow-subprocess`.
+    """Check what /proc shows of other processes: nothing if the target may not start processes, and
+    their command lines with `--allow-subprocess`.
     """
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
     *seen, listed = inside_with_pids(user, code, str(victim.pid))

@@ -176,7 +176,7 @@ def _read_stack_pointer(pid: int) -> int:
         if len(words) > 2:
             return int(words[-2], 16)
         time.sleep(STACK_RETRY_SECONDS)
-    raise ValueError("the thread runs")
+    raise ValueError("the thread is not asleep")
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
@@ -203,8 +203,8 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the program's name, or "" if the words are an environment.
 
-    Before a start, Python lists the candidates: one path for each directory of PATH, all with the
-    same name. Then return that name.
+    Before a start, Python makes a list of candidates: one path for each directory of PATH. All of
+    them have the same name, which is then returned.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

@@ -418,7 +418,7 @@ def _family(raw: bytes) -> int:
 def _copy_address(thread: CallingThread, pointer: int, size: int) -> bytes:
     length = calling_thread.to_int(size)
     if not 2 <= length <= MAX_ADDRESS:
-        raise OSError(errno.EINVAL, "the address is too long")
+        raise OSError(errno.EINVAL, "the address has an invalid length")
     raw = thread.read(pointer, length)
     thread.check()
     return raw

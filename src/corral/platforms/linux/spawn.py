@@ -68,7 +68,7 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Elsewhere a continued chmod could change any file of the user.
+            # Without namespaces, a chmod that continues could change any file of the user.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -81,7 +81,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Take the streams and the home of the command that a waiting sandbox has received."""
+        """Take the streams and the home of the command that this waiting sandbox is to execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -241,7 +241,9 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. With `request`, the sandboxed target calls it for the plan to execute."""
+    """Start the target. If `request` is given, the target's process calls it behind its walls, and
+    executes the plan that it returns.
+    """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
     results.add(channel)
@@ -331,7 +333,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # This is done before the clone, because the filter needs modules that it imports.
+    # Do this before the clone. It imports modules from which the filter is made, and the sandbox
+    # cannot read them.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:

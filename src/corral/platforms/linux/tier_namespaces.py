@@ -236,7 +236,9 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return the masks of the layout and of covered mounts, without masks below these mounts."""
+    """Return a mask for each mount that must be covered, and the layout's masks outside of these
+    mounts.
+    """
     covered = policy.covered
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)

@@ -1,9 +1,10 @@
 """Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
 Init is the root of the tree and adopts every orphan, so all processes are below it. When a process
-ends, its CPU time is added to its parent's. Memory is the sum of the anonymous and shared memory of
-every process (also if swapped, with huge pages and page tables), the private space, and files in
-memory: open memfds, and, if root measures, mapped memfds and shared anonymous mappings.
+ends, its CPU time is added to its parent's. Memory is the sum of three parts: the anonymous and
+shared memory of every process, with swapped memory, huge pages and page tables; the private space;
+and files in memory. Files in memory are open memfds and, if root measures, mapped memfds and shared
+anonymous mappings.
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
 measurement divides shared pages by the number of their users.

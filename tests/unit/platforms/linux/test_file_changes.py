@@ -299,7 +299,7 @@ def test_failed_lookups_leave_no_memory_behind(tree):
         gc.enable()
 
 
-def test_only_so_many_calls_wait(monkeypatch):
+def test_the_number_of_waiting_calls_is_limited(monkeypatch):
     """Check that the number of waiting calls is limited. A target can make any number of them by
     killing its children while they wait.
     """

@@ -580,7 +580,7 @@ def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
         assert outcome.executed <= 13
 
 
-def test_every_denied_call_has_a_reason_that_follows_the_options():
+def test_every_denied_call_has_a_reason_and_every_option_matters():
     rules = {
         options: seccomp_rules.target_rules(
             subprocess=options[0], unix_sockets=options[1], namespaces=options[2], cookie=None

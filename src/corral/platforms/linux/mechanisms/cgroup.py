@@ -268,8 +268,8 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Return whether `seen`, which was read back, means `value`. The kernel rounds sizes down to
-    whole pages, and io.max has a line for each disk.
+    """Return whether `seen`, the content of a file, means the `value` that was written to it. The
+    kernel rounds sizes down to whole pages, and io.max has a line for each disk.
     """
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]

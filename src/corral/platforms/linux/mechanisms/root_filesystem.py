@@ -40,7 +40,7 @@ MAX_PARENTS = 64
 TRIED = "/.corral"
 """The link that the target's process tries to create, to check that the root is read-only."""
 PRIVATE = "private-{}"
-"""The name of a directory in the private space, by its position in `View.private`."""
+"""The name of a directory in the private space. The number is its position in `View.private`."""
 BYTES_PER_INODE = 16384
 """The private space gets one inode for this many bytes. Otherwise 300 000 empty files would fit
 into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
@@ -97,8 +97,8 @@ class DetachedTrees:
 
 @record
 class Sources:
-    """Opens the sources of binds before init changes its ids, which may not be able to open
-    them.
+    """Opens the sources of binds before init changes its ids, because the new ids may not be
+    allowed to open them.
     """
 
     name = "bind_sources"
@@ -255,7 +255,7 @@ class _NewRoot:
         os.close(space)
         self.made = 0
         self.hidden: list[str] = []
-        # Open parent directories, so that each is looked up only once.
+        # {path: descriptor} of parent directories, so that each is looked up only once.
         self.parents: dict[str, int] = {}
         self.own = {self.root}
         """The descriptors in `parents` that are on the sandbox's own tmpfs, not on the host."""

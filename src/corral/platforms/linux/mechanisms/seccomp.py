@@ -174,7 +174,7 @@ def warm_up(machine: str) -> None:
 
 
 def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
-    """Return the kept filters of init and of the target, or None if they have to be compiled."""
+    """Return the cached filters of init and of the target, or None if they have to be compiled."""
     try:
         wanted = _key(step)
         key, *programs = marshal.loads(read_checked_file(_path(wanted)))  # noqa: S302 - our own

@@ -82,7 +82,7 @@ def _open(name: str) -> int:
 
 
 def _sums(fd: int) -> Callable[[bytes], int]:
-    """Return a function that adds up the named column of a list."""
+    """Read a list, and return a function that adds up the column with a certain name."""
     parts: list[bytes] = []
     at = 0
     while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):

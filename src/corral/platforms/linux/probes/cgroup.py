@@ -1,5 +1,5 @@
-"""Probe whether a cgroup enforces limits: exceed each, then do the same with a higher one
-or none.
+"""Probe whether a cgroup enforces limits: exceed each limit, then do the same under a higher limit
+or without one.
 """
 
 import contextlib
@@ -224,7 +224,7 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
             looks += state == "D"
         cgroup.write(f"{leaf}/io.max", f"{disk} rbps=max")
         if os.waitpid(pid, 0)[1]:
-            raise RuntimeError(f"{file} cannot be read past the cache")
+            raise RuntimeError(f"{file} cannot be read without the page cache")
     return looks == LOOKS
 
 

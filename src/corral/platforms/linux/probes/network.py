@@ -63,7 +63,7 @@ def catch_connection() -> str:
     status = os.waitpid(pid, 0)[1]
     os.close(pidfd)
     if status or wanted != ("198.18.0.7", 443):
-        raise RuntimeError(f"the listener got {wanted} (wait status {status})")
+        raise RuntimeError(f"the listener got a connection to {wanted} (wait status {status})")
     return (
         "a connection to an address without a host reaches corral's listener; before it was refused"
     )

@@ -82,7 +82,9 @@ def adopt_orphan() -> str:
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """Check that 32 MiB that a grandchild allocates are measured. Report both measurements."""
+    """Check that 32 MiB that a grandchild allocates are measured. The evidence also has the
+    measurement from before.
+    """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()
     end_read, end_write = os.pipe()

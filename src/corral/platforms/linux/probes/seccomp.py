@@ -24,7 +24,7 @@ def deny_call() -> str:
     before = seccomp.is_filtered()
     _load(subprocess=True)
     if before or not seccomp.is_filtered():
-        raise RuntimeError("a loaded filter has no effect")
+        raise RuntimeError("a filter that denies TIOCSTI makes no difference")
     os.getppid()
     return "the filter denies TIOCSTI, which the kernel answered before"
 
