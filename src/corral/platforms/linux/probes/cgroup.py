@@ -105,10 +105,7 @@ def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
 
 @contextlib.contextmanager
 def _started(
-    base: cgroup.Base,
-    controller: str,
-    settings: Settings,
-    act: Callable[[], int],
+    base: cgroup.Base, controller: str, settings: Settings, act: Callable[[], int]
 ) -> Iterator[tuple[str, int]]:
     """Start `act` in a leaf with `settings`. Yield the leaf's path and the pid."""
     run = f"probe-{controller}-{os.getpid()}"
@@ -127,12 +124,7 @@ def _started(
         cgroup.remove(leaf.path)
 
 
-def _inside(
-    base: cgroup.Base,
-    controller: str,
-    settings: Settings,
-    act: Callable[[], int],
-) -> int:
+def _inside(base: cgroup.Base, controller: str, settings: Settings, act: Callable[[], int]) -> int:
     with _started(base, controller, settings, act) as (_, pid):
         return os.waitpid(pid, 0)[1]
 
@@ -157,12 +149,9 @@ def _memory(base: cgroup.Base) -> str:
 
 def _fork() -> int:
     try:
-        pid = os.fork()
+        disposable.fork_once()
     except OSError:
         return 1
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
     return 0
 
 
