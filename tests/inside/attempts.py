@@ -179,13 +179,13 @@ from corral.policy.model import Source
 from corral.supervisor.prepare import prepare
 
 def planned(argv, **values):
-    # Does everything that `corral run` does before the target starts.
+    # Returns the plan that `corral run` would make for the target.
     source = Source(manifest=from_flags({name.replace("__", "."): value for name, value in values.items()},
                                         best_effort=None, strict=None), trust="user", approved=True)
     return prepare(argv, [source], environment=os.environ, cwd=os.getcwd())
 
 def started(plan, stdio=(0, 1, 2)):
-    # Prints the target's exit code, or the error of the step that failed.
+    # Returns the target's exit code, or the error of the step that failed.
     from corral.errors import SandboxError
     from corral.supervisor.report import find_outcome
     try:

@@ -216,8 +216,8 @@ def test_ambiguous_entries_are_refused(ordinary, entry):
 
 
 def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
-    """Let an allowed name resolve to the host or its neighbours, because an attacker may control
-    the name's DNS zone.
+    """Let allowed names resolve to addresses of this host and of private networks, because an
+    attacker may control the names' DNS zone.
     """
     targets = {
         **GUARDED,

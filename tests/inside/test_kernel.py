@@ -227,7 +227,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 """,
     }
     if "User Mode Linux" in pathlib.Path("/proc/cpuinfo").read_text():
-        # There int 0x80 makes ordinary calls, and the filter sees them as such.
+        # In user-mode Linux int 0x80 makes ordinary calls, and the filter sees them as such.
         del attempts["int 0x80"]
     for name, code in attempts.items():
         # The output shows that the code reached the call, and that the call ended the process.

@@ -264,7 +264,7 @@ def test_a_shell_under_the_default_limit_is_never_interrupted(user):
 
 INTERRUPTED = """
 import signal, threading, time
-# One thread sends as many signals as it can, without SA_RESTART, while others start.
+# One thread sends as many signals as it can, without SA_RESTART, while other threads start.
 signal.signal(signal.SIGUSR1, lambda *_: None)
 signal.siginterrupt(signal.SIGUSR1, True)
 ended = False

@@ -120,7 +120,7 @@ SECRET |= {"stack", "syscall", "personality"}
 
 
 def inside_with_pids(user, code, *arguments, flags=()):
-    """Run code inside that has the pids of the supervisor and the guardian in variables of these names."""
+    """Run code inside. Its variables `supervisor` and `guardian` have the pids of these processes."""
     script = f"import json, os, sys\n{PRELUDE}{REACH}supervisor, guardian = int(sys.stdin.readline()), os.getppid()\n"
     script += f"{code}\nprint(json.dumps(answer))"
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, *arguments)
@@ -309,7 +309,7 @@ def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
 
 
 def test_files_move_only_between_write_grants(user, scratch):
-    """A file can be moved between write grants, but not out of a read grant or out of all grants."""
+    """A file can be moved between write grants, but not out of a read grant, and not into or out of an ungranted place."""
     for name in ("one", "two", "read", "none"):
         give_directory(user, scratch / name)
         give(user, scratch / name / "file", name)
@@ -396,8 +396,8 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Let processes fork and end faster than corral can list them. The kernel signals the whole
-    Landlock domain at once.
+    """Make every listing of processes fail, as if processes started and ended too fast for it. The
+    kernel still signals the whole Landlock domain at once.
     """
     if landlock_abi() < 6:  # asked here, because the call fails on a kernel without Landlock
         pytest.skip("no landlock_scope: the guardian lists processes")

@@ -102,8 +102,8 @@ def test_without_following_the_link_itself_is_found(tree):
 
 
 def test_other_paths_are_not_looked_up(tree, monkeypatch):
-    """Check that no other path is looked up, because the lookup could wait for a network file
-    system.
+    """Check that no path outside of the places is looked up, because the lookup could wait for a
+    network file system.
     """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)

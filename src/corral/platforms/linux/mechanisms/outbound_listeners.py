@@ -124,7 +124,7 @@ class OutboundListeners:
 
     def describe(self) -> str:
         ports = ", ".join(map(str, self.ports))
-        return f"network: every address leads to corral's gateway on ports {ports}; so do lookups"
+        return f"network: corral's gateway gets all lookups, and all connections to ports {ports}"
 
     def apply(self, results: Results) -> None:
         found = families()

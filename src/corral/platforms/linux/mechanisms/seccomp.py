@@ -121,7 +121,8 @@ class Seccomp:
             _check_no_connection()
 
 
-# Six words that occur nowhere else in a filter, because no address, flag or jump looks like them.
+# In a cached filter, these six words are in the place of the cookie. They occur nowhere else in it,
+# because no address, flag or jump looks like them.
 PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
 SOURCES = (
     "seccomp.py",
