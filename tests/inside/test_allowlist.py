@@ -30,7 +30,7 @@ def talked(host, port=80, data=b""):
 def wire(*labels):
     return b"".join(bytes((len(label),)) + label for label in labels) + bytes(1)
 def asked(name, kind=1, server="127.0.0.1"):
-    # Returns the code and the address of one DNS answer. `name` is in the form that is sent.
+    # Returns the code and the address of one DNS answer. `name` is already encoded.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         end.settimeout(20)
         end.connect((server, 53))

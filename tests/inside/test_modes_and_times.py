@@ -370,7 +370,7 @@ def used_time(pid: int) -> float:
 
 
 @BARE
-def test_learning_does_not_open_other_files(user, scratch):
+def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
     """Check that in `corral learn`, too, only the supervisor changes modes and times. There most
     other calls continue in the kernel.
     """

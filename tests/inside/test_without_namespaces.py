@@ -438,8 +438,8 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """getaddrinfo must return the same addresses inside as outside. For this glibc connects an IPv6 socket to both
-    addresses, and aborts if the socket then has an unmapped IPv4 address.
+    """getaddrinfo must return the same addresses inside as outside. To sort them, glibc connects a socket to each
+    address. If an IPv6 socket then has an IPv4 address that is not mapped to IPv6, glibc aborts the program.
     """
     code = """
 import socket

@@ -86,11 +86,11 @@ class CallingThread:
         try:
             found = os.pread(memory, size, address)
         except (OSError, OverflowError) as error:
-            raise OSError(errno.EFAULT, "cannot be read") from error
+            raise OSError(errno.EFAULT, "the memory cannot be read") from error
         finally:
             os.close(memory)
         if len(found) != size:
-            raise OSError(errno.EFAULT, "cannot be read")
+            raise OSError(errno.EFAULT, "the memory cannot be read")
         return found
 
     def read_text(self, address: int) -> bytes:
@@ -122,7 +122,7 @@ class CallingThread:
         except ProcessLookupError:
             raise
         except (OSError, OverflowError) as error:
-            raise OSError(errno.EFAULT, "cannot be written") from error
+            raise OSError(errno.EFAULT, "the memory cannot be written") from error
         finally:
             os.close(memory)
 

@@ -267,14 +267,14 @@ def length(start: bytes) -> int:
 
 def decode(raw: bytes) -> Message:
     if length(raw) != len(raw):
-        raise ProtocolError("a message does not have the length in its header")
+        raise ProtocolError("the length of a message differs from the one in its header")
     reader = Reader(raw, ORDERS[raw[0]], at=1)
     kind, flags, _ = (reader.number("B") for _ in range(3))
     body_length, serial = (reader.number("I") for _ in range(2))
     named = _named(reader.value("a(yv)", 0))
     reader.align(8)
     if reader.at + body_length != len(raw):
-        raise ProtocolError("a body does not have the length in its message's header")
+        raise ProtocolError("the length of a body differs from the one in its header")
     inside = Reader(raw[reader.at :], reader.order)
     body = inside.values(str(named.get("signature", "")))
     if inside.at != len(inside.data):

@@ -45,8 +45,8 @@ BURST_SECONDS = 2.0
 archive of a thousand files is not delayed.
 """
 SHARE = 0.06
-"""The share of a processor that calls may use after that. It is enough for about 150 calls per
-second.
+"""The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
+about 150 calls per second.
 """
 LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
@@ -298,7 +298,8 @@ def _find_open_file(
 ) -> int:
     """Find an open file of the caller by its path, and check that it is the same file.
 
-    Without `by_path` a descriptor that was opened with O_PATH counts as closed.
+    fchmod refuses a descriptor that was opened with O_PATH, but a path in /proc does not. `by_path`
+    is false for calls like fchmod.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:

@@ -87,8 +87,9 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return an address of the peer's family. On an IPv6 socket, map an IPv4 address to IPv6,
-        because otherwise glibc's getaddrinfo aborts the program.
+        """Return the address that the socket claims to have. It is of the peer's family. On an IPv6
+        socket an IPv4 address is mapped to IPv6, because otherwise glibc's getaddrinfo aborts the
+        program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6

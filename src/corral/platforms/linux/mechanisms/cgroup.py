@@ -179,8 +179,8 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
-    A mount may show only a part of the hierarchy, so prefer one that contains this process. If
-    there is none, return the mount point as the own directory.
+    A mount may show only a part of the hierarchy, so prefer a mount that contains this process. If
+    no mount does, return the mount point as the own directory.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")

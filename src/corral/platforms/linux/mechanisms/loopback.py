@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """Brings up loopback. With `alone` there is no route to anything else."""
+    """Brings up loopback. With `alone` there is no other route."""
 
     name = "loopback"
     alone: bool = True

@@ -115,8 +115,8 @@ class _Search:
         self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Cover the known paths (AT_HOME) in the caller's home, and in other homes in a grant. Also
-        hide corral's own directories.
+        """Cover the known paths (AT_HOME) in the caller's home, and in other users' homes that are
+        in a grant. Also hide corral's own directories.
         """
         table = read_mounts()
         bases: list[tuple[str, str]] = []  # (a directory, its path in a home)

@@ -254,7 +254,7 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor decides socket calls. It denies all until the target executes."""
+    """Check that the supervisor decides socket calls. It denies them until the target executes."""
     from corral.abi import linux_sockets as sockets
 
     made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)

@@ -144,7 +144,7 @@ FS_IOC_KEYS = (
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
     0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
 )
-# These set the owner of a descriptor, to which the kernel sends a signal of the caller's choice.
+# These set the owner of a descriptor. The kernel sends the owner a signal of the caller's choice.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
 # A lease makes every other process that opens the file for writing wait.
 F_SETLEASE = 1024

@@ -27,8 +27,8 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list that is read, with more than a thousand objects. A longer list is an error,
-because a target decides how many objects exist, and each count reads all of them.
+"""The longest list that is read: more than a thousand objects. A longer list is an error, because a
+target decides how many objects exist, and each count reads all of them.
 """
 
 
