@@ -96,7 +96,7 @@ BY_LANDLOCK = {
 
 @BOTH_TIERS
 def test_unix_sockets_of_the_host_are_not_reached(user, scratch, host):
-    """The target tries to connect to abstract sockets, to one in /tmp like an ssh-agent's, and to sockets in grants."""
+    """Try to connect to abstract sockets, to a socket in /tmp like an ssh-agent's, and to sockets in grants."""
     read, write = give_directory(user, scratch / "read"), give_directory(user, scratch / "write")
     name = f"corral-{os.getpid()}-{user.name}"
     agent = f"/tmp/{name}-agent"

@@ -117,7 +117,7 @@ OTHERWISE = {
     "umount2": "ENOENT",
     "clone3 thread": "EINVAL",
 }
-# Some old or specially configured kernels refuse these calls to ordinary users. A denial proves nothing there.
+# Some old or specially configured kernels refuse these calls to ordinary users. A denial proves nothing on them.
 REFUSED_ANYWAY = {
     "bpf": ("EPERM",),  # kernel.unprivileged_bpf_disabled
     "fanotify_init": ("EPERM",),  # before 5.13

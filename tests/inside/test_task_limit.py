@@ -75,7 +75,7 @@ BOMB = (
     + """
 told, tell = os.pipe()
 def explode(depth):
-    # Every process starts others until its first refusal. None of them ends.
+    # Every process starts other processes until its first refusal. No process ends.
     for _ in range(4):
         try:
             pid = os.fork()
@@ -109,7 +109,7 @@ ORPHANS = (
     + """
 told, tell = os.pipe()
 def leave_orphans():
-    # Parents end while others start, so orphans may move to another parent during a count.
+    # Parents end while other processes start, so orphans may move to another parent during a count.
     try:
         pid = os.fork()
     except BlockingIOError:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the disks of /usr and the grants, and those of these paths that are on no disk.
+    """Look up the disks of /usr and the grants. Return the disks, and the paths that are on no
+    disk.
 
     Overlays, some btrfs volumes and network file systems have no disk, and cannot be limited. A
     file system in memory needs no limit.

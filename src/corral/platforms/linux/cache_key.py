@@ -40,7 +40,7 @@ def cache_key() -> tuple[str, ...]:
 
 def _outer_filter(status: list[str]) -> str:
     """Return how an outer filter answers system calls, or "" if there is no outer filter. Only the
-    answers show whether the filter is another one than at the time of the probes.
+    answers show whether the filter has changed since the probes.
     """
     if "Seccomp:\t2" not in status:
         return ""

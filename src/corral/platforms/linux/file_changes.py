@@ -52,7 +52,7 @@ LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
 MAX_JOBS = 1024
 """The most calls that may wait for the thread. Otherwise a target could add calls without end, by
-killing the threads that wait and starting others.
+killing the threads that wait and starting new ones.
 """
 MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))

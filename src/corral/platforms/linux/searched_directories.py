@@ -138,7 +138,7 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # The id distinguishes a file system from an earlier one with the same device number.
+        # A later file system can get the same device number, but has another id.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

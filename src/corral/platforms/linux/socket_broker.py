@@ -50,7 +50,7 @@ CONTINUED = Decision(verdict="continue")
 MAX_ADDRESS = 128  # sizeof(struct sockaddr_storage)
 BACKLOG, MAX_BACKLOG = 512, 4096
 ACCEPT_SECONDS = 1.0
-"""The longest wait for a connection to the supervisor's own listener. It is usually there
+"""The longest wait for a connection to the supervisor's own listener. Usually the connection comes
 at once.
 """
 BURST, RATE = 4096, 4096
@@ -210,7 +210,7 @@ class SocketBroker:
             self.gateway.admit(end, destination)
 
     def _find_socket(self, thread: CallingThread, fd: int) -> _socket.socket:
-        """Return the target's TCP socket, or a new one of its family that will replace it."""
+        """Return the target's TCP socket, or a new socket of the same family to replace it."""
         if self._prepared.step.same_file:
             own = thread.take(fd)
             try:

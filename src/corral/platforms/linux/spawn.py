@@ -436,7 +436,7 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the streams on 0 to 2, let exec close all others, and return the moved pipes."""
+    """Put the streams on 0 to 2, let exec close all other files, and return the moved pipes."""
     moved = target.arrange_streams(stdio, *pipes)
     try:
         abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)

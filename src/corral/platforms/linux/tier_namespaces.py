@@ -156,7 +156,8 @@ def _task_limit(policy: Policy, mechanisms: Mapping[Control, str]) -> list[Step]
 
 
 def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
-    """Refuse unix sockets if another program could have one in a directory that the target sees.
+    """Refuse unix sockets if another program could have a socket in a directory that the target
+    sees.
 
     A read-only mount does not stop a connection, and sockets can appear at any time. The system's
     directories are allowed, because they belong to root. corral's store is allowed, because only

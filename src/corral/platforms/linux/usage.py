@@ -153,8 +153,9 @@ def _children(pid: int) -> list[int]:
     """Return a process's children. The kernel lists each child at the thread that forked it.
 
     When a thread ends, its children move to the process's first living thread. So after all lists
-    have been read, the lists up to that thread are read again. The others are not, because a target
-    with many threads, of which some always end, could make one walk last for minutes.
+    have been read, the lists up to that thread are read again. The lists of other threads are not,
+    because a target with many threads, of which some always end, could make one walk last for
+    minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -214,7 +215,7 @@ def _threads(pid: int) -> list[int]:
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
     """Return the sum of `rows` in the status of the first thread that has memory, in bytes. A
-    process's first thread has no memory after its exit, even if others still run.
+    process's first thread has no memory after its exit, even if other threads still run.
     """
     for thread in _threads(pid):
         try:

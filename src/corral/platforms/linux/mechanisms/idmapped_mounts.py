@@ -1,8 +1,8 @@
 """Make idmapped mounts: root's files belong to the target inside, and still to root on disk.
 
 Only the host's root may make such mounts. So the supervisor makes them before the namespaces exist,
-and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. There the target
-can use only files that its own id may use, and the run fails if a grant needs more.
+and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the
+target can use only files that its own id may use, and the run fails if a grant needs more.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class Mask:
 
     `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
     A bind below a mask is mounted after it, and so is visible. The role is `repository` for a
-    version-control directory, and `named` for a file in one that the user grants by name.
+    version-control directory. It is `named` for a file in such a directory if the user grants the
+    directory by name.
     """
 
     path: str

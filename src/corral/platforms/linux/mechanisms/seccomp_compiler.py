@@ -87,7 +87,8 @@ class Backwards:
         return label
 
     def near(self, label: int) -> int:
-        """Return a label within reach of a conditional jump: `label`, or one with the same effect.
+        """Return a label within reach of a conditional jump: `label`, or another label with the
+        same effect.
 
         The limit is below 255, because making two targets near can add instructions.
         """

@@ -293,8 +293,8 @@ def _connect(seconds: float) -> tuple[Bus, str]:
 
 
 def _until_owned(bus: Bus) -> str:
-    """Wait until systemd joins the bus, and return its name there. A session's first client starts
-    the bus before systemd joins.
+    """Wait until systemd joins the bus, and return its name on the bus. A session's first client
+    starts the bus before systemd joins.
     """
 
     def owned(message: Message) -> bool:

@@ -140,7 +140,7 @@ def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
 
 
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write the maps of a waiting child from outside, because only there root may map other ids.
+    """Write the maps of a waiting child from outside. The child itself could map only its own ids.
 
     Refuse to map the host's root, because it would own /proc/sys in the sandbox, and RLIMIT_NPROC
     would not apply to it.

@@ -71,7 +71,7 @@ def is_cgroup(finding: Finding) -> bool:
 
 
 def doctor_lines(findings: list[Finding]) -> list[Line]:
-    """Return a line for the proven controllers, and a line for the others with the reason."""
+    """Return a line for the proven controllers, and a line for the absent ones with the reason."""
     proven = [item for item in findings if item.status == "proven"]
     absent = [item for item in findings if item.status != "proven"]
     names = ", ".join(item.capability.removeprefix(PREFIX) for item in absent)
