@@ -123,8 +123,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    That is root's own id in a user namespace that maps only its root. Outside, this id is an
-    ordinary user.
+    In a user namespace that maps only its root, the last mapped id is root's own. Outside, this id
+    is an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
