@@ -150,7 +150,7 @@ BOTH_TIERS = pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 
 
 def has_landlock(least=1):
-    """Return whether this kernel has Landlock of the ABI `least`. User-mode Linux of Debian 12 has not."""
+    """Return whether this kernel has Landlock with at least this ABI. User-mode Linux of Debian 12 has no Landlock."""
     try:
         return landlock_abi() >= least
     except OSError:
@@ -158,7 +158,7 @@ def has_landlock(least=1):
 
 
 def mechanism_of(user, control, *flags):
-    """Return the mechanism that enforces a control on this host, by the words of `corral explain`."""
+    """Return the mechanism that enforces a control on this host, as `corral explain` names it."""
     told = json.loads(user.corral("explain", "--json", *flags, "--", "/bin/true").stdout)
     return {one["control"]: one["mechanism"] for one in told["controls"]}[control]
 
@@ -179,13 +179,13 @@ from corral.policy.model import Source
 from corral.supervisor.prepare import prepare
 
 def planned(argv, **values):
-    # Does everything that `corral run` does before the target starts.
+    # Returns the plan that `corral run` would make for the target.
     source = Source(manifest=from_flags({name.replace("__", "."): value for name, value in values.items()},
                                         best_effort=None, strict=None), trust="user", approved=True)
     return prepare(argv, [source], environment=os.environ, cwd=os.getcwd())
 
 def started(plan, stdio=(0, 1, 2)):
-    # Prints the target's exit code, or the error of the step that failed.
+    # Returns the target's exit code, or the error of the step that failed.
     from corral.errors import SandboxError
     from corral.supervisor.report import find_outcome
     try:

@@ -30,7 +30,7 @@ def talked(host, port=80, data=b""):
 def wire(*labels):
     return b"".join(bytes((len(label),)) + label for label in labels) + bytes(1)
 def asked(name, kind=1, server="127.0.0.1"):
-    # Returns the code and the address of one DNS answer. `name` is in the form that is sent.
+    # Returns the code and the address of one DNS answer. `name` is already encoded.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         end.settimeout(20)
         end.connect((server, 53))
@@ -216,8 +216,8 @@ def test_ambiguous_entries_are_refused(ordinary, entry):
 
 
 def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
-    """Let an allowed name resolve to the host or its neighbours, because an attacker may control
-    the name's DNS zone.
+    """Let allowed names resolve to addresses of this host and of private networks, because an
+    attacker may control the names' DNS zone.
     """
     targets = {
         **GUARDED,

@@ -11,7 +11,7 @@ true = "/usr/bin/true"
 place = f"{os.environ.get('TMPDIR', '/tmp')}/exec-{os.getpid()}"
 os.mkdir(place)
 def executable(path, content):
-    # The file gets its mode at creation, because without namespaces the target cannot change modes.
+    # The file gets its mode at creation, because without namespaces some hosts deny changes of modes.
     with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o755), "wb") as file:
         file.write(content)
     return path

@@ -91,7 +91,7 @@ def test_shared_quotas_of_the_kernel_are_out_of_reach(user, scratch):
 
 
 def test_sockets_of_the_host_are_not_reached(user, scratch):
-    """The target tries to connect to abstract sockets, to one in /tmp like an ssh-agent's, and to one in a grant."""
+    """Try to connect to abstract sockets, to a socket in /tmp like an ssh-agent's, and to a socket in a grant."""
     name = f"corral-{os.getpid()}-{user.name}"
     granted, agent = give_directory(user, scratch / "granted"), f"/tmp/{name}-agent"
     addresses = {

@@ -106,7 +106,7 @@ def test_the_systems_secrets_are_not_visible(user):
 
 
 def test_the_root_directory_shows_nothing_else(user):
-    """Besides the system, only the target's home and the directories above its interpreter are visible."""
+    """Besides the system's directories, only the target's home and the directories above its interpreter are visible."""
     code = "answer = [os.listdir(p) if os.path.exists(p) else [] for p in ('/', '/root', '/home')]"
     top, root, home = inside(user, code)
     ways = [os.path.realpath(path).split("/") for path in (sys.prefix, sys.base_prefix)]
@@ -227,7 +227,7 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Existing files are read-only, and their parents cannot be renamed."""
+    """Existing files of this kind are read-only, and the directories around them cannot be renamed."""
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
         give_directory(user, (scratch / name).parent)
@@ -511,7 +511,7 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
     words = (str(scratch / "one"), str(scratch / "two"))
     *held, removed = inside(user, code, *words, flags=("--write", words[0]))
     assert held == ["done", by_tier(user, "ENOENT", "EACCES")]
-    # Outside of /tmp the directory of the file is read-only.
+    # If the file is not in the sandbox's private /tmp, its directory is read-only.
     assert removed in by_tier(user, {"EBUSY", "EROFS"}, {"EACCES"})
     assert (scratch / "one").read_text() == "x"
 
@@ -588,7 +588,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
     for name in targets:
         os.unlink(work / f"own-{name}")
     free = outside(user, code, *words)
-    # In a virtual machine even root may not read this file, because the machine's own user cannot.
+    # In a virtual machine that shares the host's files, even root may not read this file, because the
+    # user who runs the machine cannot.
     expected = "done" if user.uid == 0 and can_read("/etc/shadow") else "EACCES"
     assert (free["key"], free["up"], free["parent/secret"]) == ("done", "done", "done")
     assert free["shadow"] == expected

@@ -96,7 +96,7 @@ BY_LANDLOCK = {
 
 @BOTH_TIERS
 def test_unix_sockets_of_the_host_are_not_reached(user, scratch, host):
-    """The target tries to connect to abstract sockets, to one in /tmp like an ssh-agent's, and to sockets in grants."""
+    """Try to connect to abstract sockets, to a socket in /tmp like an ssh-agent's, and to sockets in grants."""
     read, write = give_directory(user, scratch / "read"), give_directory(user, scratch / "write")
     name = f"corral-{os.getpid()}-{user.name}"
     agent = f"/tmp/{name}-agent"
@@ -218,9 +218,8 @@ def ask(user, argv, stdin, stderr=subprocess.PIPE):
 @BOTH_TIERS
 def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
     """The target first makes the terminal its controlling terminal, so the kernel alone would allow the typing."""
-    switch = pathlib.Path(
-        "/proc/sys/dev/tty/legacy_tiocsti"
-    )  # before Linux 6.2 typing was always possible
+    # Before Linux 6.2 this switch did not exist, and typing was always possible.
+    switch = pathlib.Path("/proc/sys/dev/tty/legacy_tiocsti")
     possible = user.uid == 0 or not switch.exists() or switch.read_text().strip() == "1"
     code = terminal_code()
     seen = ask(user, user.corral_argv("run", "--", user.python, "-c", code), terminal)
@@ -337,9 +336,9 @@ answer = {
     with open(log, "rb") as stream:
         held = run_with(user, code, stream)
     to_write = truncated = "EACCES"
-    if not has_landlock(
-        3
-    ):  # before, it does not control truncation: the stream is a pipe of corral's user with a copy of the file
+    if not has_landlock(3):
+        # Before ABI 3 Landlock does not control truncation. So the stream is a pipe with a copy of
+        # the file. The pipe belongs to the user who runs corral.
         to_write, truncated = "done" if user.uid else "EACCES", "EINVAL"
     assert held == {
         "reopen to write": to_write,

@@ -117,7 +117,7 @@ OTHERWISE = {
     "umount2": "ENOENT",
     "clone3 thread": "EINVAL",
 }
-# Some old or specially configured kernels refuse these calls to ordinary users. A denial proves nothing there.
+# Some old or specially configured kernels refuse these calls to ordinary users. A denial proves nothing on them.
 REFUSED_ANYWAY = {
     "bpf": ("EPERM",),  # kernel.unprivileged_bpf_disabled
     "fanotify_init": ("EPERM",),  # before 5.13
@@ -227,9 +227,8 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code))
 """,
     }
     if "User Mode Linux" in pathlib.Path("/proc/cpuinfo").read_text():
-        del attempts[
-            "int 0x80"
-        ]  # it makes the ordinary calls there, and the filter sees them as such
+        # In user-mode Linux int 0x80 makes ordinary calls, and the filter sees them as such.
+        del attempts["int 0x80"]
     for name, code in attempts.items():
         # The output shows that the code reached the call, and that the call ended the process.
         source = f"import os, sys\n{PRELUDE}\nprint('ready', flush=True)\n"

@@ -244,7 +244,7 @@ MOUNTED = (
 )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a directory at a second path")
 def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
     """Grant another mount of corral's directory. Its path is different, so only the inode shows
     that it is corral's.
@@ -271,7 +271,7 @@ def test_another_mount_of_corrals_own_files_is_refused(user, scratch):
     assert granted(user.package, "--read") == (0, b"ran\n", False)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory a second name")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a directory at a second path")
 def test_a_secret_of_the_home_is_hidden_in_another_mount_too(user, scratch):
     assert user.run("/bin/true").returncode == 0
     alias = scratch / "part"
@@ -333,7 +333,7 @@ answer += sorted({tried(forge, name) for name in json.loads(os.environ["NAMES"])
     seen = user.owner == user.uid  # root's target cannot read root's cache
     *visible, forged = inside(user, code, *paths, flags=("--env", names))
     assert visible == by_tier(user, [False, False], [seen, True])
-    # Outside of /tmp the private directory is read-only.
+    # The target can create such a path only in its private /tmp. Elsewhere the root is read-only.
     assert forged in by_tier(user, {"done", "EROFS"}, {"EACCES"})
     after = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     assert {name: after[name] for name in before} == before

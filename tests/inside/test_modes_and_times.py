@@ -149,7 +149,7 @@ os.close(by_path)
 @BARE
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
 def test_modes_and_times_outside_cannot_be_changed(user, scratch, flags):
-    """Try to change a file outside, which the target owns and may read."""
+    """Try to change a file outside of the write grant. The target owns this file and may read it."""
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
     os.utime(victim, (10, 10))
@@ -209,7 +209,9 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Two threads swap a link, a directory in the path or the path in memory, while another changes its mode."""
+    """Two threads swap a link, a directory in the path or the path in memory, while another thread changes the mode of
+    the file at that path.
+    """
     from corral.abi.linux_syscalls import TABLES
 
     give_directory(user, scratch / "inner")
@@ -368,9 +370,9 @@ def used_time(pid: int) -> float:
 
 
 @BARE
-def test_learning_does_not_open_other_files(user, scratch):
-    """Check that `corral learn` lets the kernel continue no change of modes or times, although it
-    continues most other calls.
+def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
+    """Check that in `corral learn`, too, only the supervisor changes modes and times. There most
+    other calls continue in the kernel.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)

@@ -105,7 +105,7 @@ answer["loopback"] = tried(routed, 2, "127.0.0.1")
             assert held == dict.fromkeys(held, "EPERM")
             continue
         assert held.pop("loopback") == "done"
-        # A link-local address also needs an interface, so the error may be another one.
+        # A link-local address also needs an interface, so the error may differ.
         link_local, global_ = held.pop("fe80::1"), held.pop("2001:db8::1")
         if HAS_IPV6:
             assert link_local in {"EINVAL", "ENETUNREACH"}

@@ -273,8 +273,8 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 
 def test_a_directory_beside_a_python_is_not_its_base(user, project, private):
-    """A `pyvenv.cfg` names the directory of a version manager's interpreter. It must not name another directory of the
-    user beside that one, such as all environments of conda.
+    """Usually a `pyvenv.cfg` names the directory of an interpreter. If it names another directory beside that one, such
+    as the directory with all environments of conda, corral must not make it readable.
     """
     prefix = managed_python(user, private).parent.parent
     put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")
@@ -396,8 +396,8 @@ def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
 @BOTH_TIERS
 @pytest.mark.rig("node")
 def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, private):
-    """Start a server beside a directory `node_modules`. This directory alone does not make its
-    neighbours a project.
+    """Start a server beside a directory `node_modules`. corral must not treat the directories beside
+    it as parts of the server because of that.
     """
     put(user, scratch / "work/node_modules/x/package.json", "{}")
     server = put(user, scratch / "work/unpacked/server.js", LOOK_JS)

@@ -165,7 +165,7 @@ answer = os.waitpid(pid, 0)[1]
 
 @BOTH_TIERS
 def test_a_descriptors_owner_outside_gets_no_signal(user, victim):
-    """Try to make a process outside the owner of a descriptor, to which the kernel sends SIGIO."""
+    """Try to make a process of the host the owner of a descriptor. The kernel sends SIGIO to the owner."""
     code = """
 import fcntl
 reading, writing = os.pipe()

@@ -168,7 +168,7 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
 
 @needs_git
 def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository, scratch):
-    """Try to replace a link in the path of a repository. `.git` may be a file with this path."""
+    """Try to replace a link in the path of a repository. Here `.git` is a file that contains this path."""
     os.rename(repository / ".git", repository / "store")
     (repository / "link").symlink_to("store")
     give(user, repository / ".git", "gitdir: link\n")

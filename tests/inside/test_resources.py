@@ -188,8 +188,8 @@ answer = {
 
 
 def test_a_target_that_does_not_ignore_sigxfsz_dies_of_it(user, scratch):
-    """Run a program other than Python, which ignores SIGXFSZ. corral resets the signal before exec,
-    so it kills the program.
+    """Run `dd`, because Python ignores SIGXFSZ. corral resets the signal before exec, so the signal
+    kills the program.
     """
     path = str(scratch / "large")
     argv = ("dd", "if=/dev/zero", f"of={path}", "bs=65536", "count=64")

@@ -575,14 +575,14 @@ def started(who):
 
 
 def find_supervisor(process):
-    """Return the supervisor's pid, which is that of the started process: wrappers around corral exec it."""
+    """Return the supervisor's pid. It is the pid of the started process, because wrappers around corral exec corral."""
     with open(f"/proc/{process.pid}/cmdline", "rb") as file:
         assert b"corral.cli" in file.read()
     return process.pid
 
 
 def test_a_target_waits_for_a_stopped_supervisor(who, world):
-    """The target waits while the supervisor is stopped, and continues with it."""
+    """The target waits while the supervisor is stopped, and continues when the supervisor does."""
     process = started(who)
     os.kill(find_supervisor(process), signal.SIGSTOP)
     process.stdin.write(b"\n")
@@ -718,7 +718,7 @@ def serve_unix(listener, name):
 
 
 def test_a_granted_unix_socket_is_reached_and_no_other(user, scratch, unix_servers):
-    """The target reaches the granted path in every spelling, and no other. The server sees the target's user id."""
+    """The target reaches the granted path in every spelling, and no other path. The server sees the target's user id."""
     granted, other, abstract = unix_servers
     policy = scratch / "policy.toml"
     policy.write_text(f'version = 1\n[filesystem]\nunix_sockets = ["{granted}"]\n')

@@ -75,7 +75,7 @@ BOMB = (
     + """
 told, tell = os.pipe()
 def explode(depth):
-    # Every process starts others until its first refusal. None of them ends.
+    # Every process starts other processes until its first refusal. No process ends.
     for _ in range(4):
         try:
             pid = os.fork()
@@ -109,7 +109,7 @@ ORPHANS = (
     + """
 told, tell = os.pipe()
 def leave_orphans():
-    # Parents end while others start, so orphans may move to another parent during a count.
+    # Parents end while other processes start, so orphans may move to another parent during a count.
     try:
         pid = os.fork()
     except BlockingIOError:
@@ -168,7 +168,7 @@ def test_every_kind_of_process_start_counts(user):
         FILL
         + """
 def cloned():
-    # fork does this on machines without a fork call
+    # libc's fork() makes this call on machines without a system call fork.
     return call("clone", 17, 0, 0, 0, 0)
 answer = {}
 for name, how in (("fork", os.fork), ("clone", cloned)):
@@ -264,7 +264,7 @@ def test_a_shell_under_the_default_limit_is_never_interrupted(user):
 
 INTERRUPTED = """
 import signal, threading, time
-# One thread sends as many signals as it can, without SA_RESTART, while others start.
+# One thread sends as many signals as it can, without SA_RESTART, while other threads start.
 signal.signal(signal.SIGUSR1, lambda *_: None)
 signal.siginterrupt(signal.SIGUSR1, True)
 ended = False

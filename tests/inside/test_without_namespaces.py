@@ -1,7 +1,7 @@
 """Attack from a target in the host's namespaces.
 
-The target can see the names of other processes and files, but cannot use them. The tests also state what stays
-visible, so that no page promises otherwise.
+The target can see the names of other processes and files, but cannot use them. The tests also check what stays
+visible, because the docs must not promise otherwise.
 """
 
 from __future__ import annotations
@@ -120,12 +120,12 @@ SECRET |= {"stack", "syscall", "personality"}
 
 
 def inside_with_pids(user, code, *arguments, flags=()):
-    """Run code inside that has the pids of the supervisor and the guardian in variables of these names."""
+    """Run code inside. Its variables `supervisor` and `guardian` have the pids of these processes."""
     script = f"import json, os, sys\n{PRELUDE}{REACH}supervisor, guardian = int(sys.stdin.readline()), os.getppid()\n"
     script += f"{code}\nprint(json.dumps(answer))"
     argv = user.corral_argv("run", *flags, "--", user.python, "-c", script, *arguments)
     pipe = subprocess.PIPE
-    # In a container the tests' group may be 1, and kill(-1) would signal every process.
+    # In a container the tests may be in process group 1, and then kill(-1) would signal every process.
     process = user.popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     out, err = process.communicate(b"%d\n" % process.pid, timeout=60)
     assert process.returncode == 0, err.decode()
@@ -174,8 +174,8 @@ answer += [tried(os.kill, -int(sys.argv[1]), SIGURG), tried(os.kill, -group, SIG
 
 
 def test_proc_shows_little_of_other_processes(user, victim):
-    """Check what /proc shows: nothing of other processes without subprocesses, and their command
-    lines with `--allow-subprocess`.
+    """Check what /proc shows of other processes: nothing if the target may not start processes, and
+    their command lines with `--allow-subprocess`.
     """
     code = "answer = [shown(int(sys.argv[1])), shown(guardian), shown(supervisor), tried(os.listdir, '/proc')]"
     *seen, listed = inside_with_pids(user, code, str(victim.pid))
@@ -309,7 +309,7 @@ def test_ungranted_and_read_only_files_cannot_be_changed(user, scratch):
 
 
 def test_files_move_only_between_write_grants(user, scratch):
-    """A file can be moved between write grants, but not out of a read grant or out of all grants."""
+    """A file can be moved between write grants, but not out of a read grant, and not into or out of an ungranted place."""
     for name in ("one", "two", "read", "none"):
         give_directory(user, scratch / name)
         give(user, scratch / name / "file", name)
@@ -396,8 +396,8 @@ answer = gone and os.read(said, 1) == b""
 
 
 def test_the_tree_is_killed_without_listing_its_processes(user):
-    """Let processes fork and end faster than corral can list them. The kernel signals the whole
-    Landlock domain at once.
+    """Make every listing of processes fail, as if processes started and ended too fast for it. The
+    kernel still signals the whole Landlock domain at once.
     """
     if landlock_abi() < 6:  # asked here, because the call fails on a kernel without Landlock
         pytest.skip("no landlock_scope: the guardian lists processes")
@@ -438,8 +438,8 @@ answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):
-    """getaddrinfo must return the same addresses inside as outside. For this glibc connects an IPv6 socket to both
-    addresses, and aborts if the socket then has an unmapped IPv4 address.
+    """getaddrinfo must return the same addresses inside as outside. To sort them, glibc connects a socket to each
+    address. If an IPv6 socket then has an IPv4 address that is not mapped to IPv6, glibc aborts the program.
     """
     code = """
 import socket

@@ -592,7 +592,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{BARE_INSIDE}::test_ungranted_and_read_only_files_cannot_be_changed",
                     f"{EFFECTS}::test_without_namespaces_a_read_only_descriptor_changes_nothing",
                     f"{CHANGES}::test_modes_and_times_outside_cannot_be_changed",
-                    f"{CHANGES}::test_learning_does_not_open_other_files",
+                    f"{CHANGES}::test_learning_changes_no_modes_outside_of_write_grants",
                 ),
             ),
             (

@@ -99,7 +99,9 @@ def _masks(count: int) -> Held:
 
 
 def warm_up() -> None:
-    """Load and bind what every run needs, because otherwise each fork would have to do it."""
+    """Import modules, bind system calls and load filters that every run needs. Otherwise each fork
+    of this process would have to do it again.
+    """
     from corral.platforms.linux import network_services  # noqa: F401
 
     abi.prctl(abi.PR_GET_NO_NEW_PRIVS)  # binds the system calls

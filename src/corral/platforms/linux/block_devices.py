@@ -1,4 +1,6 @@
-"""Find the disk behind a file, as major:minor of the whole disk, which io.max needs."""
+"""Find the disk of a file as major:minor. io.max needs the numbers of the whole disk, not those of
+a partition.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the disks behind /usr and the grants, and the paths among these without a disk.
+    """Look up the disks of /usr and the grants. Return the disks, and the paths that are on no
+    disk.
 
     Overlays, some btrfs volumes and network file systems have no disk, and cannot be limited. A
     file system in memory needs no limit.
@@ -25,7 +28,7 @@ def find_disks(policy: Policy) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def disk_of(path: str) -> str:
-    """Return the disk behind a path, or "" if there is no block device."""
+    """Return the disk of a path, or "" if the path is on no block device."""
     try:
         device = os.stat(path).st_dev
         entry = f"/sys/dev/block/{os.major(device)}:{os.minor(device)}"

@@ -39,8 +39,8 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return the answers of an outer filter, or "" if there is no filter. Nothing else
-    distinguishes two filters.
+    """Return how an outer filter answers system calls, or "" if there is no outer filter. Only the
+    answers show whether the filter has changed since the probes.
     """
     if "Seccomp:\t2" not in status:
         return ""
@@ -62,7 +62,9 @@ def _root() -> str:
 
 
 def _delegation() -> str:
-    """Return the cgroup base with its controllers, which can differ in two sessions of a user."""
+    """Return the directory for corral's cgroups and its controllers. Both can differ between two
+    sessions of a user.
+    """
     found = cgroup.find()
     return "" if found is None else " ".join((found.path, *found.controllers))
 

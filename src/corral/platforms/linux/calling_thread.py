@@ -1,8 +1,9 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-Reading them through /proc and pidfds needs a debugger's rights. An ordinary user has these over
-processes with the same id. Root without CAP_SYS_PTRACE, which is the default in containers, does
-not have them over the target's id. So the supervisor's thread takes on that id while it reads.
+Reading them through /proc and pidfds needs a debugger's rights. An ordinary user has these
+rights over processes with the same id. Root without CAP_SYS_PTRACE, which is the default in
+containers, does not have them over the target, because the target has another id. So the
+supervisor's thread takes on the target's id while it reads.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 CAP_SYS_PTRACE = 19
 INT_BITS = 32
 PAGE = 4096
-"""The smallest size of a page. Larger pages consist of such parts."""
+"""The smallest size of a page. Every larger size is a multiple of it."""
 PATH_MAX = 4096
 """The maximum length of a path with its zero byte."""
 
 
 @record
 class TargetIds:
-    """The target's ids on the host. With `taken`, a `with` block gives this thread these ids."""
+    """The target's ids on the host. If `taken` is true, this thread has these ids inside a `with`
+    block.
+    """
 
     uid: int
     gid: int
@@ -52,13 +55,15 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return a context with the target's ids, so that a unix socket's peer sees these."""
+        """Return ids that a `with` block takes even if they are not needed to read. Then the peer
+        of a unix socket sees the target's ids.
+        """
         return replace(self, taken=self.uid != os.geteuid())
 
 
 def find_ids(uid: int, gid: int) -> TargetIds:
-    may_look = uid == os.geteuid() or abi.capget()[0] >> CAP_SYS_PTRACE & 1
-    return TargetIds(uid=uid, gid=gid, taken=not may_look)
+    may_read = uid == os.geteuid() or abi.capget()[0] >> CAP_SYS_PTRACE & 1
+    return TargetIds(uid=uid, gid=gid, taken=not may_read)
 
 
 class HiddenMemoryError(PermissionError):
@@ -81,15 +86,16 @@ class CallingThread:
         try:
             found = os.pread(memory, size, address)
         except (OSError, OverflowError) as error:
-            raise OSError(errno.EFAULT, "cannot be read") from error
+            raise OSError(errno.EFAULT, "the memory cannot be read") from error
         finally:
             os.close(memory)
         if len(found) != size:
-            raise OSError(errno.EFAULT, "cannot be read")
+            raise OSError(errno.EFAULT, "the memory cannot be read")
         return found
 
     def read_text(self, address: int) -> bytes:
-        """Copy a text that ends with a zero byte, once. Read no page that the text does not reach.
+        """Return a copy of the text up to its zero byte. Read each byte only once, and no page
+        after the one in which the text ends.
 
         Raise ENAMETOOLONG if the text is longer than a path can be.
         """
@@ -116,7 +122,7 @@ class CallingThread:
         except ProcessLookupError:
             raise
         except (OSError, OverflowError) as error:
-            raise OSError(errno.EFAULT, "cannot be written") from error
+            raise OSError(errno.EFAULT, "the memory cannot be written") from error
         finally:
             os.close(memory)
 

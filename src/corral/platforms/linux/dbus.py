@@ -54,7 +54,7 @@ class ProtocolError(OSError):
 
 
 class CallError(OSError):
-    """The other side answered with an error. `name` is the error's D-Bus name."""
+    """The called service answered with an error. `name` is the error's D-Bus name."""
 
     def __init__(self, name: str, words: str) -> None:
         super().__init__(0, f"{name}: {words}" if words else name)
@@ -84,9 +84,9 @@ class Message:
 
 
 def split(signature: str) -> list[str]:
-    """Return the complete types in a signature."""
+    """Split a signature into complete types, such as `s` and `a(st)`."""
     if len(signature) > 255:
-        raise ProtocolError("a signature longer than 255 bytes")
+        raise ProtocolError("a signature is longer than 255 bytes")
     found: list[str] = []
     at = 0
     while at < len(signature):
@@ -99,7 +99,7 @@ def split(signature: str) -> list[str]:
 def _end_of_type(signature: str, at: int, depth: int) -> int:
     code = signature[at : at + 1]
     if depth > MAX_DEPTH or code not in ALIGNMENT:
-        raise ProtocolError(f"not a signature: {signature!r}")
+        raise ProtocolError(f"invalid signature: {signature!r}")
     if code == "a":
         return _end_of_type(signature, at + 1, depth + 1)
     if code not in CLOSING:
@@ -111,7 +111,7 @@ def _end_of_type(signature: str, at: int, depth: int) -> int:
         count += 1
     pair = count == 2 and at > 0 and signature[at - 1] == "a" and signature[at + 1] not in "a({v"
     if not count or (code == "{" and not pair):
-        raise ProtocolError(f"not a signature: {signature!r}")
+        raise ProtocolError(f"invalid signature: {signature!r}")
     return inner + 1
 
 
@@ -135,7 +135,7 @@ def _put(out: bytearray, kind: str, value: Value) -> None:
     elif code in "sog":
         raw = value.encode()  # type: ignore[union-attr] # another type is a caller's mistake
         if b"\0" in raw:
-            raise ValueError(f"text with a zero byte: {value!r}")
+            raise ValueError(f"a text contains a zero byte: {value!r}")
         out += struct.pack("<B" if code == "g" else "<I", len(raw)) + raw + b"\0"
     elif code == "v":
         _put(out, "g", value.signature)  # type: ignore[union-attr]
@@ -188,7 +188,7 @@ class Reader:
             signature = self._text("B")
             kinds = split(signature)
             if len(kinds) != 1:
-                raise ProtocolError(f"a variant of {signature!r}")
+                raise ProtocolError(f"a variant has not one type, but {signature!r}")
             return Variant(signature=signature, value=self.value(kinds[0], depth + 1))
         if code == "a":
             return self._array(kind[1:], depth)
@@ -196,7 +196,7 @@ class Reader:
 
     def align(self, alignment: int) -> None:
         if any(self._take(-self.at % alignment)):
-            raise ProtocolError("padding that is not zero")
+            raise ProtocolError("the padding is not zero")
 
     def number(self, form: str) -> int:
         raw = self._take(struct.calcsize(f"={form}"))
@@ -206,35 +206,35 @@ class Reader:
     def _boolean(self) -> bool:
         found = self.number("I")
         if found > 1:
-            raise ProtocolError(f"a boolean of {found}")
+            raise ProtocolError(f"a boolean has the value {found}")
         return bool(found)
 
     def _text(self, form: str) -> str:
         raw = self._take(self.number(form))
         if self._take(1) != b"\0" or b"\0" in raw:
-            raise ProtocolError("text that does not end at its length")
+            raise ProtocolError("a text does not end where its length says")
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
-            raise ProtocolError("text that is not UTF-8") from error
+            raise ProtocolError("a text is not UTF-8") from error
 
     def _array(self, kind: str, depth: int) -> list[Value]:
         length = self.number("I")
         self.align(ALIGNMENT[kind[0]])
         end = self.at + length
         if end > len(self.data):
-            raise ProtocolError("an array longer than its message")
+            raise ProtocolError("an array is longer than its message")
         found: list[Value] = []
         while self.at < end:
             found.append(self.value(kind, depth + 1))
         if self.at != end:
-            raise ProtocolError("an array that does not end at its length")
+            raise ProtocolError("an array does not end where its length says")
         return found
 
     def _take(self, count: int) -> bytes:
         taken = self.data[self.at : self.at + count]
         if len(taken) != count:
-            raise ProtocolError("a message shorter than its length")
+            raise ProtocolError("a message ends too early")
         self.at += count
         return taken
 
@@ -257,28 +257,28 @@ def length(start: bytes) -> int:
     """Return the total length of a message from its first 16 bytes."""
     order = ORDERS.get(start[0]) if len(start) >= FIXED else None
     if order is None or start[3] != 1:
-        raise ProtocolError("not a message")
+        raise ProtocolError("these bytes are not a D-Bus message")
     body, fields = struct.unpack_from(f"{order}I4xI", start, 4)
     total: int = FIXED + fields + -fields % 8 + body
     if total > MAX_MESSAGE:
-        raise ProtocolError(f"a message of {total} bytes")
+        raise ProtocolError(f"a message of {total} bytes is too long")
     return total
 
 
 def decode(raw: bytes) -> Message:
     if length(raw) != len(raw):
-        raise ProtocolError("a message whose length is wrong")
+        raise ProtocolError("the length of a message differs from the one in its header")
     reader = Reader(raw, ORDERS[raw[0]], at=1)
     kind, flags, _ = (reader.number("B") for _ in range(3))
     body_length, serial = (reader.number("I") for _ in range(2))
     named = _named(reader.value("a(yv)", 0))
     reader.align(8)
     if reader.at + body_length != len(raw):
-        raise ProtocolError("a body whose length is wrong")
+        raise ProtocolError("the length of a body differs from the one in its header")
     inside = Reader(raw[reader.at :], reader.order)
     body = inside.values(str(named.get("signature", "")))
     if inside.at != len(inside.data):
-        raise ProtocolError("a body longer than its signature")
+        raise ProtocolError("a body is longer than its signature says")
     return Message(kind=kind, flags=flags, serial=serial, body=body, **named)  # type: ignore[arg-type]
 
 
@@ -289,7 +289,7 @@ def _named(fields: Value) -> dict[str, Value]:
         name = FIELDS.get(number, "")  # type: ignore[arg-type]
         if name and isinstance(variant, Variant):
             if variant.signature != KINDS.get(name, "s"):
-                raise ProtocolError(f"a {name} of type {variant.signature}")
+                raise ProtocolError(f"the header field {name} has the type {variant.signature}")
             named[name] = variant.value
     return named
 
@@ -381,7 +381,7 @@ class Bus:
         )
         while b"\r\n" not in self._buffer:
             if len(self._buffer) > 256:
-                raise ProtocolError("no answer to AUTH")
+                raise ProtocolError("the bus sent no valid answer to AUTH")
             self._fill()
         line, _, self._buffer = self._buffer.partition(b"\r\n")
         if not line.startswith(b"OK ") or self._buffer:

@@ -59,7 +59,7 @@ class DeniedStarts:
     def decide(self, call: str, request: Notification) -> Decision:
         self._rate_limit.use()
         # Python tries vfork first and then fork. Both together count as one start.
-        is_vfork = call == "vfork" or _is_vfork(call, request.arguments)
+        is_vfork = _is_vfork(call, request.arguments)
         again = not is_vfork and request.pid == self._vforked
         self._vforked = request.pid if is_vfork else 0
         if again:
@@ -134,10 +134,11 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this call, on a machine without a system call vfork.
-    posix_spawn makes a similar call, but gives the new process its own stack.
+    """Return whether libc's vfork() made this call. On a machine without a system call vfork it
+    uses clone. posix_spawn makes a similar clone, but gives the new process its own stack.
     """
-    return call == "clone" and bool(arguments[0] & CLONE_VFORK) and not arguments[1]
+    by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
+    return call == "vfork" or bool(by_clone)
 
 
 def guess_name(memory: Memory, pid: int) -> str:
@@ -175,7 +176,7 @@ def _read_stack_pointer(pid: int) -> int:
         if len(words) > 2:
             return int(words[-2], 16)
         time.sleep(STACK_RETRY_SECONDS)
-    raise ValueError("the thread runs")
+    raise ValueError("the thread is not asleep")
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
@@ -202,8 +203,8 @@ def _is_text(raw: bytes) -> bool:
 def _common_name(words: list[bytes]) -> str:
     """Return the program's name, or "" if the words are an environment.
 
-    Before a start, Python lists the candidates: one path for each directory of PATH, all with the
-    same name. Then return that name.
+    Before a start, Python makes a list of candidates: one path for each directory of PATH. All of
+    them have the same name, which is then returned.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

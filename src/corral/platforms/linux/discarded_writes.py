@@ -24,12 +24,9 @@ DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLO
 
 
 def find(home: int) -> tuple[tuple[Discarded, ...], bool]:
-    """Return the files below `home`, and whether the list is complete. Close the descriptor."""
+    """Return the files below an open directory, and whether the list is complete."""
     walk = _Walk()
-    try:
-        walk.enter(home, "~", 0)
-    finally:
-        os.close(home)
+    walk.enter(home, "~", 0)
     return tuple(walk.found), walk.whole
 
 

@@ -45,11 +45,15 @@ BURST_SECONDS = 2.0
 archive of a thousand files is not delayed.
 """
 SHARE = 0.06
-"""The share of a processor that further calls may use. That is about 150 calls per second."""
+"""The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
+about 150 calls per second.
+"""
 LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
 MAX_JOBS = 1024
-"""The most calls that may wait. Only calls of killed callers can become so many."""
+"""The most calls that may wait for the thread. Otherwise a target could add calls without end, by
+killing the threads that wait and starting new ones.
+"""
 MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
 FLAGS = abi.AT_SYMLINK_NOFOLLOW | abi.AT_EMPTY_PATH
@@ -58,8 +62,8 @@ RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
 wait without an end.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""The most links that are followed out of a place and into one again, and the most names in a path
-with such a link.
+"""The kernel follows links inside a place, but not out of it. corral itself follows at most
+MAX_LINKS links out of places, and only those among the first MAX_PARTS names of a path.
 """
 MAX_RETRIES = 8
 """How often a lookup with `..` is repeated while files are moved."""
@@ -91,8 +95,8 @@ class Place:
 
 @record
 class Arguments:
-    """The positions of a call's arguments, or -1 if it does not have the argument. `change` is the
-    position of the mode, or of the pointer to the times.
+    """The positions of a call's arguments. -1 means that the call does not have the argument.
+    `change` is the position of the mode, or of the pointer to the times.
     """
 
     change: int
@@ -255,7 +259,7 @@ def _do(
 def find_file(
     finder: Finder, thread: CallingThread, given: Arguments, arguments: tuple[int, ...]
 ) -> int:
-    """Return an O_PATH descriptor of the file that a call means.
+    """Return an O_PATH descriptor of the file that a call would change.
 
     The caller's memory and descriptors are read first. If the caller still waits afterwards, they
     were not those of another process with the same pid.
@@ -294,7 +298,8 @@ def _find_open_file(
 ) -> int:
     """Find an open file of the caller by its path, and check that it is the same file.
 
-    Without `by_path` a descriptor that was opened with O_PATH counts as closed.
+    fchmod refuses a descriptor that was opened with O_PATH, but a path in /proc does not. `by_path`
+    is false for calls like fchmod.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:
@@ -351,8 +356,8 @@ class Finder:
     def find(self, text: str, *, follow: bool) -> int:
         """Return an O_PATH descriptor of a file in a place. Raise OSError (EPERM) for other paths.
 
-        The kernel follows links inside a place. Links that lead out of a place are followed here if
-        they lead into one again, as links from the private home to a grant do.
+        The kernel follows links inside a place. A link out of a place is followed here. Its target
+        must be in a place again, such as a grant to which the private home has a link.
         """
         for _ in range(MAX_LINKS):
             place, name, rest = self._locate(clean(text))
@@ -369,7 +374,9 @@ class Finder:
         raise OSError(errno.ELOOP, "too many links")
 
     def _locate(self, text: str) -> tuple[Place, str, str]:
-        """Return the innermost place that contains a path, the place's path, and the rest."""
+        """Return the innermost place that contains a path, the place's own path, and the part of
+        the path after it.
+        """
         found = [
             (len(name), place, name)
             for place in self._places
@@ -422,7 +429,9 @@ def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
 
 
 def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None:
-    """Copy access and modification time, as two struct timespec. None means the present time."""
+    """Copy the access and modification times, as two struct timespec. Return None if the caller
+    wants the present time.
+    """
     if not pointer:
         return None
     if kind == "timespec":

@@ -57,7 +57,7 @@ class Entry:
 
 @record
 class Layout:
-    """The surveyed host. `home` is the sandbox's, `host_home` the user's own.
+    """The surveyed host. `home` is the sandbox's home, and `host_home` is the user's own.
 
     If root started the run, `owners` has (path, uid, gid) of the grants, the state, and the
     program's files that not every user may read.

@@ -34,7 +34,9 @@ class InitProcess:
 
 @record
 class InitDescriptors:
-    """Descriptors that the supervisor's steps open for init, and close after the clone."""
+    """Descriptors that the supervisor's steps open for init. The supervisor closes its copies after
+    the clone.
+    """
 
     fds: list[int]
 

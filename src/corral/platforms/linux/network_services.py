@@ -13,7 +13,7 @@ from corral.platforms.linux.mechanisms import outbound_listeners
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from corral.denials.records import Denials
     from corral.network.traffic import Traffic
@@ -58,39 +58,34 @@ def _publish_ports(results: Results) -> Service:
     return host_ports.PublishedPorts(sockets, dialer)
 
 
-def _open_gateway(plan: Plan, found: list[int], denials: Denials) -> tuple[Service, ...]:
+def _open_gateway(plan: Plan, found: list[int], denials: Denials) -> Service:
     from corral.network.destinations import check_from_policy
     from corral.network.gateway import gateway
 
     sockets = outbound_listeners.sort_sockets(found)
     check = check_from_policy(plan.allow, plan.admit, os.environ, denials)
-    outbound = gateway.Gateway(
+    return gateway.Gateway(
         check, listeners=sockets.listeners, dns_udp=sockets.dns_udp, dns_tcp=sockets.dns_tcp,
         resets=sockets.resets, datagrams=sockets.datagrams,
     )  # fmt: skip
-    return (outbound,)
 
 
-def _open_denied_network(found: list[int], denials: Denials) -> tuple[Service, ...]:
+def _open_denied_network(found: list[int], denials: Denials) -> Service:
     from corral.network.gateway.denied_network import DeniedNetwork
 
     sockets = outbound_listeners.sort_sockets(found)
-    return (DeniedNetwork(denials, sockets.dns_udp, sockets.dns_tcp, sockets.resets),)
-
-
-def preload_gateway() -> None:
-    from corral.network.gateway import gateway  # noqa: F401
+    return DeniedNetwork(denials, sockets.dns_udp, sockets.dns_tcp, sockets.resets)
 
 
 class LateNetwork:
-    """Opens the network services at the target's first packet, so that a start does not wait for
-    them. Until then the target's packets wait in the sockets.
+    """Opens a network service at the target's first packet, so that a start does not wait for it.
+    Until then the target's packets wait in the sockets.
     """
 
-    def __init__(self, sockets: list[int], open_services: Callable[[], Sequence[Service]]) -> None:
+    def __init__(self, sockets: list[int], open_service: Callable[[], Service]) -> None:
         self._sockets = sockets
-        self._open_services = open_services
-        self._services: Sequence[Service] = ()
+        self._open_service = open_service
+        self._service: Service | None = None
         self._epoll = select.epoll()
         for fd in sockets:
             self._epoll.register(fd, POLLIN)
@@ -99,29 +94,24 @@ class LateNetwork:
         return self._epoll.fileno()
 
     def deadline(self) -> float | None:
-        found = [service.deadline() for service in self._services]
-        return min((when for when in found if when is not None), default=None)
+        return self._service.deadline() if self._service is not None else None
 
     def run_ready(self) -> None:
-        if not self._services and self._epoll.poll(0):
-            self._open()
-        for service in self._services:
-            service.run_ready()
+        if self._service is None and self._epoll.poll(0):
+            for fd in self._sockets:
+                self._epoll.unregister(fd)
+            self._service = self._open_service()
+            self._epoll.register(self._service.fileno(), POLLIN)
+        if self._service is not None:
+            self._service.run_ready()
 
     def traffic(self) -> Mapping[str, Traffic]:
-        return self._services[0].traffic() if self._services else {}  # type: ignore[attr-defined]
+        return self._service.traffic() if self._service is not None else {}  # type: ignore[attr-defined]
 
     def close(self) -> None:
         self.run_ready()
-        for service in self._services:
-            service.close()
-        if not self._services:
+        if self._service is not None:
+            self._service.close()
+        else:
             linux_sockets.close_all(self._sockets)
         self._epoll.close()
-
-    def _open(self) -> None:
-        for fd in self._sockets:
-            self._epoll.unregister(fd)
-        self._services = self._open_services()
-        for service in self._services:
-            self._epoll.register(service.fileno(), POLLIN)

@@ -86,7 +86,9 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Return the option for limiting I/O: none without a disk, because the limit is per disk."""
+    """Return the option for limiting I/O. Without a disk there is none, because io.max limits each
+    disk.
+    """
     if policy.limits.io is None:
         return ()
     from corral.platforms.linux import block_devices

@@ -174,8 +174,8 @@ def read_accesses(call: str, request: Notification) -> list[Access]:
 
 
 def read_denied_memory(request: Notification) -> int:
-    """Return the data size in bytes that a request for memory would lead to, if RLIMIT_DATA denies
-    the request. Otherwise return 0.
+    """Return how many bytes of data the process would have after this request for memory, if
+    RLIMIT_DATA denies the request. Otherwise return 0.
     """
     with open(f"/proc/{request.pid}/limits", encoding="ascii") as file:
         limit = next(line for line in file if line.startswith("Max data size")).split()[3]

@@ -74,7 +74,8 @@ def find_run_files(git: str) -> Iterator[str]:
             yield from (f"{path}/{name}" for name in GIT)
             yield from _links_in(f"{path}/hooks")
         for directory in ("modules/", "worktrees/") if is_repository else ("",):
-            # A submodule's name may contain slashes, so other directories are entered too.
+            # A submodule's name may contain slashes, so directories that are not repositories are
+            # entered too.
             names = _names(f"{path}/{directory}")[: MAX_DIRECTORIES - len(pending)]
             pending += [f"{path}/{directory}{name}" for name in names]
 
@@ -82,10 +83,11 @@ def find_run_files(git: str) -> Iterator[str]:
 def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
-    """Yield the files that the repository's own and the `shared` settings name.
+    """Yield the files that are named in the repository's own settings and in the `shared` ones.
 
-    Relative paths are tried in `top`, the repository's working directory. Most of them are also
-    tried beside the file with the setting.
+    A relative path of hooks is looked up in `top`, the repository's working directory. The path of
+    an included file is looked up beside the file with the setting. Other paths are looked up in
+    both places.
     """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
@@ -117,7 +119,7 @@ def _files_in_words(
     entered = [path for path in inner if os.path.isdir(path)][:MAX_FILES]
     for base in (*bases, *entered):
         for path in (os.path.join(base, path) for path in paths):
-            if _is_file(path):
+            if os.path.isfile(path):
                 yield path
 
 
@@ -183,14 +185,16 @@ def read_settings(files: Iterable[str], home: str) -> list[Setting]:
 
 
 def read_user_settings(home: str) -> list[Setting]:
-    """Return the user's settings for all repositories, and those of the system."""
+    """Return the settings that apply to all repositories: the user's own, and git's for the whole
+    system.
+    """
     config = os.environ.get("XDG_CONFIG_HOME", "")
     files = ["/etc/gitconfig", *(f"{home}/{name}" for name in USER_SETTINGS)]
     return read_settings([*files, f"{config}/git/config"] if config else files, home)
 
 
 def _links_in(directory: str) -> list[str]:
-    """Return the links in a directory of hooks, for example to the project's scripts."""
+    """Return the symbolic links in a directory of hooks, which often point to project scripts."""
     paths = [f"{directory}/{name}" for name in _names(directory)[:MAX_DIRECTORIES]]
     return [path for path in paths if os.path.islink(path)]
 
@@ -222,13 +226,6 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 
 def _expand(path: str, home: str) -> str:
     return home + path[1:] if path.startswith("~/") else path
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def _read(path: str) -> str:

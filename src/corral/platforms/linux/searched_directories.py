@@ -1,4 +1,4 @@
-"""Cache directories in which a search found nothing, until they change.
+"""Cache the directories in which the search for secrets and repositories found nothing.
 
 The kernel updates a directory's change time when an entry is added, removed or renamed, and when
 the mode changes. No program can set this time back. So one system call shows whether a directory
@@ -55,7 +55,9 @@ MIN_DIRECTORIES = 50
 
 
 class SearchedDirectories:
-    """A cache of directories below `top`, on its file system. Without `keep` it stays empty."""
+    """A cache of the directories below `top` that are on the same file system as `top`. Without
+    `keep` it stays empty.
+    """
 
     def __init__(self, top: str, *, keep: bool) -> None:
         self._top = top
@@ -97,8 +99,8 @@ class SearchedDirectories:
         return [entry.name for entry in listed], inner
 
     def add(self, fd: int, seen: os.stat_result, names: Iterable[str]) -> None:
-        """Cache an open directory. `names` are its subdirectories. `seen` was read before they were
-        listed.
+        """Cache an open directory. `names` are its subdirectories. `seen` is its status from before
+        they were listed.
 
         Do nothing if the directory changed in the last two seconds, or may be encrypted.
         """
@@ -136,7 +138,7 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # The id distinguishes a file system from an earlier one with the same device number.
+        # A later file system can get the same device number, but has another id.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

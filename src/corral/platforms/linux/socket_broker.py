@@ -50,7 +50,7 @@ CONTINUED = Decision(verdict="continue")
 MAX_ADDRESS = 128  # sizeof(struct sockaddr_storage)
 BACKLOG, MAX_BACKLOG = 512, 4096
 ACCEPT_SECONDS = 1.0
-"""The longest wait for a connection to the supervisor's own listener. It is usually there
+"""The longest wait for a connection to the supervisor's own listener. Usually the connection comes
 at once.
 """
 BURST, RATE = 4096, 4096
@@ -70,7 +70,6 @@ HIDDEN = "the process hides its memory: PR_SET_DUMPABLE"
 UNSPECIFIED = bytes(16)
 """The address of family AF_UNSPEC, which ends a connection."""
 UNIX_KINDS = {"UNIX-STREAM": _socket.SOCK_STREAM, "UNIX": _socket.SOCK_SEQPACKET}
-CLOSES_ON_EXEC = {True: os.O_CLOEXEC, False: 0}
 
 
 class DatagramSocket:
@@ -88,8 +87,9 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return an address of the peer's family. On an IPv6 socket, map an IPv4 address to IPv6,
-        because otherwise glibc's getaddrinfo aborts the program.
+        """Return the address that the socket claims to have. It is of the peer's family. On an IPv6
+        socket an IPv4 address is mapped to IPv6, because otherwise glibc's getaddrinfo aborts the
+        program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -146,13 +146,16 @@ class SocketBroker:
             theirs.close()
             raise
         self._datagrams[inode] = pair
-        flags = CLOSES_ON_EXEC[bool(kind & _socket.SOCK_CLOEXEC)]
+        flags = os.O_CLOEXEC if kind & _socket.SOCK_CLOEXEC else 0
         return Decision(verdict="answer", error=0, given=Given(fd=theirs.detach(), flags=flags))
+
+    def _find_pair(self, thread: CallingThread, fd: int) -> DatagramSocket | None:
+        return self._datagrams.get(thread.inode(fd)) if self._datagrams else None
 
     def _connect(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
         fd, pointer, size = arguments[:3]
         raw = _copy_address(thread, pointer, size)
-        pair = self._datagrams.get(thread.inode(fd)) if self._datagrams else None
+        pair = self._find_pair(thread, fd)
         if pair is not None:
             if _family(raw) != _socket.AF_UNSPEC:
                 parse_address(raw)
@@ -170,7 +173,8 @@ class SocketBroker:
         try:
             self._give_end(self._join(own), destination)
             self._remember_peer(os.fstat(own.fileno()).st_ino, raw)
-            return self._hand_back(thread, fd, own)
+            same_file = self._prepared.step.same_file
+            return DONE if same_file else self._replace(thread, fd, own)
         finally:
             own.close()
 
@@ -206,7 +210,7 @@ class SocketBroker:
             self.gateway.admit(end, destination)
 
     def _find_socket(self, thread: CallingThread, fd: int) -> _socket.socket:
-        """Return the target's TCP socket, or a new one of its family that will replace it."""
+        """Return the target's TCP socket, or a new socket of the same family to replace it."""
         if self._prepared.step.same_file:
             own = thread.take(fd)
             try:
@@ -225,10 +229,6 @@ class SocketBroker:
         own = _socket.socket(family, _socket.SOCK_STREAM)
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
         return own
-
-    def _hand_back(self, thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
-        """Put `own` in the place of the target's socket, unless it is the same socket."""
-        return DONE if self._prepared.step.same_file else self._replace(thread, fd, own)
 
     def _replace(self, thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
         flags = thread.flags(fd)
@@ -333,7 +333,7 @@ class SocketBroker:
         return DONE
 
     def _get_own_name(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
-        pair = self._datagrams.get(thread.inode(arguments[0])) if self._datagrams else None
+        pair = self._find_pair(thread, arguments[0])
         if pair is None:
             return CONTINUED
         name = sockets.inet_address(pair.own_address(), DNS_PORT - 1)
@@ -346,7 +346,7 @@ class SocketBroker:
         return _write_name(thread, arguments, name) if name else CONTINUED
 
     def _receive_from(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
-        pair = self._datagrams.get(thread.inode(arguments[0])) if self._datagrams else None
+        pair = self._find_pair(thread, arguments[0])
         if pair is None:
             return CONTINUED
         pointer, length = arguments[4:6]
@@ -373,7 +373,7 @@ class SocketBroker:
             own.close()
 
     def _receive_message(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
-        pair = self._datagrams.get(thread.inode(arguments[0])) if self._datagrams else None
+        pair = self._find_pair(thread, arguments[0])
         if pair is not None:
             header = thread.read(arguments[1], 12)  # msg_name and msg_namelen
             pointer = int.from_bytes(header[:8], sys.byteorder)
@@ -419,7 +419,7 @@ def _family(raw: bytes) -> int:
 def _copy_address(thread: CallingThread, pointer: int, size: int) -> bytes:
     length = calling_thread.to_int(size)
     if not 2 <= length <= MAX_ADDRESS:
-        raise OSError(errno.EINVAL, "the address is too long")
+        raise OSError(errno.EINVAL, "the address has an invalid length")
     raw = thread.read(pointer, length)
     thread.check()
     return raw

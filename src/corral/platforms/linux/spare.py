@@ -34,8 +34,8 @@ GONE = select.POLLHUP | select.POLLRDHUP
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
     """Return a function that makes a spare for a plan, or None if the plan does not allow a spare.
 
-    It does not if a step uses a resource of the host, or if the streams are needed from the start:
-    for the MCP guard, or because there is no Landlock.
+    A plan does not allow a spare if a step uses a resource of the host, or if the streams are
+    needed from the start. The MCP guard needs them, and so does a run without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):

@@ -68,7 +68,7 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Elsewhere a continued chmod could change any file of the user.
+            # Without namespaces, a chmod that continues could change any file of the user.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -81,7 +81,7 @@ class Child:
         self._allows_network = False
 
     def accept(self, plan: Plan, stdio: Stdio) -> None:
-        """Take the streams and the home of the command that a waiting sandbox has received."""
+        """Take the streams and the home of the command that this waiting sandbox is to execute."""
         self._results.add(stream_state.keep(stdio))
         self._home = _find_home(plan)
 
@@ -110,21 +110,13 @@ class Child:
 
         Call this before the target runs, while the target is init's only child.
         """
-        self._target = self._target or self._find_target()
+        if not self._target:
+            try:
+                children = abi.read_file(f"/proc/{self.pid}/task/{self.pid}/children")
+                self._target = int(children.split()[0])
+            except (OSError, IndexError):
+                pass
         return self._target
-
-    def _find_target(self) -> int:
-        try:
-            # Opening a file in text mode would import a codec, which takes a millisecond.
-            fd = os.open(f"/proc/{self.pid}/task/{self.pid}/children", os.O_RDONLY)
-        except OSError:
-            return 0
-        try:
-            return int(os.read(fd, 64).split()[0])
-        except (OSError, IndexError):
-            return 0
-        finally:
-            os.close(fd)
 
     def _find_discarded(self) -> tuple[tuple[Discarded, ...], bool]:
         """List the files in the private home, which no process can change any more. Also return
@@ -155,14 +147,14 @@ class Child:
         from corral.platforms.linux import (
             denied_sockets,  # noqa: F401
             discarded_writes,  # noqa: F401
-            network_services,
+            network_services,  # noqa: F401
             own_files,  # noqa: F401
             path_watch,  # noqa: F401
             usage,  # noqa: F401
         )
 
         if self._allows_network:
-            network_services.preload_gateway()
+            from corral.network.gateway import gateway  # noqa: F401
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
         if self._brokered:
@@ -237,23 +229,21 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
     """
     try:
         with os.scandir(home) as entries:
-            empty = next(entries, None) is None
-    except OSError:
-        os.close(home)
-        return (), False
-    if empty:
-        os.close(home)
-        return (), True
-    try:
+            if next(entries, None) is None:
+                return (), True
         from corral.platforms.linux import discarded_writes
 
         return discarded_writes.find(home)
     except OSError:
         return (), False
+    finally:
+        os.close(home)
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. With `request`, the sandboxed target calls it for the plan to execute."""
+    """Start the target. If `request` is given, the target's process calls it behind its walls, and
+    executes the plan that it returns.
+    """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
     results.add(channel)
@@ -343,7 +333,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # This is done before the clone, because the filter needs modules that it imports.
+    # Do this before the clone. It imports modules from which the filter is made, and the sandbox
+    # cannot read them.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:
@@ -445,7 +436,7 @@ def _exec(plan: Plan, results: Results) -> NoReturn:
 
 
 def _arrange_descriptors(stdio: Stdio, *pipes: int) -> list[int]:
-    """Put the streams on 0 to 2, let exec close all others, and return the moved pipes."""
+    """Put the streams on 0 to 2, let exec close all other files, and return the moved pipes."""
     moved = target.arrange_streams(stdio, *pipes)
     try:
         abi.close_range(3, 0xFFFFFFFF, abi.CLOSE_RANGE_CLOEXEC)

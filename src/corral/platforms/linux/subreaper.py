@@ -2,9 +2,10 @@
 
 Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
 so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills the
-tree until it has no child left, dead or alive. Where Landlock scopes signals, only the subreaper
-and the tree are in the Landlock domain. So one call signals the whole tree and no other process,
-whatever the tree starts meanwhile. Elsewhere the subreaper walks the tree and signals each process.
+tree until it has no child left, dead or alive. Where Landlock can deny signals out of its domain,
+only the subreaper and the tree are in that domain. So one call signals the whole tree and no other
+process, whatever the tree starts meanwhile. Elsewhere the subreaper walks the tree and signals each
+process.
 
 The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
 subreaper, the target dies too (PDEATHSIG, which the target may not clear). Other processes of the
@@ -72,21 +73,19 @@ class ParentDeathSignal:
     def apply(self, results: Results) -> None:
         abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
         if os.getppid() != results.get(init.InitProcess).pid:
-            raise OSError(0, "the guardian is gone")
+            raise OSError(0, "the guardian has ended")
 
 
 def run_subreaper(target: int, pipes: Pipes, *, scoped: bool) -> NoReturn:
     send = _send_scoped if scoped else _send
     children = init.lock_down(pipes, landlock.open_proc_files(target))
     # From here on, end of file on the control pipe means that the supervisor has died. This process
-    # must not die with it, because the processes that the target has started would be left.
+    # must not die with it, because the processes that the target has started would go on.
     abi.prctl(abi.PR_SET_PDEATHSIG, 0)
     init.release_target(pipes)
 
     def pass_on(numbers: bytes) -> None:
-        if not numbers:
-            _end(target, pipes.status, send)  # the supervisor has ended
-        for number in numbers:
+        for number in numbers or (SIGKILL,):  # without a number, the supervisor has ended
             if number == SIGKILL:
                 _end(target, pipes.status, send)
             elif number:

@@ -51,8 +51,8 @@ STATE_HINT = (
 
 
 def place_state(layout: Layout) -> Layout:
-    """Return a layout whose kept home root's target can reach with its own id. For other targets
-    return the same layout.
+    """If root's target has its own id, return a layout with a state directory that this id can
+    reach. Otherwise return the same layout.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout
@@ -201,7 +201,7 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Describe read-only paths in write grants. They cannot be enforced, because Landlock cannot
+    """Describe the read-only paths in write grants. They would be writable, because Landlock cannot
     remove rights below a directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]

@@ -156,7 +156,8 @@ def _task_limit(policy: Policy, mechanisms: Mapping[Control, str]) -> list[Step]
 
 
 def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
-    """Refuse unix sockets if another program could have one in a directory that the target sees.
+    """Refuse unix sockets if another program could have a socket in a directory that the target
+    sees.
 
     A read-only mount does not stop a connection, and sockets can appear at any time. The system's
     directories are allowed, because they belong to root. corral's store is allowed, because only
@@ -236,12 +237,18 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return the masks of the layout and of covered mounts, without masks below these mounts."""
+    """Return a mask for each mount that must be covered, and the layout's masks outside of these
+    mounts.
+    """
     covered = policy.covered
     reached = [
         mask for mask in layout.masks if not any(is_inside(mask.path, path) for path in covered)
     ]
-    return (*reached, *root_filesystem.cover_mounts(covered))
+    covers = [
+        root_filesystem.Mask(path=path, kind="hide", directory=os.path.isdir(path))
+        for path in covered
+    ]
+    return (*reached, *covers)
 
 
 def _anchors(binds: Iterable[Bind], masks: Iterable[Mask]) -> tuple[str, ...]:

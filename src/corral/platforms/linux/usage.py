@@ -1,9 +1,10 @@
 """Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
 Init is the root of the tree and adopts every orphan, so all processes are below it. When a process
-ends, its CPU time is added to its parent's. Memory is the sum of the anonymous and shared memory of
-every process (also if swapped, with huge pages and page tables), the private space, and files in
-memory: open memfds, and, if root measures, mapped memfds and shared anonymous mappings.
+ends, its CPU time is added to its parent's. Memory is the sum of three parts: the anonymous and
+shared memory of every process, with swapped memory, huge pages and page tables; the private space;
+and files in memory. Files in memory are open memfds and, if root measures, mapped memfds and shared
+anonymous mappings.
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
 measurement divides shared pages by the number of their users.
@@ -87,16 +88,16 @@ def measure(
     memory = objects
     budget = Budget()
     files: dict[Inode, int] = {}
-    looked_at: list[int] = []
+    measured: list[int] = []
     for pid in pids:
         if interrupted():
             break
         files.update(_open_memfds(pid, budget))
         files.update(_mapped_files(pid, budget))
-        looked_at.append(pid)
-    device, space = _private_space(looked_at)
+        measured.append(pid)
+    device, space = _private_space(measured)
     memory += space + sum(files.values())
-    for pid in looked_at:
+    for pid in measured:
         if interrupted():
             break
         if exact:
@@ -112,17 +113,16 @@ def _processes(root: int) -> tuple[list[int], int, int]:
     pids: list[int] = []
     for pid in (root, *tree(root)):
         try:
-            stat = _stat(pid)
-        except (ValueError, IndexError):
-            continue  # the process has ended in the meantime
+            stat = _fields(f"/proc/{pid}/stat")
         except OSError as error:
             _check_readable(error)
-            continue
+            continue  # the process has ended in the meantime
+        used = list(map(int, stat[CPU_FIELDS]))
         if pid == root:
-            ticks += sum(stat[CPU_FIELDS][2:])
+            ticks += sum(used[2:])
             continue
-        ticks += sum(stat[CPU_FIELDS])
-        tasks += stat[THREADS]
+        ticks += sum(used)
+        tasks += int(stat[THREADS])
         pids.append(pid)
     return pids, ticks, tasks
 
@@ -153,8 +153,9 @@ def _children(pid: int) -> list[int]:
     """Return a process's children. The kernel lists each child at the thread that forked it.
 
     When a thread ends, its children move to the process's first living thread. So after all lists
-    have been read, the lists up to that thread are read again. The others are not, because a target
-    with many threads, of which some always end, could make one walk last for minutes.
+    have been read, the lists up to that thread are read again. The lists of other threads are not,
+    because a target with many threads, of which some always end, could make one walk last for
+    minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -183,7 +184,7 @@ def _lives(pid: int, thread: int) -> bool:
     not, because a process's first thread stays listed after its exit.
     """
     try:
-        fields = abi.read_file(f"/proc/{pid}/task/{thread}/stat").rpartition(b") ")[2].split()
+        fields = _fields(f"/proc/{pid}/task/{thread}/stat")
     except OSError as error:
         _check_readable(error)
         return False
@@ -198,10 +199,9 @@ def _check_readable(error: OSError) -> None:
         raise error
 
 
-def _stat(pid: int) -> list[int]:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b") ")[2].split()
-    return [0, *(int(field) for field in fields[1:40])]
+def _fields(path: str) -> list[bytes]:
+    """Return the fields of a file `stat` after the name, which may contain spaces and brackets."""
+    return abi.read_file(path).rpartition(b") ")[2].split()
 
 
 def _threads(pid: int) -> list[int]:
@@ -215,7 +215,7 @@ def _threads(pid: int) -> list[int]:
 
 def _resident(pid: int, rows: tuple[bytes, ...] = RESIDENT) -> int:
     """Return the sum of `rows` in the status of the first thread that has memory, in bytes. A
-    process's first thread has no memory after its exit, even if others still run.
+    process's first thread has no memory after its exit, even if other threads still run.
     """
     for thread in _threads(pid):
         try:
@@ -290,13 +290,13 @@ def _inode(head: bytes) -> Inode:
 def _open_memfds(pid: int, budget: Budget) -> dict[Inode, int]:
     """Return the memfds that any thread has open, because a thread can have its own descriptors."""
     found: dict[Inode, int] = {}
-    tables: list[int] = []
+    first = 0
     for thread in _threads(pid):
         if budget.descriptors <= 0:
             break  # a target chooses how many threads have descriptors of their own
-        if any(_shares_files(thread, seen) for seen in tables[:1]):
+        if first and _shares_files(thread, first):
             continue
-        tables.append(thread)
+        first = first or thread
         directory = f"/proc/{pid}/task/{thread}/fd"
         try:
             names = os.listdir(directory)

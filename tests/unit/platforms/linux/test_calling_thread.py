@@ -24,7 +24,7 @@ def kept():
 @pytest.fixture
 def thread():
     """Yield a calling thread of this process. Its listener is /dev/null, which has no waiting call,
-    so corral takes the caller as ended.
+    so corral assumes that the caller has ended.
     """
     listener = os.open(os.devnull, os.O_RDONLY)
     request = Notification(id=1, pid=os.getpid(), number=0, arguments=(0,) * 6, listener=listener)

@@ -27,7 +27,7 @@ from corral.platforms.linux.file_changes import Budget, FileChanges, Finder, Pla
 
 @pytest.fixture
 def tree(tmp_path):
-    """Return a finder for two places, `one` and `two`, beside `outside`."""
+    """Yield a directory and a finder. The target may change `one` and `two` in the directory, but not `outside`."""
     for name in ("one/below", "two", "outside"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "file").write_text("x")
@@ -102,8 +102,8 @@ def test_without_following_the_link_itself_is_found(tree):
 
 
 def test_other_paths_are_not_looked_up(tree, monkeypatch):
-    """Check that no other path is looked up, because the lookup could wait for a network file
-    system.
+    """Check that no path outside of the places is looked up, because the lookup could wait for a
+    network file system.
     """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)
@@ -174,8 +174,8 @@ def calling() -> CallingThread:
 
 
 def test_a_path_is_read_up_to_the_end_of_its_page():
-    """Put a path at the end of a page. The next page may be unreadable, and a path that continues
-    there is an error.
+    """Put a path at the end of a page, before a protected page. A path at an address without memory
+    is an error.
     """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -299,7 +299,7 @@ def test_failed_lookups_leave_no_memory_behind(tree):
         gc.enable()
 
 
-def test_only_so_many_calls_wait(monkeypatch):
+def test_the_number_of_waiting_calls_is_limited(monkeypatch):
     """Check that the number of waiting calls is limited. A target can make any number of them by
     killing its children while they wait.
     """

@@ -108,7 +108,7 @@ def test_the_line_names_the_missing_controls_only_where_they_are_missing(files):
     assert line("seccomp") == ""  # here the verdict already says that no run is possible
 
 
-def test_root_gets_no_advice_that_was_not_tried(files):
+def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = b"1\n"
     found = surroundings.find()
     assert "sysctl" not in found.hint + found.space_hint

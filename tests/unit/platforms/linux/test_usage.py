@@ -325,8 +325,8 @@ def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
 
 @LINUX
 def test_a_walk_ends_however_fast_processes_come_and_go(monkeypatch):
-    """Show another orphan each time the list of the root's children is read, as if processes forked
-    and ended at once.
+    """Return a new orphan each time the root's list of children is read, as if processes started and
+    ended all the time.
     """
     numbers = iter(range(1 << 30, 1 << 31))
     monkeypatch.setattr(usage, "_children", lambda pid: [next(numbers)] if pid == 1 else [])

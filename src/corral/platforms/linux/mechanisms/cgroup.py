@@ -1,9 +1,9 @@
 """Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
 
-The leaf `corral/<id>` is made in a subtree that this user may write to. It is beside the processes
-that are already there, because a cgroup with its own processes cannot enable controllers for its
-children. Every value is read back. Init is moved into the leaf while it waits for its id maps, so
-the target is in the leaf before its first instruction.
+The leaf `corral/<id>` is made in a subtree that this user may write to. The leaf is beside the
+processes that are already there, because a cgroup with its own processes cannot enable controllers
+for its children. Every value is read back. Init is moved into the leaf while it waits for its id
+maps, so the target is in the leaf before its first instruction.
 """
 
 from __future__ import annotations
@@ -156,8 +156,7 @@ def _managed(top: str, best: Base | None) -> Base | None:
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
-    offered = _words(f"{path}/cgroup.controllers")
-    controllers = tuple(name for name in CONTROLLERS if name in offered)
+    controllers = _find_controllers(path)
     if len(controllers) <= (len(best.controllers) if best else 0):
         return None
     from corral.platforms.linux.mechanisms import systemd_scope
@@ -180,8 +179,8 @@ def mount(process: str = "self") -> tuple[str, str] | None:
 def locate(mountinfo: bytes, membership: bytes) -> tuple[str, str] | None:
     """Return (mount point, own directory) from /proc/self/mountinfo and /proc/self/cgroup.
 
-    A mount may show only a part of the hierarchy, so prefer one that contains this process. If
-    there is none, return the mount point as the own directory.
+    A mount may show only a part of the hierarchy, so prefer a mount that contains this process. If
+    no mount does, return the mount point as the own directory.
     """
     lines = [os.fsdecode(line) for line in mountinfo.splitlines() if b" - cgroup2 " in line]
     own = next((line[3:] for line in membership.splitlines() if line.startswith(b"0::")), b"/")
@@ -203,8 +202,12 @@ def _below(own: str, root: str) -> str | None:
 def _base(path: str) -> Base | None:
     if not (os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK)):
         return None
+    return Base(path=path, controllers=_find_controllers(path))
+
+
+def _find_controllers(path: str) -> tuple[str, ...]:
     offered = _words(f"{path}/cgroup.controllers")
-    return Base(path=path, controllers=tuple(name for name in CONTROLLERS if name in offered))
+    return tuple(name for name in CONTROLLERS if name in offered)
 
 
 def plan(limits: Limits, controls: Iterable[Held], layout: Layout) -> list[Step]:
@@ -265,8 +268,8 @@ def _set(path: str, value: str) -> None:
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
-    """Return whether `seen`, which was read back, means `value`. The kernel rounds sizes down to
-    whole pages, and io.max has a line for each disk.
+    """Return whether `seen`, the content of a file, means the `value` that was written to it. The
+    kernel rounds sizes down to whole pages, and io.max has a line for each disk.
     """
     rounded = str(int(value) // page * page) if value.isdigit() else value
     lines = [set(line.split()) for line in seen.splitlines()]
@@ -330,7 +333,7 @@ def remove(path: str) -> None:
     finally:
         os.close(above)
     if removed:
-        _remove_group(path)
+        _remove_around(path)
 
 
 def _remove_when_free(name: str, above: int) -> bool:
@@ -347,17 +350,14 @@ def _remove_when_free(name: str, above: int) -> bool:
             time.sleep(0.001)
 
 
-def _remove_group(path: str) -> None:
-    """Remove the directory around a leaf, if no other run uses it."""
+def _remove_around(path: str) -> None:
+    """Remove the directory around a leaf if no other run uses it, and end the run's scope."""
+    group = os.path.dirname(path)
     try:
-        os.rmdir(os.path.dirname(path))
+        os.rmdir(group)
     except OSError:
         pass  # other runs have their leaves there
-    _end_scope(path)
-
-
-def _end_scope(path: str) -> None:
-    scope = os.path.dirname(os.path.dirname(path))
+    scope = os.path.dirname(group)
     if os.path.basename(scope) == f"corral-{os.path.basename(path)}.scope":
         from corral.platforms.linux.mechanisms import systemd_scope
 

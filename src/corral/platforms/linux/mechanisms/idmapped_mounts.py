@@ -1,8 +1,8 @@
 """Make idmapped mounts: root's files belong to the target inside, and still to root on disk.
 
 Only the host's root may make such mounts. So the supervisor makes them before the namespaces exist,
-and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. There the target
-can use only files that its own id may use, and the run fails if a grant needs more.
+and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the
+target can use only files that its own id may use, and the run fails if a grant needs more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import sys
 
 from corral.abi import linux as abi
-from corral.paths.mounts import read_mounts
+from corral.paths.mounts import find_file_system, read_mounts
 from corral.paths.posix import is_below
 from corral.platforms.linux import init
 from corral.platforms.linux.mechanisms import root_filesystem, user_ids
@@ -119,22 +119,10 @@ def _find_unmappable(top: str, userns: int) -> tuple[str, str]:
                 fd, "", abi.AT_EMPTY_PATH, attr_set=abi.MOUNT_ATTR_IDMAP, userns_fd=userns
             )
         except OSError:
-            return point, _file_system(point)
+            return point, find_file_system(point) or "this file system"
         finally:
             os.close(fd)
     return top, "this file system"
-
-
-def _file_system(path: str) -> str:
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        mount = abi.read_file(f"/proc/self/fdinfo/{fd}").partition(b"mnt_id:")[2].split()[0]
-    finally:
-        os.close(fd)
-    for line in abi.read_file("/proc/self/mountinfo").splitlines():
-        if line.split(b" ", 1)[0] == mount:
-            return line.partition(b" - ")[2].split()[0].decode()
-    return "this file system"
 
 
 def _make_user_namespace(uid_map: str, gid_map: str) -> int:

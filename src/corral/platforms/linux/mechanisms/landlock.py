@@ -26,7 +26,8 @@ PROC_FILES = (
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
 # Files of the target's own directory in /proc. `net` is missing, because it shows the host's
-# sockets, and `task` has a `net` for each thread. For a link, the rules of its target decide.
+# sockets, and `task` has a `net` for each thread. Links such as `exe` need no rule, because the
+# rules of the files to which they point decide.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
@@ -48,8 +49,8 @@ TCP_RIGHTS = 0b11  # ABI 4: bind and connect
 
 @record
 class Landlock:
-    """Restricts files: the target may read and execute everything below `read`, and also change it
-    below `write`.
+    """Restricts files: the target may read and execute everything below `read` and `write`, and
+    change everything below `write`.
 
     `private` is writable too. Sockets can be made only there, because a socket in `write` could
     deceive a program of the host. A directory cannot be moved from `write` into `private`, because
@@ -59,7 +60,7 @@ class Landlock:
     If the target sees the host's /proc, `proc` says what it may read there: nothing, its own
     directory, or everything. `seen` has (path, device, inode) of granted files. If another file is
     now at such a path, the step fails. With `deny_tcp` the target cannot bind or connect TCP
-    sockets, if the kernel has that right.
+    sockets, if this kernel's Landlock can deny that.
     """
 
     name = "landlock"
@@ -144,7 +145,8 @@ def scope_signals() -> None:
 
 
 def open_proc_files(pid: int) -> list[int]:
-    """Open the files that keep the rules for /proc alive, in a process that outlives the target.
+    """Open the files in /proc that have rules, so that the rules stay valid. The process that calls
+    this has to outlive the target.
 
     A rule belongs to an inode. When memory is short, procfs drops inodes and makes new ones, and
     the target would lose access to its own directory. An open file keeps its inode.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """Brings up loopback. With `alone` there is no route to anything else."""
+    """Brings up loopback. With `alone` there is no other route."""
 
     name = "loopback"
     alone: bool = True
@@ -51,7 +51,7 @@ class Loopback:
                 return
         finally:
             os.close(fd)
-        raise OSError(0, "an address outside has a route")
+        raise OSError(0, "there is a route to an address outside the sandbox")
 
 
 def _address(*octets: int) -> bytes:

@@ -62,8 +62,8 @@ class Found:
     """The result of a search.
 
     `masks` are ordered from the outermost. `absent` are paths to cover that do not exist, but that
-    the target can create. `named` are repositories, and files that they run, which are or contain a
-    write grant. `unsearched` are paths that the search had to skip.
+    the target can create. `named` are repositories, and files that git runs, if they are or contain
+    a write grant. `unsearched` are paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -115,8 +115,8 @@ class _Search:
         self.user = os.geteuid()
 
     def look_up_home(self, grants: Sequence[Grant]) -> None:
-        """Cover the known paths (AT_HOME) in the caller's home, and in other homes in a grant. Also
-        hide corral's own directories.
+        """Cover the known paths (AT_HOME) in the caller's home, and in other users' homes that are
+        in a grant. Also hide corral's own directories.
         """
         table = read_mounts()
         bases: list[tuple[str, str]] = []  # (a directory, its path in a home)
@@ -151,7 +151,7 @@ class _Search:
             self.project(above := grant.path)
             if os.path.basename(grant.path) in VERSION_CONTROL:
                 self.repository(grant.path)
-            # The settings of a repository around the grant may name files in it.
+            # A repository around the grant may have settings that name files in the grant.
             while above := above.rpartition("/")[0]:
                 for name in secret_files.VERSION_CONTROL:
                     if os.path.lexists(f"{above}/{name}"):
@@ -200,8 +200,8 @@ class _Search:
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
-            # Most directories have none of the searched names, so test all names together before
-            # each one.
+            # Most directories have none of the searched names, and one test of all names together
+            # is fast.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
             is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
@@ -222,7 +222,7 @@ class _Search:
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
         """Hide the `.env` files of a directory, and note it if it is a repository. Return whether
-        it has such files or is one.
+        the directory has such files or is a repository.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -275,7 +275,9 @@ class _Search:
                 self.protect(path)
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
-        """Protect a path, except a `named` one. Note it if it is or contains a write grant."""
+        """Protect a path unless it is `named`. Record it for a warning if it is or contains a write
+        grant.
+        """
         if not named:
             self.consider(path, "protect", role=role)
         if any(is_inside(grant, path) for grant in self.writable):
@@ -324,7 +326,9 @@ class _Search:
         raise PolicyError(text, hint=f"grant less, such as {less}")
 
     def result(self) -> Found:
-        """Return the masks for visible or writable paths that no outer mask covers."""
+        """Return the masks. A path is hidden only if the target would see it, and protected only if
+        the target could change it.
+        """
         masks: list[root_filesystem.Mask] = []
         for path in sorted(self.covered, key=lambda path: (path.count("/"), path)):
             kind, role = self.covered[path]
@@ -378,7 +382,7 @@ def _accounts() -> list[str]:
 
 
 def _moved(home: str) -> Iterator[str]:
-    """Yield corral's own directories, and secret paths that XDG variables have moved."""
+    """Yield corral's own directories, and secret paths in directories that XDG variables name."""
     from corral.directories import directories, target_homes
 
     own = directories(home=home)

@@ -33,16 +33,15 @@ class HostNamespaces:
 class Namespaces:
     name = "namespaces"
     stage: Stage = "clone"
-    names: tuple[str, ...] = ("user", "mnt", "pid", "net", "ipc", "uts")
 
     def describe(self) -> str:
-        return f"new namespaces: {', '.join(self.names)}"
+        return f"new namespaces: {', '.join(FLAGS)}"
 
     def flags(self) -> int:
-        return sum(FLAGS[name] for name in self.names)
+        return sum(FLAGS.values())
 
     def apply(self, results: Results) -> None:
-        results.add(HostNamespaces(links={name: _link(name) for name in self.names}))
+        results.add(HostNamespaces(links={name: _link(name) for name in FLAGS}))
 
     def verify(self, results: Results) -> None:
         _check_left(results.get(HostNamespaces).links)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
     from corral.plan.model import Results, Stage
 
-# From linux/rtnetlink.h.
 EAFNOSUPPORT = 97
+ON = struct.pack("=i", 1)
+# From linux/netlink.h and linux/rtnetlink.h.
 RTM_NEWROUTE = 24
 NLM_F_REQUEST, NLM_F_ACK, NLM_F_EXCL, NLM_F_CREATE = 0x1, 0x4, 0x200, 0x400
 NLMSG_ERROR = 2
@@ -123,7 +124,7 @@ class OutboundListeners:
 
     def describe(self) -> str:
         ports = ", ".join(map(str, self.ports))
-        return f"network: every address leads to corral's gateway on ports {ports}; so do lookups"
+        return f"network: corral's gateway gets all lookups, and all connections to ports {ports}"
 
     def apply(self, results: Results) -> None:
         found = families()
@@ -181,16 +182,14 @@ def _see_datagrams(family: int) -> int:
     made = sockets.socket(family, sockets.SOCK_RAW, sockets.IPPROTO_UDP)
     sockets.attach_filter(made, DATAGRAMS[family])
     if family == sockets.AF_INET6:
-        one = struct.pack("=i", 1)
-        sockets.setsockopt(made, sockets.IPPROTO_IPV6, sockets.IPV6_RECVPKTINFO, one)
+        sockets.setsockopt(made, sockets.IPPROTO_IPV6, sockets.IPV6_RECVPKTINFO, ON)
     return made
 
 
 def _listen(family: int, port: int) -> int:
     made = sockets.socket(family, sockets.SOCK_STREAM)
     if family == sockets.AF_INET6:
-        one = struct.pack("=i", 1)
-        sockets.setsockopt(made, sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY, one)
+        sockets.setsockopt(made, sockets.IPPROTO_IPV6, sockets.IPV6_V6ONLY, ON)
     sockets.bind(made, sockets.inet_address(ANY[family], port))
     sockets.listen(made, BACKLOG)
     return made

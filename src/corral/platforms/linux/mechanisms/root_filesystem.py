@@ -21,7 +21,6 @@ from corral.safe_text import printable
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Literal
 
     from corral.plan.model import Results, Stage
@@ -41,7 +40,7 @@ MAX_PARENTS = 64
 TRIED = "/.corral"
 """The link that the target's process tries to create, to check that the root is read-only."""
 PRIVATE = "private-{}"
-"""The name of a directory in the private space, by its position in `View.private`."""
+"""The name of a directory in the private space. The number is its position in `View.private`."""
 BYTES_PER_INODE = 16384
 """The private space gets one inode for this many bytes. Otherwise 300 000 empty files would fit
 into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
@@ -71,7 +70,8 @@ class Mask:
 
     `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
     A bind below a mask is mounted after it, and so is visible. The role is `repository` for a
-    version-control directory, and `named` for a file in one that the user grants by name.
+    version-control directory. It is `named` for a file in such a directory if the user grants the
+    directory by name.
     """
 
     path: str
@@ -80,10 +80,6 @@ class Mask:
     role: Role = ""
     device: int = 0
     inode: int = 0
-
-
-def cover_mounts(paths: Iterable[str]) -> tuple[Mask, ...]:
-    return tuple(Mask(path=path, kind="hide", directory=os.path.isdir(path)) for path in paths)
 
 
 @record
@@ -102,8 +98,8 @@ class DetachedTrees:
 
 @record
 class Sources:
-    """Opens the sources of binds before init changes its ids, which may not be able to open
-    them.
+    """Opens the sources of binds before init changes its ids, because the new ids may not be
+    allowed to open them.
     """
 
     name = "bind_sources"
@@ -260,7 +256,7 @@ class _NewRoot:
         os.close(space)
         self.made = 0
         self.hidden: list[str] = []
-        # Open parent directories, so that each is looked up only once.
+        # {path: descriptor} of parent directories, so that each is looked up only once.
         self.parents: dict[str, int] = {}
         self.own = {self.root}
         """The descriptors in `parents` that are on the sandbox's own tmpfs, not on the host."""
@@ -312,15 +308,12 @@ class _NewRoot:
         self._attach(self._make_empty(directory=mask.directory), mask.path, 0)
         self.hidden.append(mask.path)
 
-    def _next_name(self) -> str:
-        self.made += 1
-        return f".space/{self.made}"
-
     def _make_empty(self, *, directory: bool) -> int:
         """Make an empty file or directory in the private space, where the target cannot reach it.
         It keeps its name there, because an unlinked file cannot be attached (ENOENT).
         """
-        name = self._next_name()
+        self.made += 1
+        name = f".space/{self.made}"
         if directory:
             os.mkdir(name, 0o555, dir_fd=self.root)
         else:

@@ -6,6 +6,7 @@ the first exec through. It exists only in the memory of the process that becomes
 
 from __future__ import annotations
 
+import marshal
 import os
 import struct
 import sys
@@ -120,7 +121,8 @@ class Seccomp:
             _check_no_connection()
 
 
-# Six words that occur nowhere else in a filter, because no address, flag or jump looks like them.
+# In a cached filter, these six words are in the place of the cookie. They occur nowhere else in it,
+# because no address, flag or jump looks like them.
 PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
 SOURCES = (
     "seccomp.py",
@@ -173,12 +175,12 @@ def warm_up(machine: str) -> None:
 
 
 def _read_filters(step: Seccomp, targets: int) -> list[bytes] | None:
-    """Return the kept filters of init and of the target, or None if they have to be compiled."""
+    """Return the cached filters of init and of the target, or None if they have to be compiled."""
     try:
         wanted = _key(step)
-        key, *programs = _split(read_checked_file(_path(wanted)))
+        key, *programs = marshal.loads(read_checked_file(_path(wanted)))  # noqa: S302 - our own
         return programs if key == wanted and len(programs) == 1 + targets else None
-    except (OSError, struct.error):
+    except (OSError, ValueError, EOFError, TypeError):
         return None
 
 
@@ -190,20 +192,10 @@ def _keep(step: Seccomp, variants: list[Seccomp]) -> list[bytes]:
     programs = [init, *(_compile(one, PLACEHOLDER, own_pid=None) for one in variants)]
     try:
         key = _key(step)
-        body = b"".join(struct.pack("<I", len(part)) + part for part in (key, *programs))
-        write_checked_file(_path(key), body)
+        write_checked_file(_path(key), marshal.dumps((key, *programs)))
     except OSError:
         pass
     return programs
-
-
-def _split(body: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(body):
-        (size,) = struct.unpack_from("<I", body, at)
-        found.append(body[at + 4 : at + 4 + size])
-        at += 4 + size
-    return found
 
 
 def _key(step: Seccomp) -> bytes:
@@ -262,7 +254,7 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor decides socket calls. It denies all until the target executes."""
+    """Check that the supervisor decides socket calls. It denies them until the target executes."""
     from corral.abi import linux_sockets as sockets
 
     made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)

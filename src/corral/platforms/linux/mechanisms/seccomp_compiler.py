@@ -4,13 +4,13 @@ A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried 
 action if none of them is met. An alternative is met if all its conditions on arguments are. There
 is no "not equal": an earlier alternative with another action takes its place.
 
-The program kills callers of a foreign architecture, then finds the syscall's number by binary
-search over ranges that share a rule. For numbers that are always allowed, no argument is loaded, so
-kernels since 5.11 answer from a bitmap without the program.
+The program kills a process that makes a call of another architecture. Then it finds the syscall's
+number by binary search over ranges that share a rule. For numbers that are always allowed, no
+argument is loaded, so kernels since 5.11 answer from a bitmap without the program.
 
 Instructions are emitted from the last to the first, so the distance of every jump is known. A
-conditional jump has 8 bits for it. If that is too few, a copy of the return or a long unconditional
-jump is inserted.
+conditional jump has 8 bits for the distance. If that is too few, a copy of the return or a long
+unconditional jump is inserted.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Backwards:
         return label
 
     def near(self, label: int) -> int:
-        """Return a label within reach of a conditional jump: `label`, or one with the same effect.
+        """Return a label within reach of a conditional jump: `label`, or another label with the
+        same effect.
 
         The limit is below 255, because making two targets near can add instructions.
         """

@@ -89,7 +89,7 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
 # go on after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
-# Reserved numbers that no kernel of this machine ever implemented.
+# These calls have a reserved number, but no kernel ever implemented them on these machines.
 _NEVER_IMPLEMENTED = (
     "_sysctl afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security "
     "set_thread_area tuxcall vserver"
@@ -144,7 +144,7 @@ FS_IOC_KEYS = (
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
     0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
 )
-# These set the owner of a descriptor, to which the kernel sends a signal of the caller's choice.
+# These set the owner of a descriptor. The kernel sends the owner a signal of the caller's choice.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
 # A lease makes every other process that opens the file for writing wait.
 F_SETLEASE = 1024
@@ -187,8 +187,9 @@ def _sockets(
     """Return the rules for sockets. With namespaces or the broker, TCP and UDP are allowed, by
     number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
-    An unknown family fails as on a kernel without it, so clients continue without it. AF_INET with
-    SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because its type is not listed.
+    An unknown family fails as on a kernel without this family, and clients do without it. AF_INET
+    with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because its type is not
+    listed.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []
@@ -543,8 +544,8 @@ def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
 
 
 def _notified(rule: Rule) -> Rule:
-    """Return a rule that notifies the supervisor of the calls that `rule` allows, and denies the
-    same calls.
+    """Return a rule that denies the same calls as `rule`, and notifies the supervisor of the calls
+    that `rule` allows.
     """
     if isinstance(rule, int):
         return NOTIFY if rule == ALLOW else rule

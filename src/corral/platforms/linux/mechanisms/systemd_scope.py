@@ -38,6 +38,7 @@ NAME = "org.freedesktop.systemd1"
 DRIVER = "org.freedesktop.DBus"
 PATH = "/org/freedesktop/systemd1"
 INTERFACE = "org.freedesktop.systemd1.Manager"
+OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
 """The cgroup for processes beside the leaf. They cannot be in the scope's own cgroup, because it
@@ -76,7 +77,9 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
-        """Start the scope, make the leaf in it and move init there. On failure leave nothing."""
+        """Start the scope, make the leaf in it and move init there. On failure end the idle
+        process.
+        """
         idle = _fork_idle()
         try:
             pids = (idle, results.get(init.InitProcess).pid)
@@ -95,7 +98,7 @@ def unit_of(name: str) -> str:
 
 
 def plan(leaf: cgroup.Leaf) -> Scope:
-    """Return the step for a leaf that was planned in the manager's own cgroup."""
+    """Return the step that makes a leaf in a new scope. `leaf.base` is systemd's own cgroup."""
     unit = unit_of(leaf.run)
     return Scope(unit=unit, leaf=replace(leaf, base=f"{leaf.base}/{_slice()}/{unit}"))
 
@@ -166,7 +169,7 @@ def start(unit: str, pids: Sequence[int], settings: Iterable[tuple[str, str]]) -
     path = mounted[1] if mounted else ""
     if os.path.basename(path) != unit:
         raise OSError(
-            0, f"systemd started {unit} and left process {pids[-1]} in {path or 'no cgroup'}"
+            0, f"systemd started {unit}, but left process {pids[-1]} in {path or 'no cgroup'}"
         )
     os.mkdir(f"{path}/{OWN_CGROUP}")
     for pid in pids:
@@ -289,12 +292,9 @@ def _connect(seconds: float) -> tuple[Bus, str]:
     return without, _until_owned(without)
 
 
-OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
-
-
 def _until_owned(bus: Bus) -> str:
-    """Wait until systemd joins the bus, and return its name there. A session's first client starts
-    the bus before systemd joins.
+    """Wait until systemd joins the bus, and return its name on the bus. A session's first client
+    starts the bus before systemd joins.
     """
 
     def owned(message: Message) -> bool:

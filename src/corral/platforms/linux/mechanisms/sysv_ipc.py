@@ -27,8 +27,8 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list that is read, with more than a thousand objects. A longer list is an error,
-because a target decides how many objects exist, and each count reads all of them.
+"""The longest list that is read: more than a thousand objects. A longer list is an error, because a
+target decides how many objects exist, and each count reads all of them.
 """
 
 
@@ -82,7 +82,7 @@ def _open(name: str) -> int:
 
 
 def _sums(fd: int) -> Callable[[bytes], int]:
-    """Return a function that adds up the named column of a list."""
+    """Read a list, and return a function that adds up the column with a certain name."""
     parts: list[bytes] = []
     at = 0
     while at < MAX_LIST_BYTES and (part := os.pread(fd, BLOCK, at)):

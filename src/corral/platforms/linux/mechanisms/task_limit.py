@@ -8,6 +8,7 @@ only if the calls allowed since the last count might have reached the limit.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -110,24 +111,18 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return None if a thread cannot be inside its clone. Otherwise return its processor time in
-    nanoseconds when it was first seen there: `before`, or the present one if `before` is None.
+    """Return None if a thread can no longer be inside its clone. Otherwise return the thread's
+    processor time in nanoseconds at the first count that saw it inside. `before` is the time from
+    an earlier count, or None if this count is the first.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
         spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])
     except FileNotFoundError:
-        return before or 0 if _exists(thread) else None
+        # A kernel may lack schedstat.
+        return before or 0 if os.path.exists(f"/proc/{thread}/stat") else None
     except ProcessLookupError:
         return None
     if state not in IN_CALL or (before is not None and spent - before > MAX_CLONE_NANOSECONDS):
         return None
     return spent if before is None else before
-
-
-def _exists(thread: int) -> bool:
-    """Return whether a thread exists, on kernels without schedstat."""
-    try:
-        return bool(abi.read_file(f"/proc/{thread}/stat"))
-    except OSError:
-        return False

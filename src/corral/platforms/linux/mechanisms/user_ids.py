@@ -1,7 +1,7 @@
 """Choose and set the target's ids. In a user namespace one id is mapped, never the host's root.
 
-Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So a run
-started by root gets its own outside id, from a range that no distribution uses.
+Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So the
+target of a run that root starts has its own id outside, from a range that no distribution uses.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class NoNestedUserNamespaces:
 
 def choose(uid: int, gid: int) -> IdMaps:
     """Return the target's ids. An ordinary user's target has the user's own ids. Root's target has
-    ids that own nothing, if there are any.
+    ids that own nothing, if this namespace has such ids.
 
-    The target of a root without the capabilities in NEEDED, as in a container that drops all, has
+    If root lacks a capability in NEEDED, as in a container that drops all of them, the target has
     root's ids outside.
     """
     if uid != 0:
@@ -123,8 +123,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    A user namespace may map only its root. Then return root's id, which is an ordinary user
-    outside.
+    In a user namespace that maps only its root, the last mapped id is root's own. Outside, this id
+    is an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -140,7 +140,7 @@ def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
 
 
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write the maps of a waiting child from outside, because only there root may map other ids.
+    """Write the maps of a waiting child from outside. The child itself could map only its own ids.
 
     Refuse to map the host's root, because it would own /proc/sys in the sandbox, and RLIMIT_NPROC
     would not apply to it.

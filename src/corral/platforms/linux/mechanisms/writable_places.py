@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """Opens every place of the Landlock step that the target may write to. Fails if a granted path
-    now leads to another file than at the time of planning.
+    """Opens every file and directory that Landlock lets the target write to. Fails if another file
+    is now at a granted path than at the time of planning.
     """
 
     name = "writable_places"

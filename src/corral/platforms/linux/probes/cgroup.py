@@ -1,5 +1,5 @@
-"""Probe whether a cgroup enforces limits: exceed each, then do the same with a higher one
-or none.
+"""Probe whether a cgroup enforces limits: exceed each limit, then do the same under a higher limit
+or without one.
 """
 
 import contextlib
@@ -71,7 +71,7 @@ def is_cgroup(finding: Finding) -> bool:
 
 
 def doctor_lines(findings: list[Finding]) -> list[Line]:
-    """Return a line for the proven controllers, and a line for the others with the reason."""
+    """Return a line for the proven controllers, and a line for the absent ones with the reason."""
     proven = [item for item in findings if item.status == "proven"]
     absent = [item for item in findings if item.status != "proven"]
     names = ", ".join(item.capability.removeprefix(PREFIX) for item in absent)
@@ -105,10 +105,7 @@ def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
 
 @contextlib.contextmanager
 def _started(
-    base: cgroup.Base,
-    controller: str,
-    settings: Settings,
-    act: Callable[[], int],
+    base: cgroup.Base, controller: str, settings: Settings, act: Callable[[], int]
 ) -> Iterator[tuple[str, int]]:
     """Start `act` in a leaf with `settings`. Yield the leaf's path and the pid."""
     run = f"probe-{controller}-{os.getpid()}"
@@ -127,12 +124,7 @@ def _started(
         cgroup.remove(leaf.path)
 
 
-def _inside(
-    base: cgroup.Base,
-    controller: str,
-    settings: Settings,
-    act: Callable[[], int],
-) -> int:
+def _inside(base: cgroup.Base, controller: str, settings: Settings, act: Callable[[], int]) -> int:
     with _started(base, controller, settings, act) as (_, pid):
         return os.waitpid(pid, 0)[1]
 
@@ -157,12 +149,9 @@ def _memory(base: cgroup.Base) -> str:
 
 def _fork() -> int:
     try:
-        pid = os.fork()
+        disposable.fork_once()
     except OSError:
         return 1
-    if pid == 0:
-        os._exit(0)
-    os.waitpid(pid, 0)
     return 0
 
 
@@ -224,7 +213,7 @@ def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> boo
             looks += state == "D"
         cgroup.write(f"{leaf}/io.max", f"{disk} rbps=max")
         if os.waitpid(pid, 0)[1]:
-            raise RuntimeError(f"{file} cannot be read past the cache")
+            raise RuntimeError(f"{file} cannot be read without the page cache")
     return looks == LOOKS
 
 

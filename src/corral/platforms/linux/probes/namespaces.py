@@ -108,7 +108,7 @@ def _fill_space() -> str:
 
 
 def _try_sandbox() -> str:
-    """Make a sandbox as `run` does and try it. The control is that the same succeeds outside."""
+    """Make a sandbox as `run` does and try it. As the control, the same acts succeed outside."""
     read, write = os.pipe()
     port, listener = network.listen()
     with tempfile.NamedTemporaryFile() as marker:
@@ -134,7 +134,7 @@ def _try_sandbox() -> str:
         words = answer.read().decode()
     # After the trial the plan executes a directory, which always fails.
     if failed is None or failed.step != "exec":
-        raise failed or StepFailed("trial", "ran something")
+        raise failed or StepFailed("trial", "the plan could execute a directory")
     return words
 
 

@@ -11,12 +11,7 @@ from corral.abi import linux_sockets
 from corral.plan.model import Results
 from corral.platforms.linux import init
 from corral.platforms.linux.descriptor_channel import DescriptorChannel
-from corral.platforms.linux.mechanisms import (
-    loopback,
-    outbound_listeners,
-    published_ports,
-    user_ids,
-)
+from corral.platforms.linux.mechanisms import loopback, outbound_listeners, published_ports
 from corral.platforms.linux.probes import probe
 from corral.platforms.posix import disposable
 
@@ -38,18 +33,14 @@ def catch_connection() -> str:
     results = Results()
     channel = DescriptorChannel()
     results.add(channel)
-    go_read, go_write = os.pipe()
-    who = user_ids.choose(os.geteuid(), os.getegid())
-    pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
-    if pid == 0:
-        probe.wait_for_parent(go_read, go_write)
+
+    def act() -> None:
         loopback.Loopback(alone=False).apply(results)
         disposable.refused(lambda: connect(443, UNUSED_ADDRESS))
         outbound_listeners.OutboundListeners(ports=(443,)).apply(results)
         connect(443, UNUSED_ADDRESS)
-        os._exit(0)
-    user_ids.write_maps(who, pid)
-    os.write(go_write, b"\0")
+
+    pid = probe.start_in_namespaces(abi.CLONE_NEWUSER | abi.CLONE_NEWNET, act)
     os.close(channel.inner)
     poll = select.poll()
     poll.register(channel.outer, select.POLLIN)
@@ -61,9 +52,8 @@ def catch_connection() -> str:
         listener.settimeout(MAX_SECONDS)
         wanted = listener.accept()[0].getsockname()
     status = os.waitpid(pid, 0)[1]
-    os.close(pidfd)
     if status or wanted != ("198.18.0.7", 443):
-        raise RuntimeError(f"the listener got {wanted} (wait status {status})")
+        raise RuntimeError(f"the listener got a connection to {wanted} (wait status {status})")
     return (
         "a connection to an address without a host reaches corral's listener; before it was refused"
     )
@@ -77,20 +67,17 @@ def catch_connection() -> str:
 def connect_into() -> str:
     """Check that only a socket made in a namespace reaches a port that listens there."""
     results = Results()
-    go_read, go_write = os.pipe()
     port_read, port_write = os.pipe()
-    pid, pidfd = abi.clone(abi.CLONE_NEWUSER | abi.CLONE_NEWNET)
-    if pid == 0:
-        probe.wait_for_parent(go_read, go_write)
+
+    def act() -> None:
         loopback.Loopback().apply(results)
         port, listener = listen()
         os.write(port_write, port.to_bytes(2, "big"))
         socket.socket(fileno=listener).accept()
-        os._exit(0)
+
+    pid = probe.start_in_namespaces(abi.CLONE_NEWUSER | abi.CLONE_NEWNET, act)
     results.add(init.InitProcess(pid=pid))
-    user_ids.write_maps(user_ids.choose(os.geteuid(), os.getegid()), pid)
     published_ports.OpenNamespaces().apply(results)
-    os.write(go_write, b"\0")
     port = int.from_bytes(os.read(port_read, 2), "big")
     words = disposable.refused(lambda: connect(port))
     dialer = published_ports.Dialer(results.get(published_ports.NamespaceHandles))
@@ -99,7 +86,6 @@ def connect_into() -> str:
         inside.connect(("127.0.0.1", port))
     dialer.close()
     status = os.waitpid(pid, 0)[1]
-    os.close(pidfd)
     if status:
         raise RuntimeError(f"the port was not reached (wait status {status})")
     return f"a socket made inside reaches a port inside, but not one made outside ({words})"

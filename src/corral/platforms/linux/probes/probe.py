@@ -5,9 +5,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from corral.abi import linux as abi
 from corral.plan.host import Finding
 from corral.platforms.doctor_lines import Label
 from corral.platforms.linux import init
+from corral.platforms.linux.mechanisms import user_ids
 from corral.platforms.posix import disposable
 from corral.record import record, replace
 
@@ -39,12 +41,23 @@ class Probe:
         return self.capability, self.label, self.word
 
 
-def wait_for_parent(read: int, write: int) -> None:
-    """Wait in a child until its parent writes to this pipe. Exit if the parent has failed."""
-    init.follow_supervisor()
-    os.close(write)
-    if os.read(read, 1) != b"\0":
+def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
+    """Start a child in new namespaces, with the id maps of a target. Call `act` in the child, and
+    return the child's pid.
+    """
+    go_read, go_write = os.pipe()
+    pid, pidfd = abi.clone(flags)
+    if pid == 0:
+        init.follow_supervisor()
+        os.close(go_write)
+        if os.read(go_read, 1) == b"\0":  # otherwise the parent has failed
+            act()
+            os._exit(0)
         os._exit(1)
+    os.close(pidfd)
+    user_ids.write_maps(user_ids.choose(os.geteuid(), os.getegid()), pid)
+    os.write(go_write, b"\0")
+    return pid
 
 
 def probe(

@@ -24,7 +24,7 @@ def deny_call() -> str:
     before = seccomp.is_filtered()
     _load(subprocess=True)
     if before or not seccomp.is_filtered():
-        raise RuntimeError("a loaded filter has no effect")
+        raise RuntimeError("a filter that denies TIOCSTI makes no difference")
     os.getppid()
     return "the filter denies TIOCSTI, which the kernel answered before"
 
@@ -135,21 +135,16 @@ def _serve_until_end(service: notifications.Notifications, pid: int) -> None:
         service.run_ready()
 
 
-def _load_with_listener(
-    channel: DescriptorChannel, *, subprocess: bool, flags: int = 0, **asked: bool
-) -> None:
-    abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
-    rules = seccomp_rules.target_rules(
-        subprocess=subprocess, unix_sockets=False, namespaces=True, cookie=None, **asked
-    )
-    program = seccomp_rules.compile_filter(os.uname().machine, rules)
-    listener = abi.seccomp_set_filter(program, abi.SECCOMP_FILTER_FLAG_NEW_LISTENER | flags)
+def _load_with_listener(channel: DescriptorChannel, *, flags: int = 0, **asked: bool) -> None:
+    listener = _load(flags=abi.SECCOMP_FILTER_FLAG_NEW_LISTENER | flags, cookie=None, **asked)
     channel.send("listener", [listener])
 
 
-def _load(*, subprocess: bool, cookie: tuple[int, int, int] | None = None) -> None:
+def _load(
+    *, flags: int = 0, cookie: tuple[int, int, int] | None = None, subprocess: bool, **asked: bool
+) -> int:
     abi.prctl(abi.PR_SET_NO_NEW_PRIVS, 1)
     rules = seccomp_rules.target_rules(
-        subprocess=subprocess, unix_sockets=False, namespaces=True, cookie=cookie
+        subprocess=subprocess, unix_sockets=False, namespaces=True, cookie=cookie, **asked
     )
-    abi.seccomp_set_filter(seccomp_rules.compile_filter(os.uname().machine, rules))
+    return abi.seccomp_set_filter(seccomp_rules.compile_filter(os.uname().machine, rules), flags)
