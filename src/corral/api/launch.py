@@ -207,7 +207,7 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Raise TypeError for input that is not bytes. The target must not start and wait for it."""
+    """Raise TypeError for input that is not bytes, before the target starts and waits for input."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 

@@ -27,7 +27,7 @@ USAGE = (
     " | --path PATH [--yes] | --list [--json] | --revoke WHAT|DIGEST"
 )
 FLAGS = (
-    Flag(name="--list", help="show every valid approval; so does `approve` alone"),
+    Flag(name="--list", help="show every valid approval; this is the default"),
     Flag(name="--revoke", value="WHAT", help="remove the approvals of a server, or one digest"),
     Flag(name="--path", value="PATH", help="approve the current destination of a granted path"),
     Flag(name="--pin-tools", help="start the server once, and pin the tools that it has now"),
@@ -150,7 +150,8 @@ def format_request(request: Request) -> list[str]:
 def _approve_path(written: str, *, yes: bool) -> int:
     """Approve the current destination of a granted path, after asking the user unless `yes`.
 
-    If the destination of a path has changed, corral refuses runs with this grant until then.
+    If the destination of a path has changed, corral refuses runs with this grant until the user
+    approves the new destination.
     """
     path = make_absolute(written, what_to_run.current_directory(), home_directory())
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
@@ -159,7 +160,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
     except Refused as error:
         raise SandboxError(str(error), hint=error.hint or None) from None
     if before == now:
-        output.write_line(f"{path} still leads to the same place: there is nothing to approve")
+        output.write_line(f"{path} still resolves to the same path: there is nothing to approve")
         return 0
     changed = {path: (before, now)}
     if yes:
@@ -167,7 +168,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
     elif not confirm_paths(changed):
         output.write_line("not approved")
         return 1
-    output.write_line(f"approved: {path} may lead to {now}")
+    output.write_line(f"approved: {path} may resolve to {now}")
     return 0
 
 

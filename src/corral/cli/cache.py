@@ -155,6 +155,6 @@ def _verify(*, as_json: bool) -> int:
         except (SandboxError, OSError) as problem:
             broken.append(entry.key)
             output.note(str(problem))
-    lines = [] if broken else [f"all {len(found)} are unchanged"]
+    lines = [] if broken else [f"checked {len(found)} entries: all are unchanged"]
     output.write_result({"broken": broken}, lines, as_json=as_json)
     return 1 if broken else 0

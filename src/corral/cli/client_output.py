@@ -56,7 +56,7 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
     try:
         options, rest = parse(run.FLAGS, flags)
         if rest or not command:
-            return Permissions(may=("nothing: it cannot start, because its `--` is missing",))
+            return Permissions(may=("nothing: it cannot start, because its command has no `--`",))
         # Only the arguments matter here, so the program is not looked up.
         sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
@@ -90,7 +90,7 @@ def select(words: list[str], usage: str) -> Selection:
         listed = ", ".join(sorted(known)) or "none"
         raise SandboxError(
             f"there is no server {', '.join(missing)} in {', '.join(paths)}",
-            hint=f"there are: {listed}",
+            hint=f"the servers there: {listed}",
         )
     return Selection(word=word, paths=tuple(paths), names=tuple(names))
 
@@ -210,7 +210,7 @@ def note_differences(found: Sequence[Row]) -> None:
         for client, path, server in found:
             shown = format_flags(server.run_flags)
             output.note(f"{server.name} of {client} ({path}) has: {shown}")
-        output.note("their flags differ; each gets the change and keeps its other flags")
+        output.note("the flags differ; each client gets the change and keeps its other flags")
 
 
 def edit_files(
@@ -303,4 +303,4 @@ def _note_project_files(word: str) -> None:
     own = {os.path.realpath(path) for path in catalogue.own_files(client)}
     for path in catalogue.project_files(client, os.curdir):
         if os.path.exists(path) and os.path.realpath(path) not in own:
-            output.note(f"{path} belongs to this project: name it to change it too")
+            output.note(f"{path} belongs to this project and was not changed; name it to change it")

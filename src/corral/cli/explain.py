@@ -26,7 +26,7 @@ SUMMARY = "show what `run` would do, and start nothing"
 USAGE = what_to_run.USAGE.format("explain")
 FLAGS = (
     *run_flags.FLAGS,
-    Flag(name="--verbose", short="-v", help="with every step"),
+    Flag(name="--verbose", short="-v", help="also print every step"),
     Flag(name="--json", help="as JSON"),
 )
 STAGES = ("supervisor", "clone", "after_clone", "init", "target")
@@ -96,8 +96,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
     output.write_lines(_indent(plan.program.describe()))
     if plan.program.cwd not in {cwd, os.path.realpath(cwd)}:
         home = is_home(cwd, home_directory())
-        why = "is never granted as a whole" if home else "--read or --write would grant"
-        output.write_line(f"  it cannot start in {cwd}, which {why}")
+        why = "a home directory is never granted as a whole" if home else "--read would grant it"
+        output.write_line(f"  it cannot start in {cwd}: {why}")
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
     output.write_line(output.Painted("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])

@@ -20,7 +20,7 @@ SUMMARY = "list a server's tools from inside a sandbox, and mark suspicious ones
 USAGE = what_to_run.USAGE.format("inspect")
 FLAGS = (
     *run_flags.FLAGS,
-    Flag(name="--pin", help="pin its definitions, for runs with `--pins`"),
+    Flag(name="--pin", help="pin the server's definitions, for runs with `--pins`"),
     Flag(name="--yes", help="pin changes without a question; needed without a terminal"),
     Flag(name="--json", help="the lists as the server sent them, with marks and denials"),
 )
@@ -100,5 +100,5 @@ def pin(server: tuple[str, ...], found: Inspection, *, yes: bool) -> int:
         if not approve.ask("pin its current definitions?"):
             return 1
     keep_pins(server, pins)
-    output.note(f"pinned {len(pins)} definitions; `--pins refuse` compares them in runs")
+    output.note(f"pinned {len(pins)} definitions; runs with `--pins refuse` compare them")
     return 0

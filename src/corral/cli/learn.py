@@ -60,14 +60,14 @@ def main(options: Options, rest: list[str]) -> int:
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
     ending = watch.until_end()
     restore_terminal()
-    # Let Ctrl-C work at the questions.
+    # The run blocked these signals. At the questions Ctrl-C has to work.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
     learned = watched_run.find_learned(plan, watch, ending.denials)
     outcome = find_outcome(plan, ending)
     output.note(f"the target ended: {outcome.kind}, exit code {outcome.exit_code}")
     output.note(
         f"watched {learned.calls} calls in {time.monotonic() - started:.1f} s; "
-        f"the target was slowed down, by {learned.waited_seconds:.2f} s or more"
+        f"this slowed the target down by at least {learned.waited_seconds:.2f} s"
     )
     if options.has("--json"):
         output.write_json(to_json(learned))
@@ -140,9 +140,9 @@ def _print(learned: Learned, denials: Sequence[Denial]) -> None:
     for one in learned.proposed:
         output.note(f"{one.why}; {one.typed()}")
     if not learned.proposed and (learned.never or others):
-        output.note("there is nothing to propose; it did not get what is listed above")
+        output.note("there is nothing to propose; the target did not get what is listed above")
     elif not learned.proposed:
-        output.note("it got everything that it asked for")
+        output.note("the target got everything that it asked for")
 
 
 def _check_output(path: str) -> None:

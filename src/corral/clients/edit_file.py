@@ -135,7 +135,7 @@ def _edit(
     *,
     dry_run: bool,
 ) -> FileEdit:
-    """Write the records, then the file. A crash may leave an unneeded record, but loses none."""
+    """Write the records, then the file. A crash in between leaves only an unneeded record."""
     real, backup = file.content.path, ""
     if text != file.content.text and not dry_run:
         safe_write.refuse_unwritable(file.content)

@@ -83,7 +83,7 @@ def refuse_unencodable(server: ConfiguredServer) -> None:
     try:
         check_argv((*server.argv, *server.unwrapped_argv, server.cwd))
     except CommandError as error:
-        raise UnfitError(error.message, hint="correct it, or remove the server") from None
+        raise UnfitError(error.message, hint="correct the command, or remove the server") from None
 
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
@@ -94,7 +94,7 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
     names += [name for name in given if name.upper() == "PATH" and found_by_path]
     if names:
         raise UnfitError(
-            f"{', '.join(names)} in its env would change corral itself, outside of the sandbox",
+            f"{', '.join(names)} in the server's env would change corral, which is not sandboxed",
             hint="remove it there; set it in your own environment, or for the server alone:"
             f" --env {names[0]}=VALUE",
         )
@@ -104,7 +104,7 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
         return
     if names := [name for name in given if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
         raise UnfitError(
-            f"{', '.join(names)} in its env would choose the package or its installer",
+            f"{', '.join(names)} in the server's env would choose the package or its installer",
             hint="remove it there: your own settings apply (.npmrc, pip.conf, uv.toml)",
         )
 
@@ -112,8 +112,8 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
 def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
-    For a package, an installer from there would fill the cache, which other servers with the same
-    package use. For another command, links and scripts from there could make any file readable.
+    For a package, an installer in that directory would fill the cache, which other servers with the
+    same package use. For another command, links and scripts in it could make any file readable.
     Version managers' directories are refused only for a package.
     """
     home = os.path.expanduser("~")
@@ -123,7 +123,7 @@ def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> No
     if foreign:
         what = "replace the installer of its package" if is_package else "make any file readable"
         raise UnfitError(
-            f"PATH in its env leads to {foreign}, and could {what}",
+            f"PATH in the server's env contains {foreign}, which could {what}",
             hint="remove it there, or put that directory on your own PATH",
         )
 
@@ -140,8 +140,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows its value, which may make another word the script. After `=` it is
-        # the value of an option.
+        # Only the client knows the value of this variable. If no word before it is the script, the
+        # value may be the script, or an option that makes another word the script. After `=` the
+        # variable is only the value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -153,17 +154,17 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # A link in the project is checked when the server starts, but not a link before `..`, and
-        # no link in a directory of several servers.
+        # Links in the project are checked when the server starts, except for links before `..` and
+        # links in a directory that several servers share.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
         if not (inside or on_path) or "${" in path:
             raise UnchosenReadsError(
-                f"it starts in or from {shown(path, 200)}, outside of the project that names it",
+                f"it starts in or from {shown(path, 200)}, outside of its project",
                 reads=[path],
-                hint=f"if it may read that: --read {shell_word(path)}",
+                hint=f"to let it read this: --read {shell_word(path)}",
             )
 
 
@@ -184,7 +185,7 @@ def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
 
 
 def _fill(text: str, project: str) -> str:
-    """Fill in the variables of clients for the project and the home directory."""
+    """Replace clients' variables for the project and the home directory by their paths."""
     for name in PROJECT_VARIABLES:
         text = text.replace(f"${{{name}}}", project)
     for name in ("${HOME}", "${env:HOME}", "${userHome}"):
@@ -260,9 +261,9 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
     }
     if server.env_file and not given:
         raise UnfitError(
-            f"the client reads variables for it from {server.env_file}, and corral passes on only"
-            " those that it knows",
-            hint="name them: --secret NAME for each, or --env NAME",
+            f"the client reads variables of this server from {server.env_file}, which corral does"
+            " not read",
+            hint="name each of these variables: --secret NAME or --env NAME",
         )
     set_here = [name for name, value in server.env.items() if value is not None]
     for name in dict.fromkeys([*set_here, *server.forwarded]):

@@ -122,7 +122,7 @@ def _engine(policy: Policy, *, rootless: bool) -> Engine:
         "network": ("empty network namespace", ""),
         "subprocess": ("seccomp", "the program may execute another one in its own place"),
         "syscalls": ("seccomp", "made from corral's own rules"),
-        "tree": ("pid namespace", "`runc kill` and the runtime's own end; see its documentation"),
+        "tree": ("pid namespace", "`runc kill` ends it; for the end of runc itself see its manual"),
         "fds": ("RLIMIT_NOFILE", "inotify instances and System V objects have no limit"),
         "address_space": ("RLIMIT_AS", ""),
         "disk": ("sized tmpfs + RLIMIT_FSIZE", "each private directory has the limit"),

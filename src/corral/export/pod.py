@@ -109,7 +109,7 @@ def _map_paths(
             found[path] = PodPath(path=path, access=access, volume=volumes[path])
     if unmapped:
         raise PolicyError(
-            "no volume is named for paths that a pod does not have: "
+            "the pod does not have these paths, and no volume is named for them: "
             + ", ".join(dict.fromkeys(unmapped)),
             hint=" ".join(f"--volume {word}=claim:NAME" for word in _quote_all(unmapped))
             + "; also configmap:NAME and emptydir",

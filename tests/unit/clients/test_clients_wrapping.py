@@ -822,7 +822,7 @@ def test_a_wrapped_entry_is_shown_with_its_flags(tmp_path):
     assert (outcome.state, outcome.command) == ("already", tuple(entry["args"]))
     named = {"command": "corral", "args": ["run", "--", "x"], "env": {"PATH": "/usr/bin"}}
     done = wrap(json.dumps({"mcpServers": {"a": named}}), jsonc, WrapRequest(corral="corral"))
-    assert done.outcomes[0].why.startswith("PATH in its env would change corral itself")
+    assert done.outcomes[0].why.startswith("PATH in the server's env would change corral")
     for other in (str(tmp_path / "corral"), "./corral", "corral"):
         [outcome] = wrap(text.replace(CORRAL, other), jsonc, REQUEST).outcomes
         assert (outcome.state, outcome.why) == (
