@@ -77,7 +77,7 @@ def probe(*, fresh: bool = False) -> Host:
 
 
 _known_hosts: list[Host] = []
-"""At most one host. All launches of this process use the same findings."""
+"""This machine, once it was probed. All launches of this process use the same findings."""
 
 
 def plan(

@@ -148,7 +148,7 @@ def format_request(request: Request) -> list[str]:
 
 
 def _approve_path(written: str, *, yes: bool) -> int:
-    """Approve the current destination of a granted path, after asking the user unless `yes`.
+    """Approve the current destination of a granted path. Ask the user first, unless `yes` is set.
 
     If the destination of a path has changed, corral refuses runs with this grant until the user
     approves the new destination.
@@ -190,8 +190,8 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user on the terminal. If there is none, raise an error whose hint is `corral approve`
-    with `words`.
+    """Ask the user on the terminal. Without a terminal, raise an error with the command to type,
+    `corral approve --yes` and `words`.
     """
     if not is_on_terminal():
         raise SandboxError(
@@ -209,7 +209,7 @@ def ask(question: str) -> bool:
             if sys.platform != "win32":
                 import termios
 
-                # Input that was typed before the question was not meant as the answer.
+                # Discard input from before the question, which was not meant as the answer.
                 termios.tcflush(terminal, termios.TCIFLUSH)
             output.prompt(f"{question} [y/N]")
             return terminal.readline().strip().lower() in YES

@@ -84,8 +84,8 @@ def _list_homes(*, as_json: bool) -> int:
 
 
 def _remove_homes(words: list[str], *, as_json: bool) -> int:
-    """Remove home directories, named by a wrapped server, by its command, or by path. Remove
-    nothing if a word names none.
+    """Remove home directories, named by a wrapped server, by its command, or by path. If a word
+    names no home directory, remove nothing.
     """
     homes = states.list_states()
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
@@ -115,7 +115,7 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
 
 def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]:
     """Find homes by the package or program of their servers. Different servers can share a program
-    such as python3, so refuse a program that several servers have.
+    such as python3, so refuse the name of a program that starts several servers.
     """
     fitting = [one for one in homes if one.server.command[:1] == (word,)]
     is_package = word.partition(":")[0] in SEPARATORS

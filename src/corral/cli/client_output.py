@@ -134,15 +134,15 @@ def list_existing(client: Client) -> list[str]:
 
 
 def find_all_files() -> list[tuple[str, str]]:
-    """Return (client, file) for every client's own files, and for its files in the project in the
-    current directory.
+    """Return (client, file) for every client's own files, and for the clients' files of the project
+    in the current directory.
     """
     here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
             if os.path.lexists(path):
-                # In the home directory, a project's file may be the client's own file.
+                # If the project is the home directory, its file may also be the client's own file.
                 found.setdefault(os.path.realpath(path), (client.name, path))
     return list(found.values())
 
@@ -296,7 +296,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
 
 
 def _note_project_files(word: str) -> None:
-    """Mention the client's files in the current directory's project, which are not changed."""
+    """Tell the user about the client's files in the current project, which are not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return

@@ -111,7 +111,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step. Escape line ends, unless the step escapes the texts of its lines itself."""
+    """Describe a step. A step with `has_lines` has several lines, and escapes names itself."""
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)
 

@@ -60,7 +60,7 @@ NO_MEMORY = (
     b"corral: corral itself has no memory left; any running target was stopped\n"
     b"hint: raise `ulimit -v` and the memory of the cgroup or container, or end other programs\n"
 )
-"""This text is complete, because formatting a message would take memory."""
+"""These bytes can be written at once. Formatting a message would need memory."""
 
 
 def from_fault(problem: Exception) -> SandboxError:

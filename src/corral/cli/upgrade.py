@@ -66,7 +66,7 @@ def _select(words: list[str]) -> list[Entry]:
         fitting = upgrade.match_entries(entries, [word, *_find_wrapped(word)])
         if not fitting:
             raise SandboxError(
-                f"there is nothing to upgrade: {word} was not installed, or with a version",
+                f"there is nothing to upgrade: {word} is not installed, or you chose its version",
                 hint="`corral cache ls` lists what is installed; a version that you wrote"
                 " yourself is not changed",
             )
@@ -87,8 +87,8 @@ def _find_wrapped(word: str) -> list[str]:
 
 @record
 class ToolChanges:
-    """The differences between a new version and a server's pins. `pins` are those of the new
-    version, or None if the new version could not be inspected.
+    """The differences between the tools of a new version and a server's pins. `pins` are the pins
+    of the new version, or None if it could not be inspected.
     """
 
     pinned: PinnedServer

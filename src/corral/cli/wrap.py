@@ -275,7 +275,7 @@ def select_flags(options: Options) -> list[str]:
             chosen.values.setdefault(flag.name, []).append(value)
             found += [flag.name, value] if flag.value else [flag.name]
     if found:
-        # This reports mistakes now instead of in the client.
+        # Report mistakes in the flags now, and not when the client starts a server.
         what_to_run.sources_and_command(chosen, [os.devnull])
     return found
 

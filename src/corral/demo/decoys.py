@@ -25,7 +25,7 @@ POLL_SECONDS = 0.02
 
 
 class Decoys:
-    """Creates every decoy. `stack` removes them."""
+    """Creates the decoys. They are removed when `stack` is closed."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         names = ("key", "credentials", "token", "host", "memory", "name")

@@ -76,8 +76,8 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 
 def has_passed(results: Sequence[ActResult]) -> bool:
-    """Return whether at least one act was stopped, and no act has a bad verdict. An act that fails
-    outside too could not be tried, and does not count.
+    """Return whether at least one act was stopped and no act has a bad verdict. Acts that fail
+    outside, too, prove nothing and do not count.
     """
     verdicts = {result.verdict for result in results}
     return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
@@ -204,7 +204,7 @@ def run_acts() -> tuple[list[ActResult], list[Untried]]:
                 for act in acts
             ]
             if inside.end() or outside.end():
-                raise ConversationError("the server failed at its end")
+                raise ConversationError("the server exited with an error")
         if system in OUTLIVE.systems:
             results.append(run_outlive(decoys))
         return results, untried

@@ -182,7 +182,8 @@ def _linux(policy: Policy, layout: Layout, view: View, *, rootless: bool) -> dic
     hidden = [mask.path for mask in view.masks if mask.kind == "hide"]
     protected = [mask.path for mask in view.masks if mask.kind == "protect"]
     granted = any(grant.access == "socket" for grant in policy.grants)
-    # `compose` has refused `own_unix_sockets` if a socket of the host could be reached.
+    # This is safe, because `compose` refuses `own_unix_sockets` if the target could reach a socket
+    # of the host.
     sockets = granted or policy.own_unix_sockets
     return {
         "namespaces": [{"type": name} for name in NAMESPACES],

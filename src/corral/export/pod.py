@@ -147,7 +147,7 @@ def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Hel
 
 
 def _chains(policy: Policy) -> Chains:
-    """Return each control's options: first the pod's limit, then corral's without namespaces."""
+    """Return each control's options: the pod's limit, then corral's that need no namespaces."""
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))

@@ -42,8 +42,8 @@ PLACES = frozenset((
     "HOST", "HOSTNAME", "DOMAIN", "URL", "URI", "ENDPOINT", "SERVER", "PORT", "PATH", "FILE", "DIR",
     "DIRECTORY", "SOCK", "SOCKET", "TYPE", "MODE", "METHOD", "PROVIDER", "USER", "USERNAME", "NAME",
 ))  # fmt: skip
-"""Last words in the names of variables whose value is not a secret as a whole. A password in it is
-still masked.
+"""If the name of a variable ends in one of these words, its value is not masked as a whole, even if
+the name looks like that of a secret. A password in the value is still masked.
 """
 
 
@@ -163,7 +163,7 @@ def _split(value: str) -> list[str]:
 
 
 def _find_places(text: str, value: str) -> Iterator[int]:
-    """Yield the places of a value that do not overlap."""
+    """Yield each position of a value in a text, without overlaps."""
     at = text.find(value)
     while at >= 0:
         yield at

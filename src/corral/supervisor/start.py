@@ -46,7 +46,7 @@ USED_UP = {
     ("namespaces", errno.ENOSPC): NO_NAMESPACE,
     ("cgroup_namespace", errno.ENOSPC): NO_NAMESPACE,
 }
-"""Hints for errors of one step."""
+"""{(step, errno): hint} for errors of one step."""
 STEP_HINTS = {
     "work_directory": "let this user make directories in /tmp, which corral needs without "
     "namespaces (in a container: `--tmpfs /tmp`, or an emptyDir there)",
