@@ -90,12 +90,11 @@ def encode_error(error: SandboxError | OSError) -> bytes:
     if isinstance(error, OSError):
         file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         words = ("OSError", error.strerror or str(error), file, "", "", str(error.errno or 0))
-        return "\0".join(words).encode(errors="surrogateescape")
-    step = getattr(error, "step", "")
-    cause = getattr(error, "cause", "")
-    code = str(error.exit_code) if isinstance(error, CommandError) else ""
-    name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in SENT_ERRORS)
-    words = (name, error.message, error.hint or "", step, cause, code)
+    else:
+        step, cause = getattr(error, "step", ""), getattr(error, "cause", "")
+        code = str(error.exit_code) if isinstance(error, CommandError) else ""
+        name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in SENT_ERRORS)
+        words = (name, error.message, error.hint or "", step, cause, code)
     return "\0".join(words).encode(errors="surrogateescape")
 
 

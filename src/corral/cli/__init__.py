@@ -116,11 +116,10 @@ def _dispatch(words: list[str]) -> int:
     try:
         return command.main(chosen, rest)
     except ManifestError as problem:
-        if any(flag.key for flag in command.FLAGS):
-            from corral.policy.manifest import IN_FLAGS
+        from corral.policy.manifest import IN_FLAGS
 
-            if problem.hint == IN_FLAGS:
-                problem.hint = IN_FLAGS.replace("corral run", f"corral {name}")
+        if problem.hint == IN_FLAGS:
+            problem.hint = IN_FLAGS.replace("corral run", f"corral {name}")
         raise
     except CommandError as problem:
         if is_command_line and problem.exit_code == EXIT_NOT_FOUND and rest:

@@ -68,7 +68,7 @@ def as_data(found: Inspection) -> dict[str, object]:
     }
 
 
-def format_inspection(found: Inspection, uncompared: Sequence[str] = ()) -> list[str]:
+def format_inspection(found: Inspection, uncompared: Sequence[str]) -> list[str]:
     lines = [printable(" ".join(found.server))]
     for listed in LISTS.values():
         names = [str(item.get(listed.name)) for item in list_items(found.offer, listed.field)]

@@ -213,9 +213,9 @@ def _print_inventory(files: list[FileStatus]) -> None:
         return
     output.write_line("")
     output.write_line(output.Painted("all servers", "bold"))
-    off = {True: "switched off", False: ""}
     rows = [
-        (f"  {one.name}", file.client, WALLED[one.walled], off[one.off]) for file, one in servers
+        (f"  {one.name}", file.client, WALLED[one.walled], "switched off" if one.off else "")
+        for file, one in servers
     ]
     output.write_table(rows)
     local = [one for _, one in servers if one.walled is not None]

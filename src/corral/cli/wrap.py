@@ -161,7 +161,7 @@ def _check_state(proposal: Proposal) -> Proposal:
     return proposal
 
 
-def grant_reads(proposal: Proposal, *, dry_run: bool, project: str = "") -> Proposal:
+def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
     """Add a `--read` for each other file that the server's files refer to, if the user agrees. A
     dry run does not ask. Raise UnchosenReadsError if the user does not agree.
     """
@@ -189,7 +189,6 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
         return proposal
     flags, server = proposal.flags, proposal.server
     if not dry_run:
-        own = {key: str(value) for key, value in server.env.items() if value is not None}
         options, _ = parse(run_flags.FLAGS, flags)
         rest = [proposal.new_words[-1], *proposal.arguments]
         try:
@@ -197,7 +196,7 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
             plan = prepare(
                 command,
                 sources,
-                environment={**os.environ, **own},
+                environment={**os.environ, **server.env},
                 cwd=server.cwd or what_to_run.current_directory(),
                 server=what_to_run.name_server(rest),
             )
@@ -221,8 +220,7 @@ def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
 
 def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
     server = proposal.server
-    set_here = {key: str(value) for key, value in server.env.items() if value is not None}
-    own = {key: value for key, value in set_here.items() if "${" not in value}
+    own = {key: value for key, value in server.env.items() if "${" not in value}
     return prepare_run(proposal.flags, command, cwd=server.cwd, variables=own)
 
 

@@ -179,7 +179,7 @@ def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
         named = [
             value
             for name, value in server.env.items()
-            if isinstance(value, str) and len(value) >= MIN_SECRET_LENGTH and is_secret(name, value)
+            if len(value) >= MIN_SECRET_LENGTH and is_secret(name, value)
         ]
         pairs |= {one: MASK for value in named for one in (value, quote(value)[1:-1])}
         items = (server.args.items or ()) if server.args else ()

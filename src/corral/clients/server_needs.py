@@ -88,10 +88,9 @@ def refuse_unencodable(server: ConfiguredServer) -> None:
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
     """Refuse a server's variables that choose what corral itself loads, trusts or installs."""
-    given = {name: value for name, value in server.env.items() if value is not None}
     found_by_path = server.is_wrapped and not os.path.isabs(server.argv[0])
-    names = [name for name, value in given.items() if _is_unsafe(name, value)]
-    names += [name for name in given if name.upper() == "PATH" and found_by_path]
+    names = [name for name, value in server.env.items() if _is_unsafe(name, value)]
+    names += [name for name in server.env if name.upper() == "PATH" and found_by_path]
     if names:
         raise UnfitError(
             f"{', '.join(names)} in the server's env would change corral, which is not sandboxed",
@@ -99,17 +98,17 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
             f" --env {names[0]}=VALUE",
         )
     is_package = _is_package(server)
-    _refuse_foreign_path(given, is_package=is_package)
+    _refuse_foreign_path(server.env, is_package=is_package)
     if not is_package:
         return
-    if names := [name for name in given if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
+    if names := [name for name in server.env if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
         raise UnfitError(
             f"{', '.join(names)} in the server's env would choose the package or its installer",
             hint="remove it there: your own settings apply (.npmrc, pip.conf, uv.toml)",
         )
 
 
-def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> None:
+def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
     For a package, an installer in that directory would fill the cache, which other servers with the
@@ -118,7 +117,7 @@ def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> No
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
-    search = [str(value) for name, value in given.items() if name.upper() == "PATH"]
+    search = [value for name, value in given.items() if name.upper() == "PATH"]
     foreign = next(filter(None, (_find_foreign_directory(one, known) for one in search)), "")
     if foreign:
         what = "replace the installer of its package" if is_package else "make any file readable"
@@ -174,7 +173,7 @@ def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
     """
     if sys.platform != "win32":
         search = server.env.get("PATH") or os.environ.get("PATH", "")
-        environment = {**os.environ, "PATH": str(search)}
+        environment = {**os.environ, "PATH": search}
         home = os.path.expanduser("~")
         try:
             return find_script(argv, environment=environment, cwd=here, home=home)
@@ -200,7 +199,7 @@ def _is_package(server: ConfiguredServer) -> bool:
     )
 
 
-def _is_unsafe(name: str, value: object) -> bool:
+def _is_unsafe(name: str, value: str) -> bool:
     upper = name.upper()
     known = upper in UNSAFE_NAMES or upper in HOMES or upper.startswith(UNSAFE_PREFIXES)
     if not known or upper in HARMLESS:
@@ -239,8 +238,8 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
     """Refuse a profile's grants for a package that is started together with other code."""
     variables = [
         name
-        for name, value in server.env.items()
-        if value is not None and is_loader_variable(name) and name.upper() not in NO_EXTRA_CODE
+        for name in server.env
+        if is_loader_variable(name) and name.upper() not in NO_EXTRA_CODE
     ]
     found = [*package.extra, *variables]
     if found and (profile.arguments or describe_requests(profile.manifest)):
@@ -265,8 +264,7 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
             " not read",
             hint="name each of these variables: --secret NAME or --env NAME",
         )
-    set_here = [name for name, value in server.env.items() if value is not None]
-    for name in dict.fromkeys([*set_here, *server.forwarded]):
+    for name in dict.fromkeys([*server.env, *server.forwarded]):
         if name in given or name.upper() in SET_BY_CORRAL:
             continue
         try:
