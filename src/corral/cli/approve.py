@@ -22,13 +22,14 @@ from corral.safe_text import is_digest
 from corral.supervisor.report import to_json
 
 SUMMARY = "approve what a server asks for; list and revoke approvals"
-USAGE = (
-    "usage: corral approve [--yes] [--json] [--pin-tools] DIRECTORY|BUNDLE|SERVER"
-    " | --path PATH [--yes] | --list [--json] | --revoke WHAT|DIGEST"
-)
+USAGE = """\
+usage: corral approve [--yes] [--json] [--pin-tools] DIRECTORY|BUNDLE|SERVER
+       corral approve [--yes] --path PATH
+       corral approve [--json] --list
+       corral approve [--json] --revoke SERVER|DIGEST"""
 FLAGS = (
     Flag(name="--list", help="show every valid approval; this is the default"),
-    Flag(name="--revoke", value="WHAT", help="remove the approvals of a server, or one digest"),
+    Flag(name="--revoke", value="WHAT", help="remove a server's approvals, or one by its digest"),
     Flag(name="--path", value="PATH", help="approve the current destination of a granted path"),
     Flag(name="--pin-tools", help="start the server once, and pin the tools that it has now"),
     Flag(name="--yes", help="approve without a question; needed without a terminal"),
@@ -41,7 +42,7 @@ YES = frozenset({"y", "yes"})
 def main(options: Options, rest: list[str]) -> int:
     asked = bool(rest) + sum(map(options.has, ("--list", "--revoke", "--path")))
     if asked > 1 or len(rest) > 1:
-        raise UsageError("give one of: a directory, --path, --list, --revoke", hint=USAGE)
+        raise UsageError("give a server, --path, --list or --revoke", hint="corral approve --help")
     if path := options.get("--path"):
         return _approve_path(path, yes=options.has("--yes"))
     if options.has("--list") or not asked:
@@ -49,7 +50,7 @@ def main(options: Options, rest: list[str]) -> int:
     if what := options.get("--revoke"):
         return _revoke(what, as_json=options.has("--json"))
     if not rest[0]:
-        raise UsageError("no directory was given", hint=USAGE)
+        raise UsageError("no server was named", hint="corral approve --help")
     return _approve(options, rest)
 
 

@@ -13,7 +13,13 @@ from corral.servers.store.store import Entry
 from corral.supervisor.report import to_json
 
 SUMMARY = "list, check and remove installed packages, bundles and servers' home directories"
-USAGE = "usage: corral cache [ls | rm WHAT... | gc | verify | homes | rm-home SERVER...] [--json]"
+USAGE = """\
+usage: corral cache [--json] [ls]               list installed packages and bundles
+       corral cache [--json] rm WHAT...         remove packages and bundles
+       corral cache [--json] gc                 remove unused files of earlier installations
+       corral cache [--json] verify             check that installed files are unchanged
+       corral cache [--json] homes              list home directories that servers keep
+       corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
 REMOVING = ("rm", "rm-home")
@@ -24,9 +30,8 @@ def main(options: Options, rest: list[str]) -> int:
     verb, *words = rest or ["ls"]
     as_json = options.has("--json")
     if verb not in VERBS or (words and verb not in REMOVING) or (verb in REMOVING and not words):
-        raise UsageError(
-            "give one of: ls, rm WHAT..., gc, verify, homes, rm-home SERVER...", hint=USAGE
-        )
+        words = "ls, rm WHAT..., gc, verify, homes, rm-home SERVER..."
+        raise UsageError(f"give one of: {words}", hint="corral cache --help")
     if verb == "rm":
         return _remove(words, as_json=as_json)
     if verb == "rm-home":
