@@ -1,4 +1,4 @@
-"""Test that corral's output can be written to a stream with any encoding."""
+"""Test printing to streams with any encoding, and to streams that are closed or full."""
 
 from __future__ import annotations
 

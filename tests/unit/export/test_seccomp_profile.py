@@ -1,4 +1,4 @@
-"""Test that the exported profile allows exactly the calls that corral's own filter allows."""
+"""Test that the exported profile allows the same calls as corral's own filter, except for a few."""
 
 import random
 
