@@ -83,18 +83,12 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
     from corral.cli import inspect
     from corral.policy.manifest import COMMAND_LINE, Manifest
     from corral.servers.inspection import inspect_server
-    from corral.supervisor.prepare import prepare
 
     sources, command = what_to_run.sources_and_command(options, rest)
     # The server's manifest may demand pins. They do not exist yet, so they are off in this run.
     own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
-    plan = prepare(
-        command,
-        [*sources, Source(manifest=own, trust="user", approved=True)],
-        environment=os.environ,
-        cwd=what_to_run.current_directory(),
-        server=what_to_run.name_server(rest),
-    )
+    sources.append(Source(manifest=own, trust="user", approved=True))
+    plan = what_to_run.plan_run(command, sources, rest)
     found = inspect_server(plan)
     for mark in found.marks:
         output.note(f"look at {mark.describe()}")

@@ -30,8 +30,8 @@ def main(options: Options, rest: list[str]) -> int:
     verb, *words = rest or ["ls"]
     as_json = options.has("--json")
     if verb not in VERBS or (words and verb not in REMOVING) or (verb in REMOVING and not words):
-        words = "ls, rm WHAT..., gc, verify, homes, rm-home SERVER..."
-        raise UsageError(f"give one of: {words}", hint="corral cache --help")
+        known = "ls, rm WHAT..., gc, verify, homes, rm-home SERVER..."
+        raise UsageError(f"give one of: {known}", hint="corral cache --help")
     if verb == "rm":
         return _remove(words, as_json=as_json)
     if verb == "rm-home":

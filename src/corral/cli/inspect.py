@@ -1,6 +1,5 @@
 """`corral inspect`: list a server's tools from inside a sandbox, and mark suspicious ones."""
 
-import os
 from collections.abc import Sequence
 
 from corral.cli import approve, output, run_flags, what_to_run
@@ -13,7 +12,6 @@ from corral.policy.model import Source
 from corral.policy.pins import find_pinned, keep_inspected, keep_pins
 from corral.safe_text import printable, shown
 from corral.servers.inspection import Inspection, inspect_server
-from corral.supervisor.prepare import prepare
 from corral.supervisor.report import JSON_VERSION, to_json
 
 SUMMARY = "list a server's tools from inside a sandbox, and mark suspicious ones"
@@ -47,13 +45,8 @@ def plan_inspection(options: Options, rest: list[str]) -> Plan:
     """Return the plan of a run with the default policy and the typed flags only."""
     sources, command = what_to_run.sources_to_inspect(options, rest)
     limits = Manifest(origin=COMMAND_LINE, limits={"timeout": TIMEOUT_MS})
-    return prepare(
-        command,
-        [Source(manifest=limits, trust="user", approved=True), *sources],
-        environment=os.environ,
-        cwd=what_to_run.current_directory(),
-        server=what_to_run.name_server(rest),
-    )
+    own = Source(manifest=limits, trust="user", approved=True)
+    return what_to_run.plan_run(command, [own, *sources], rest)
 
 
 def as_data(found: Inspection) -> dict[str, object]:

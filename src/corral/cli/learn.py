@@ -20,7 +20,6 @@ from corral.policy.manifest import Manifest
 from corral.policy.model import Source
 from corral.servers.reference import parse_reference
 from corral.supervisor import start
-from corral.supervisor.prepare import prepare
 from corral.supervisor.report import find_outcome, to_json
 
 SUMMARY = "run a server in its sandbox and propose the policy it needs"
@@ -87,18 +86,13 @@ def _prepare(options: Options, rest: list[str]) -> Plan:
     the target asks for.
     """
     sources, command = what_to_run.sources_and_command(options, rest)
-    cwd = what_to_run.start_directory(rest)
-    server = what_to_run.name_server(rest)
-
-    def make(more: list[Source]) -> Plan:
-        return prepare(command, [*more, *sources], environment=os.environ, cwd=cwd, server=server)
-
-    plan = make([])
+    plan = what_to_run.plan_run(command, sources, rest)
     if plan.allow:
         return plan
     nowhere = Manifest(origin="corral learn", allow=(NOWHERE,))
+    more = Source(manifest=nowhere, trust="user", approved=True)
     try:
-        return make([Source(manifest=nowhere, trust="user", approved=True)])
+        return what_to_run.plan_run(command, [more, *sources], rest)
     except UnenforceableError:
         return plan
 

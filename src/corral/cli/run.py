@@ -14,7 +14,6 @@ from corral.plan.decide import default_warnings
 from corral.platforms import current
 from corral.record import replace
 from corral.supervisor import findings, start
-from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,18 +116,9 @@ def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
     """Prepare the run. On a terminal, ask about granted paths that now resolve to other files."""
-    where = what_to_run.start_directory(rest)
 
     def make() -> Plan:
-        return prepare(
-            command,
-            sources,
-            environment=os.environ,
-            cwd=where,
-            protected=protected,
-            server=what_to_run.name_server(rest),
-            notify=output.note,
-        )
+        return what_to_run.plan_run(command, sources, rest, protected=protected, notify=output.note)
 
     try:
         return make()

@@ -10,10 +10,14 @@ from corral.errors import EXIT_USAGE, ManifestError, SandboxError
 from corral.policy.model import Source
 from corral.programs.advice import may_install
 from corral.record import replace
+from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from corral.clients.find_server import FoundServer
+    from corral.plan.model import Plan
     from corral.policy.approvals import Request
     from corral.servers.open_reference import ReadyServer
     from corral.servers.packages.sources import InstallOptions
@@ -107,6 +111,28 @@ def name_server(rest: list[str]) -> tuple[str, ...]:
     server = _find_configured(rest)
     words = (*server.argv, *rest[1:]) if server else rest
     return reference.name_server(words) if ":" in words[0] else ()
+
+
+def plan_run(
+    command: Sequence[str],
+    sources: Sequence[Source],
+    rest: list[str],
+    *,
+    protected: Sequence[str] = (),
+    notify: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Prepare the run of a command that the words `rest` name. It starts in the directory, and
+    has the identity, of the server that they name.
+    """
+    return prepare(
+        command,
+        sources,
+        environment=os.environ,
+        cwd=start_directory(rest),
+        protected=protected,
+        server=name_server(rest),
+        notify=notify,
+    )
 
 
 def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:

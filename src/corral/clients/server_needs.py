@@ -94,7 +94,7 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
     if names:
         raise UnfitError(
             f"{', '.join(names)} in the server's env would change corral, which is not sandboxed",
-            hint="remove it there; set it in your own environment, or for the server alone:"
+            hint="remove it from the file; set it in your own environment, or for the server alone:"
             f" --env {names[0]}=VALUE",
         )
     is_package = _is_package(server)
@@ -104,7 +104,7 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
     if names := [name for name in server.env if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
         raise UnfitError(
             f"{', '.join(names)} in the server's env would choose the package or its installer",
-            hint="remove it there: your own settings apply (.npmrc, pip.conf, uv.toml)",
+            hint="remove it from the file: your own settings apply (.npmrc, pip.conf, uv.toml)",
         )
 
 
@@ -123,7 +123,7 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
         what = "replace the installer of its package" if is_package else "make any file readable"
         raise UnfitError(
             f"PATH in the server's env contains {foreign}, which could {what}",
-            hint="remove it there, or put that directory on your own PATH",
+            hint="remove it from the file, or put that directory on your own PATH",
         )
 
 
