@@ -119,7 +119,7 @@ def _parse_replicas(text: str | None) -> int:
 
 def _check_engine_flags(options: Options) -> None:
     if options.has("--replicas") and not options.has("--agent-sandbox"):
-        raise UsageError("--replicas is for a warm pool", hint="add --agent-sandbox")
+        raise UsageError("--replicas is only for agent-sandbox", hint="add --agent-sandbox")
     if options.has("--cilium") and options.has("--agent-sandbox"):
         raise UsageError(
             "--cilium and --agent-sandbox cannot be combined", hint="leave one of them out"

@@ -239,7 +239,7 @@ def _read_server(
 
 
 def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> tuple[str, bool]:
-    """Return why corral cannot start this server, or "", and whether it understands the entry."""
+    """Return why corral cannot start this server, or "", and whether the entry is understood."""
     kind = _text(entry, "type") or _text(entry, "transport")
     if command is None and (kind in REMOTE or any(_text(entry, key) for key in ADDRESSES)):
         return IS_REMOTE, True

@@ -211,8 +211,8 @@ def _is_unsafe(name: str, value: str) -> bool:
 
 
 def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
-    """Return the first directory that is not the system's, not on the user's PATH and not in one of
-    the `known` directories.
+    """Return the first directory of a search path that is not the system's, not on the user's PATH
+    and not in one of the `known` directories; "" if there is none.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
     mine = _own_search_path()

@@ -116,7 +116,7 @@ def _is_public(path: str) -> bool:
 
 
 def _engine(policy: Policy, *, rootless: bool) -> Engine:
-    """Return the controls that a runtime enforces. Without root it has no cgroup for limits."""
+    """Return the controls that a runtime enforces. Without root, it has no cgroup for limits."""
     enforces = {
         "filesystem": ("mounts, read-only root", "no Landlock"),
         "network": ("empty network namespace", ""),

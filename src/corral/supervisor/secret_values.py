@@ -136,8 +136,8 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the text of a value whose parts are masked, too. Of a URL this is the path and the
-    query. Of a URL with a password it is "", because the password counts as a value of its own.
+    """Return the text whose parts are masked, too: the path and query of a URL, or all of another
+    value. Return "" for a URL with a password, because the password is a secret of its own.
     """
     _, mark, rest = value.partition("://")
     if not mark:
@@ -158,7 +158,7 @@ def _fold(text: str) -> str:
 
 
 def _split(value: str) -> list[str]:
-    """Return the parts of a value between dots and other marks, but not between hyphens."""
+    """Split a value at dots and other marks, but not at hyphens and underscores."""
     return "".join(one if one.isalnum() or one in "-_" else " " for one in value).split()
 
 
