@@ -41,7 +41,7 @@ SENT_ERRORS: dict[str, type[SandboxError]] = {
     cls.__name__: cls
     for cls in (CommandError, LaunchError, PolicyError, SupervisionError, SandboxError)
 }
-"""The errors that keep their class. Any other error is sent as its nearest base class in here."""
+"""These errors keep their class. Another error is sent as its nearest base class among them."""
 
 
 def add_header(message: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""`corral export ENGINE`: write the same policy for another engine."""
+"""`corral export ENGINE`: write a server's policy for another engine, such as runc."""
 
 import os
 import sys

@@ -123,7 +123,7 @@ def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
 
 
 def _replace(found: Candidate, tools: Sequence[ToolChanges], options: Options, name: str) -> bool:
-    """Show the changes, and replace the version if the user agrees."""
+    """Show the changes, and replace the installed version if the user agrees."""
     as_json, yes = options.has("--json"), options.has("--yes")
     if not as_json:
         output.write_lines(_describe(found, name))

@@ -68,7 +68,7 @@ class Proposal:
 
     @property
     def new_words(self) -> tuple[str, ...]:
-        """Return the words that replace the program and its dropped arguments."""
+        """Return the words that replace the program and the arguments of a package runner."""
         program = self.package.reference if self.package else self.server.argv[0]
         return ("run", *self.flags, "--", program)
 
