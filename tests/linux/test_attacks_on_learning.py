@@ -179,7 +179,7 @@ def test_a_flood_of_names_does_not_hide_secrets_from_why(user):
     flags = ("--learn-until", "2099-01-01T00:00:00Z", "--allow-net", "example.com")
     words = (SYSTEM_PYTHON, "-c", ASKS_FOR_NAMES, str(key))
     done = user.run(*words, flags=flags, timeout=120)
-    assert b"it was watched" in done.stderr, done.stderr
+    assert b"this run was watched" in done.stderr, done.stderr
     told = user.corral("why").stdout.decode()
     assert f"access to {key} (may contain secrets" in told
     assert "n0.example.test" in told  # the control: `why` also lists names

@@ -132,7 +132,7 @@ def test_a_wrongly_used_flag_exits_with_2(ordinary, words):
 def test_a_flag_that_a_command_cannot_use_is_reported(ordinary, words, kind):
     done = ordinary.corral("explain", *words, "--", "true")
     assert done.returncode == 0, done.stderr
-    told = f"corral: warning: {words[0]} is for {kind}: true starts as it is\n"
+    told = f"corral: warning: {words[0]} has no effect: it is for {kind}\n"
     assert done.stderr.decode() == told
     assert succeeds(ordinary.corral("explain", "--", "true")) == done.stdout.decode()
 

@@ -588,6 +588,6 @@ def test_a_relative_argument_is_taken_from_the_directory_of_the_start(user):
 
 
 def test_a_target_that_fails_at_once_is_reported_with_corral_learn(user):
-    line = b"corral: it ended with an error; `corral learn` shows which files it looked for"
+    line = b"corral: the target ended with an error; `corral learn` shows the files it looked for"
     assert line in user.run("/bin/false").stderr
     assert line not in user.run("/bin/true").stderr

@@ -23,7 +23,7 @@ UNSEEN = (
     b"corral: denied: connection to an unknown address (without namespaces its name is not seen; "
     b"`corral learn` shows it)"
 )
-LEARN = b"corral: it ended with an error; `corral learn` shows which files it looked for"
+LEARN = b"corral: the target ended with an error; `corral learn` shows the files it looked for"
 SERVER = """
 import os, socket, subprocess, sys
 BUILT_IN = "11.0.0.2:8080"

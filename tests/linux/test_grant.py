@@ -219,7 +219,7 @@ def test_grant_changes_a_server_in_both_clients(desk):
     desk.does("grant", "cursor:notes", "--allow-net", "only.cursor.com")
     done = desk.corral("grant", "notes", "--allow-net", "both.com")
     assert done.returncode == 0
-    assert b"their flags differ" in done.stderr
+    assert b"the flags differ" in done.stderr
     other = entries(desk.home / ".config/opencode/opencode.json")["notes"]["command"]
     assert "both.com" in other
     assert "only.cursor.com" not in other
@@ -407,7 +407,7 @@ def test_a_server_of_another_file_is_answered_with_the_command_that_changes_it(d
 def test_explain_suggests_no_grant_of_the_home_directory(desk):
     configure(desk, "cursor")
     shown = desk.does("explain", "cursor:notes")
-    assert f"it cannot start in {desk.home}, which is never granted as a whole" in shown
+    assert f"it cannot start in {desk.home}: a home directory is never granted as a whole" in shown
     assert desk.corral("grant", "notes", "--read", str(desk.home)).returncode == 125
 
 
@@ -460,13 +460,13 @@ def test_wrap_learns_while_the_client_uses_the_server(desk):
     path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
     corral = ("--corral", str(desk.corral_path))
     desk.does("wrap", "cursor", *corral)
-    assert "it was watched" not in run(desk, path)
+    assert "run was watched" not in run(desk, path)
     desk.does("wrap", "--learn", "1h", "cursor", *corral)
     words = entries(path)["notes"]["args"]
     assert words[words.index("--learn-until") + 1].endswith("Z")
     out = run(desk, path)
     assert out.count("read 2") == 2, out
-    assert "it was watched" in out
+    assert "run was watched" in out
     shown = desk.does("why", "notes")
     assert f"access to {diary} (learned); --read {diary}" in shown
     [line] = [line for line in shown.splitlines() if "id_rsa" in line]
@@ -482,7 +482,7 @@ def test_wrap_learns_while_the_client_uses_the_server(desk):
         [str(desk.user.python), str(desk.corral_path), *words],
         env=desk.environment(), cwd=desk.home, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
     )  # fmt: skip
-    assert "it was watched" not in done.communicate()[0].decode()
+    assert "run was watched" not in done.communicate()[0].decode()
 
 
 def test_learn_takes_the_server_of_a_client(desk):

@@ -55,6 +55,16 @@ def test_explain_matches_its_schema(user, scratch):
     check("explain", json.loads(user.corral("explain", "--json", *flags, "--", "true").stdout))
 
 
+@pytest.mark.parametrize("flags", [(), ("--state",)])
+def test_explain_masks_secret_arguments_in_every_field(user, flags):
+    """Keep a home directory, too, because its step has the words of the command."""
+    words = ("/bin/true", "--token=hunter2", "visible")
+    shown = user.corral("explain", "--json", *flags, "--", *words).stdout
+    assert b"hunter2" not in shown
+    assert b"--token=***" in shown
+    assert shown.count(b'"visible"') == (3 if flags else 2)
+
+
 @pytest.mark.parametrize(
     ("flags", "command", "kind"),
     [

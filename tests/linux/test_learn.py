@@ -214,8 +214,8 @@ def test_learn_says_that_the_target_did_not_get_unproposed_files(user, project):
     code = f"import os; os.access('{project}/.ssh/a', 4) or open('{project}/.ssh/a')"
     lines = closing_lines(user, f"try:\n    {code}\nexcept OSError:\n    pass")
     assert lines[0].startswith(f"it asked for {project}/.ssh/a: never proposed")
-    assert lines[1:] == ["there is nothing to propose; it did not get what is listed above"]
-    assert closing_lines(user, "pass") == ["it got everything that it asked for"]
+    assert lines[1:] == ["there is nothing to propose; the target did not get what is listed above"]
+    assert closing_lines(user, "pass") == ["the target got everything that it asked for"]
 
 
 def test_the_reason_of_a_proposal_is_a_whole_sentence(user):

@@ -527,6 +527,17 @@ def test_a_wheel_is_installed_once_and_then_runs_without_the_index(
     assert left(env) == []
 
 
+def test_explain_names_the_home_directory_that_run_keeps(user, env, registry, tools):
+    """Use a package, whose home belongs to its name and not to its installed files."""
+    env = {**env, "PATH": f"{tools}:{env['PATH']}"}
+    publish_python(registry)
+    shown = user.corral("explain", "-v", "--state", "pypi:my-server", env=env)
+    assert shown.returncode == 0, shown.stderr
+    assert user.corral("run", "--state", "pypi:my-server", env=env).returncode == 0
+    [home] = json.loads(user.corral("cache", "homes", "--json", env=env).stdout)
+    assert f"keep /state in {home['path']}\n" in shown.stdout.decode()
+
+
 @ONE_USER
 @pytest.mark.parametrize("runner", [["uvx"], ["--", "uvx", "-q"], ["uv", "tool", "run"]])
 def test_a_python_runner_is_replaced_by_its_package(user, env, registry, tools, runner):

@@ -349,7 +349,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
     values = {"MAMBA_ROOT_PREFIX": str(scratch), "PATH": f"{place.parent}:/usr/bin:/bin"}
     for variables, text in (
         ({}, f"leads to {key.parent}"),
-        ({name: values[name]}, f"{name} in its env"),
+        ({name: values[name]}, f"{name} in the server's env"),
     ):
         place.write_text(json.dumps({"mcpServers": {"one": {**entry, "env": variables}}}))
         refused = user.corral("wrap", "--corral", str(launcher), str(place), env=env)
@@ -389,13 +389,13 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
         return done.stdout.decode() + done.stderr.decode()
 
     assert "one  wrapped" in wrapped(entry)
-    assert "outside of the project that names it" in wrapped({**entry, **more})
+    assert "outside of its project" in wrapped({**entry, **more})
     assert "without --dry-run, corral asks" in wrapped({**entry, **more}, "--dry-run")
     already = {**entry, **more, "command": str(launcher)}
     already["args"] = ["run", "--", user.python, *already["args"]]
-    assert "outside of the project that names it" in wrapped(already)
+    assert "outside of its project" in wrapped(already)
     shown = user.corral("status", env=env, cwd=scratch / "cloned").stdout.decode()
-    assert "outside of the project that names it" in shown
+    assert "outside of its project" in shown
     # The controls: the user may grant the other project, and may start its script from a file outside of every project.
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
@@ -436,9 +436,9 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
         ("python3", "-${ABSENT:-W}", "server.py", str(private)),
         ("python3", "-${ABSENT:-W}", "-mserver", str(private)),
     ):
-        assert "outside of the project that names it" in wrapped(*hidden), hidden
+        assert "outside of its project" in wrapped(*hidden), hidden
     above = wrapped("python3", "-m", "server", cwd=f"{scratch}/private/bin/..")
-    assert "outside of the project that names it" in above
+    assert "outside of its project" in above
     assert "which is not the server's own" in wrapped("./names")
     assert "cannot be encoded" in wrapped("./\ud800", "server.py")
     assert "cannot be encoded" in wrapped(str(launcher), "run", "--", "./run", "\ud800.py")
@@ -475,7 +475,7 @@ def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, sc
         done = user.corral("wrap", "--corral", str(launcher), str(place), env=own_home)
         return done.stdout.decode() + done.stderr.decode()
 
-    assert "outside of the project that names it" in wrapped("python3", "link.py")
+    assert "outside of its project" in wrapped("python3", "link.py")
     assert "one  wrapped" in wrapped("./python", "server.py")  # the control
 
 
@@ -502,7 +502,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
     for name, value in STEERING.items():
         refused = wrapped(LEVEL="1", **{name: value})
         assert refused.returncode == 1
-        assert f"{name} in its env would change corral itself" in refused.stdout.decode()
+        assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
     # The controls: another variable is passed on, and without corral's check the dangerous variables have an effect.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
@@ -524,7 +524,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
     place.write_text(json.dumps({"mcpServers": {"one": entry}}))
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
     told = user.corral("status", str(place), env=env).stdout
-    assert b"PYTHONPATH in its env would change corral itself" in told
+    assert b"PYTHONPATH in the server's env would change corral" in told
 
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)

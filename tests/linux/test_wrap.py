@@ -823,7 +823,7 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
         cwd=desk.home / "project",
     )
     assert done.returncode == 0
-    assert b"name it to change it too" in done.stderr
+    assert b"name it to change it" in done.stderr
     assert shared.read_bytes() == before
     done = desk.user.corral(
         "wrap",

@@ -509,6 +509,24 @@ def test_inspect_gives_a_server_only_typed_flags(ordinary, server):
     assert [tool["name"] for tool in json.loads(look.stdout)["tools"]] == ["add", "delete_all", "read_file"]  # fmt: skip
 
 
+def test_inspect_starts_a_server_in_the_directory_of_the_clients_file(ordinary, server):
+    """Use a relative path to the script, which exists only in the `cwd` of the client's file."""
+    (ordinary.home / "notes").mkdir()
+    server.rename(ordinary.home / "notes" / "main.py")
+    entry = {"command": ordinary.python, "args": ["main.py", "none"]}
+    place = ordinary.home / ".cursor"
+    place.mkdir()
+
+    def look(entry: dict) -> subprocess.CompletedProcess:
+        (place / "mcp.json").write_text(json.dumps({"mcpServers": {"a": entry}}))
+        return ordinary.corral("inspect", "--json", "cursor:a")
+
+    assert look(entry).returncode == 125  # the control: without `cwd` the script is not found
+    found = look({**entry, "cwd": str(ordinary.home / "notes")})
+    assert found.returncode == 0, found.stderr.decode()
+    assert [tool["name"] for tool in json.loads(found.stdout)["tools"]] == ["add", "delete_all", "read_file"]  # fmt: skip
+
+
 def test_inspect_works_with_a_server_of_the_second_era_only(ordinary, server):
     found = json.loads(inspect(ordinary, server, "stateless", "--json").stdout)
     assert found["protocolVersion"] == "2026-07-28"

@@ -120,7 +120,11 @@ def test_the_proposed_policy_makes_the_same_calls_succeed(session):
     flags: list[str] = []
     for _ in range(MAX_ROUNDS):
         _, lines = session.ask("learn", ["--accept", *session.given, *flags])
-        assert [line for line in lines if re.search(r"watched \d+ calls .* slowed down", line)]
+        assert [
+            line
+            for line in lines
+            if re.search(r"watched \d+ calls .* slowed the target down", line)
+        ]
         new = accepted(lines)
         if not new:
             break

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Generic, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, BinaryIO, Generic, Self, cast, overload
 
 from corral.api.launch import Result, check_input, launch, make_result
 from corral.api.sandbox import PIPE, Sandbox
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeVar
 
-    from corral.api.launch import PolicyLike, Surroundings
+    from corral.api.launch import Pipe, PolicyLike, Surroundings
     from corral.api.sandbox import Stream
 
     Stdin = TypeVar("Stdin", covariant=True, default=asyncio.StreamWriter | None)  # noqa: PLC0105
@@ -161,56 +161,39 @@ class _Launch(Generic[Stdin, Stdout, Stderr]):
             await self._sandbox.__aexit__(*error)
 
 
+# The overloads differ only in their streams.
+# fmt: off
 @overload
 def launch_async(
-    argv: Sequence[str],
-    policy: PolicyLike = None,
-    *,
-    stdin: Literal[-1],
-    stdout: Literal[-1],
-    stderr: Literal[-1],
+    argv: Sequence[str], policy: PolicyLike = None, *,
+    stdin: Pipe, stdout: Pipe, stderr: Pipe,
     **more: Unpack[Surroundings],
 ) -> _Launch[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]: ...
 @overload
 def launch_async(
-    argv: Sequence[str],
-    policy: PolicyLike = None,
-    *,
-    stdin: Literal[-1],
-    stdout: Literal[-1],
-    stderr: Stream = None,
+    argv: Sequence[str], policy: PolicyLike = None, *,
+    stdin: Pipe, stdout: Pipe, stderr: Stream = None,
     **more: Unpack[Surroundings],
 ) -> _Launch[asyncio.StreamWriter, asyncio.StreamReader]: ...
 @overload
 def launch_async(  # type: ignore[overload-overlap]  # the overload with two PIPEs is above
-    argv: Sequence[str],
-    policy: PolicyLike = None,
-    *,
-    stdin: Stream = None,
-    stdout: Literal[-1],
-    stderr: Stream = None,
+    argv: Sequence[str], policy: PolicyLike = None, *,
+    stdin: Stream = None, stdout: Pipe, stderr: Stream = None,
     **more: Unpack[Surroundings],
 ) -> _Launch[asyncio.StreamWriter | None, asyncio.StreamReader]: ...
 @overload
 def launch_async(
-    argv: Sequence[str],
-    policy: PolicyLike = None,
-    *,
-    stdin: Literal[-1],
-    stdout: Stream = None,
-    stderr: Stream = None,
+    argv: Sequence[str], policy: PolicyLike = None, *,
+    stdin: Pipe, stdout: Stream = None, stderr: Stream = None,
     **more: Unpack[Surroundings],
 ) -> _Launch[asyncio.StreamWriter]: ...
 @overload
 def launch_async(
-    argv: Sequence[str],
-    policy: PolicyLike = None,
-    *,
-    stdin: Stream = None,
-    stdout: Stream = None,
-    stderr: Stream = None,
+    argv: Sequence[str], policy: PolicyLike = None, *,
+    stdin: Stream = None, stdout: Stream = None, stderr: Stream = None,
     **more: Unpack[Surroundings],
 ) -> _Launch: ...
+# fmt: on
 def launch_async(
     argv: Sequence[str],
     policy: PolicyLike = None,

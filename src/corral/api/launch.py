@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         env: Mapping[str, str] | None
         cwd: str | None
 
+    Pipe = Literal[-1]  # the type of PIPE
     PolicyLike = str | os.PathLike[str] | PolicyDict | Manifest | None
 
 PACKAGES = ("npm:", "pypi:", "mcp:")
@@ -77,7 +78,7 @@ def probe(*, fresh: bool = False) -> Host:
 
 
 _known_hosts: list[Host] = []
-"""At most one host. All launches of this process use the same findings."""
+"""This machine, once it was probed. All launches of this process use the same findings."""
 
 
 def plan(
@@ -108,57 +109,39 @@ def plan(
 
 
 if TYPE_CHECKING:
-
+    # The overloads differ only in their streams.
+    # fmt: off
     @overload
     def launch(
-        argv: Sequence[str],
-        policy: PolicyLike = None,
-        *,
-        stdin: Literal[-1],
-        stdout: Literal[-1],
-        stderr: Literal[-1],
+        argv: Sequence[str], policy: PolicyLike = None, *,
+        stdin: Pipe, stdout: Pipe, stderr: Pipe,
         **more: Unpack[Surroundings],
     ) -> Sandbox[BinaryIO, BinaryIO, BinaryIO]: ...
     @overload
     def launch(
-        argv: Sequence[str],
-        policy: PolicyLike = None,
-        *,
-        stdin: Literal[-1],
-        stdout: Literal[-1],
-        stderr: Stream = None,
+        argv: Sequence[str], policy: PolicyLike = None, *,
+        stdin: Pipe, stdout: Pipe, stderr: Stream = None,
         **more: Unpack[Surroundings],
     ) -> Sandbox[BinaryIO, BinaryIO]: ...
     @overload
     def launch(  # type: ignore[overload-overlap]  # the overload with two PIPEs is above
-        argv: Sequence[str],
-        policy: PolicyLike = None,
-        *,
-        stdin: Stream = None,
-        stdout: Literal[-1],
-        stderr: Stream = None,
+        argv: Sequence[str], policy: PolicyLike = None, *,
+        stdin: Stream = None, stdout: Pipe, stderr: Stream = None,
         **more: Unpack[Surroundings],
     ) -> Sandbox[BinaryIO | None, BinaryIO]: ...
     @overload
     def launch(
-        argv: Sequence[str],
-        policy: PolicyLike = None,
-        *,
-        stdin: Literal[-1],
-        stdout: Stream = None,
-        stderr: Stream = None,
+        argv: Sequence[str], policy: PolicyLike = None, *,
+        stdin: Pipe, stdout: Stream = None, stderr: Stream = None,
         **more: Unpack[Surroundings],
     ) -> Sandbox[BinaryIO]: ...
     @overload
     def launch(
-        argv: Sequence[str],
-        policy: PolicyLike = None,
-        *,
-        stdin: Stream = None,
-        stdout: Stream = None,
-        stderr: Stream = None,
+        argv: Sequence[str], policy: PolicyLike = None, *,
+        stdin: Stream = None, stdout: Stream = None, stderr: Stream = None,
         **more: Unpack[Surroundings],
     ) -> Sandbox: ...
+    # fmt: on
 
 
 def launch(
@@ -207,7 +190,7 @@ def run(
 
 
 def check_input(data: object) -> None:
-    """Raise TypeError for input that is not bytes. The target must not start and wait for it."""
+    """Raise TypeError for input that is not bytes, before the target starts and waits for input."""
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(f"input must be bytes, not {data!r}; use str.encode")
 

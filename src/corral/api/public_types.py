@@ -1,4 +1,4 @@
-"""Name the types of the public API that other packages define."""
+"""Import the types of the public API from the packages that define them."""
 
 from corral.api.policy_dict import PolicyDict
 from corral.denials.records import Denial

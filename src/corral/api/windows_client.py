@@ -106,7 +106,7 @@ class Channel:
 
 def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.Popen[bytes]:
     if sys.platform != "win32":
-        raise OSError("only Windows needs this")
+        raise OSError("only Windows starts a supervisor like this")
     import msvcrt
 
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]

@@ -41,7 +41,7 @@ SENT_ERRORS: dict[str, type[SandboxError]] = {
     cls.__name__: cls
     for cls in (CommandError, LaunchError, PolicyError, SupervisionError, SandboxError)
 }
-"""The errors that keep their class. Any other error is sent as its nearest base class in here."""
+"""These errors keep their class. Another error is sent as its nearest base class among them."""
 
 
 def add_header(message: bytes) -> bytes:
@@ -90,12 +90,11 @@ def encode_error(error: SandboxError | OSError) -> bytes:
     if isinstance(error, OSError):
         file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
         words = ("OSError", error.strerror or str(error), file, "", "", str(error.errno or 0))
-        return "\0".join(words).encode(errors="surrogateescape")
-    step = getattr(error, "step", "")
-    cause = getattr(error, "cause", "")
-    code = str(error.exit_code) if isinstance(error, CommandError) else ""
-    name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in SENT_ERRORS)
-    words = (name, error.message, error.hint or "", step, cause, code)
+    else:
+        step, cause = getattr(error, "step", ""), getattr(error, "cause", "")
+        code = str(error.exit_code) if isinstance(error, CommandError) else ""
+        name = next(cls.__name__ for cls in type(error).__mro__ if cls.__name__ in SENT_ERRORS)
+        words = (name, error.message, error.hint or "", step, cause, code)
     return "\0".join(words).encode(errors="surrogateescape")
 
 

@@ -29,7 +29,7 @@ GROUPS = (
     ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
-# These commands take another program's command line. Options after its first word belong to it.
+# These commands take the command line of another program. Options after its name are its own.
 COMMAND_LINES = ("run", "learn", "inspect", "explain", "export")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
@@ -69,7 +69,7 @@ def _main(words: list[str]) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    """Run a command, and write its error. `_main` handles the case that no memory is left."""
+    """Run a command and print its error. `_main` prints the error if no memory is left."""
     try:
         return _dispatch(words)
     except SandboxError as problem:
@@ -116,11 +116,10 @@ def _dispatch(words: list[str]) -> int:
     try:
         return command.main(chosen, rest)
     except ManifestError as problem:
-        if any(flag.key for flag in command.FLAGS):
-            from corral.policy.manifest import IN_FLAGS
+        from corral.policy.manifest import IN_FLAGS
 
-            if problem.hint == IN_FLAGS:
-                problem.hint = IN_FLAGS.replace("corral run", f"corral {name}")
+        if problem.hint == IN_FLAGS:
+            problem.hint = IN_FLAGS.replace("corral run", f"corral {name}")
         raise
     except CommandError as problem:
         if is_command_line and problem.exit_code == EXIT_NOT_FOUND and rest:

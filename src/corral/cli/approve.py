@@ -22,13 +22,14 @@ from corral.safe_text import is_digest
 from corral.supervisor.report import to_json
 
 SUMMARY = "approve what a server asks for; list and revoke approvals"
-USAGE = (
-    "usage: corral approve [--yes] [--json] [--pin-tools] DIRECTORY|BUNDLE|SERVER"
-    " | --path PATH [--yes] | --list [--json] | --revoke WHAT|DIGEST"
-)
+USAGE = """\
+usage: corral approve [--yes] [--json] [--pin-tools] DIRECTORY|BUNDLE|SERVER
+       corral approve [--yes] --path PATH
+       corral approve [--json] --list
+       corral approve [--json] --revoke SERVER|DIGEST"""
 FLAGS = (
-    Flag(name="--list", help="show every valid approval; so does `approve` alone"),
-    Flag(name="--revoke", value="WHAT", help="remove the approvals of a server, or one digest"),
+    Flag(name="--list", help="show every valid approval; this is the default"),
+    Flag(name="--revoke", value="WHAT", help="remove a server's approvals, or one by its digest"),
     Flag(name="--path", value="PATH", help="approve the current destination of a granted path"),
     Flag(name="--pin-tools", help="start the server once, and pin the tools that it has now"),
     Flag(name="--yes", help="approve without a question; needed without a terminal"),
@@ -41,7 +42,7 @@ YES = frozenset({"y", "yes"})
 def main(options: Options, rest: list[str]) -> int:
     asked = bool(rest) + sum(map(options.has, ("--list", "--revoke", "--path")))
     if asked > 1 or len(rest) > 1:
-        raise UsageError("give one of: a directory, --path, --list, --revoke", hint=USAGE)
+        raise UsageError("give a server, --path, --list or --revoke", hint="corral approve --help")
     if path := options.get("--path"):
         return _approve_path(path, yes=options.has("--yes"))
     if options.has("--list") or not asked:
@@ -49,7 +50,7 @@ def main(options: Options, rest: list[str]) -> int:
     if what := options.get("--revoke"):
         return _revoke(what, as_json=options.has("--json"))
     if not rest[0]:
-        raise UsageError("no directory was given", hint=USAGE)
+        raise UsageError("no server was named", hint="corral approve --help")
     return _approve(options, rest)
 
 
@@ -82,18 +83,12 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
     from corral.cli import inspect
     from corral.policy.manifest import COMMAND_LINE, Manifest
     from corral.servers.inspection import inspect_server
-    from corral.supervisor.prepare import prepare
 
     sources, command = what_to_run.sources_and_command(options, rest)
     # The server's manifest may demand pins. They do not exist yet, so they are off in this run.
     own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
-    plan = prepare(
-        command,
-        [*sources, Source(manifest=own, trust="user", approved=True)],
-        environment=os.environ,
-        cwd=what_to_run.current_directory(),
-        server=what_to_run.name_server(rest),
-    )
+    sources.append(Source(manifest=own, trust="user", approved=True))
+    plan = what_to_run.plan_run(command, sources, rest)
     found = inspect_server(plan)
     for mark in found.marks:
         output.note(f"look at {mark.describe()}")
@@ -148,9 +143,10 @@ def format_request(request: Request) -> list[str]:
 
 
 def _approve_path(written: str, *, yes: bool) -> int:
-    """Approve the current destination of a granted path, after asking the user unless `yes`.
+    """Approve the current destination of a granted path. Ask the user first, unless `yes` is set.
 
-    If the destination of a path has changed, corral refuses runs with this grant until then.
+    If the destination of a path has changed, corral refuses runs with this grant until the user
+    approves the new destination.
     """
     path = make_absolute(written, what_to_run.current_directory(), home_directory())
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
@@ -159,7 +155,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
     except Refused as error:
         raise SandboxError(str(error), hint=error.hint or None) from None
     if before == now:
-        output.write_line(f"{path} still leads to the same place: there is nothing to approve")
+        output.write_line(f"{path} still resolves to the same path: there is nothing to approve")
         return 0
     changed = {path: (before, now)}
     if yes:
@@ -167,7 +163,7 @@ def _approve_path(written: str, *, yes: bool) -> int:
     elif not confirm_paths(changed):
         output.write_line("not approved")
         return 1
-    output.write_line(f"approved: {path} may lead to {now}")
+    output.write_line(f"approved: {path} may resolve to {now}")
     return 0
 
 
@@ -189,8 +185,8 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user on the terminal. If there is none, raise an error whose hint is `corral approve`
-    with `words`.
+    """Ask the user on the terminal. Without a terminal, raise an error with the command to type,
+    `corral approve --yes` and `words`.
     """
     if not is_on_terminal():
         raise SandboxError(
@@ -208,7 +204,7 @@ def ask(question: str) -> bool:
             if sys.platform != "win32":
                 import termios
 
-                # Input that was typed before the question was not meant as the answer.
+                # Discard input from before the question, which was not meant as the answer.
                 termios.tcflush(terminal, termios.TCIFLUSH)
             output.prompt(f"{question} [y/N]")
             return terminal.readline().strip().lower() in YES

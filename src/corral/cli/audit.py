@@ -20,7 +20,7 @@ def main(options: Options, rest: list[str]) -> int:
         raise SandboxError(
             f"cannot read {rest[1]}: {error.strerror}", hint="name a file that `run --audit` wrote"
         ) from error
-    text = f"{verdict.lines} lines, unbroken"
+    text = f"the chain of {verdict.lines} lines is unbroken"
     text += "" if verdict.ended else "; the last run did not write its last line"
     if verdict.broken is not None:
         text = f"line {verdict.broken} does not follow from the lines before it: changed or cut"

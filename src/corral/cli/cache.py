@@ -13,7 +13,13 @@ from corral.servers.store.store import Entry
 from corral.supervisor.report import to_json
 
 SUMMARY = "list, check and remove installed packages, bundles and servers' home directories"
-USAGE = "usage: corral cache [ls | rm WHAT... | gc | verify | homes | rm-home SERVER...] [--json]"
+USAGE = """\
+usage: corral cache [--json] [ls]               list installed packages and bundles
+       corral cache [--json] rm WHAT...         remove packages and bundles
+       corral cache [--json] gc                 remove unused files of earlier installations
+       corral cache [--json] verify             check that installed files are unchanged
+       corral cache [--json] homes              list home directories that servers keep
+       corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
 REMOVING = ("rm", "rm-home")
@@ -24,9 +30,8 @@ def main(options: Options, rest: list[str]) -> int:
     verb, *words = rest or ["ls"]
     as_json = options.has("--json")
     if verb not in VERBS or (words and verb not in REMOVING) or (verb in REMOVING and not words):
-        raise UsageError(
-            "give one of: ls, rm WHAT..., gc, verify, homes, rm-home SERVER...", hint=USAGE
-        )
+        known = "ls, rm WHAT..., gc, verify, homes, rm-home SERVER..."
+        raise UsageError(f"give one of: {known}", hint="corral cache --help")
     if verb == "rm":
         return _remove(words, as_json=as_json)
     if verb == "rm-home":
@@ -84,8 +89,8 @@ def _list_homes(*, as_json: bool) -> int:
 
 
 def _remove_homes(words: list[str], *, as_json: bool) -> int:
-    """Remove home directories, named by a wrapped server, by its command, or by path. Remove
-    nothing if a word names none.
+    """Remove home directories, named by a wrapped server, by its command, or by path. If a word
+    names no home directory, remove nothing.
     """
     homes = states.list_states()
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
@@ -115,7 +120,7 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
 
 def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]:
     """Find homes by the package or program of their servers. Different servers can share a program
-    such as python3, so refuse a program that several servers have.
+    such as python3, so refuse the name of a program that starts several servers.
     """
     fitting = [one for one in homes if one.server.command[:1] == (word,)]
     is_package = word.partition(":")[0] in SEPARATORS
@@ -155,6 +160,6 @@ def _verify(*, as_json: bool) -> int:
         except (SandboxError, OSError) as problem:
             broken.append(entry.key)
             output.note(str(problem))
-    lines = [] if broken else [f"all {len(found)} are unchanged"]
+    lines = [] if broken else [f"checked {len(found)} entries: all are unchanged"]
     output.write_result({"broken": broken}, lines, as_json=as_json)
     return 1 if broken else 0

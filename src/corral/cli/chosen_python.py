@@ -13,12 +13,12 @@ from corral.programs.scope import Scope
 
 
 def check_chosen_python(options: Options, sources: list[Source]) -> None:
-    """Raise UnchosenReadsError if the server may not read the chosen Python, as the run itself
-    would after the installation.
+    """Raise UnchosenReadsError if the server may not read the chosen Python. The run would raise
+    the same error, but only after the installation.
     """
     path = os.path.realpath(options.get("--python") or "")
     if not is_program(path):
-        return  # the installation says that this is not a Python
+        return  # the installation reports that this is not a Python
     home, cwd = os.path.realpath(home_directory()), what_to_run.current_directory()
     policy = merge(sources, ceilings=load().ceilings, home=home, cwd=cwd)
     homes = home_names(home)

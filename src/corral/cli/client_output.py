@@ -56,7 +56,7 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
     try:
         options, rest = parse(run.FLAGS, flags)
         if rest or not command:
-            return Permissions(may=("nothing: it cannot start, because its `--` is missing",))
+            return Permissions(may=("nothing: it cannot start, because its command has no `--`",))
         # Only the arguments matter here, so the program is not looked up.
         sources, _ = what_to_run.sources_and_command(options, [os.devnull, *command[1:]])
     except SandboxError as error:
@@ -90,7 +90,7 @@ def select(words: list[str], usage: str) -> Selection:
         listed = ", ".join(sorted(known)) or "none"
         raise SandboxError(
             f"there is no server {', '.join(missing)} in {', '.join(paths)}",
-            hint=f"there are: {listed}",
+            hint=f"the servers there: {listed}",
         )
     return Selection(word=word, paths=tuple(paths), names=tuple(names))
 
@@ -134,15 +134,15 @@ def list_existing(client: Client) -> list[str]:
 
 
 def find_all_files() -> list[tuple[str, str]]:
-    """Return (client, file) for every client's own files, and for its files in the project in the
-    current directory.
+    """Return (client, file) for every client's own files, and for the clients' files of the project
+    in the current directory.
     """
     here = what_to_run.current_directory()
     found: dict[str, tuple[str, str]] = {}
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
             if os.path.lexists(path):
-                # In the home directory, a project's file may be the client's own file.
+                # If the project is the home directory, its file may also be the client's own file.
                 found.setdefault(os.path.realpath(path), (client.name, path))
     return list(found.values())
 
@@ -210,7 +210,7 @@ def note_differences(found: Sequence[Row]) -> None:
         for client, path, server in found:
             shown = format_flags(server.run_flags)
             output.note(f"{server.name} of {client} ({path}) has: {shown}")
-        output.note("their flags differ; each gets the change and keeps its other flags")
+        output.note("the flags differ; each client gets the change and keeps its other flags")
 
 
 def edit_files(
@@ -296,11 +296,11 @@ def _print_permissions(outcome: ServerOutcome) -> None:
 
 
 def _note_project_files(word: str) -> None:
-    """Mention the client's files in the current directory's project, which are not changed."""
+    """Tell the user about the client's files in the current project, which are not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return
     own = {os.path.realpath(path) for path in catalogue.own_files(client)}
     for path in catalogue.project_files(client, os.curdir):
         if os.path.exists(path) and os.path.realpath(path) not in own:
-            output.note(f"{path} belongs to this project: name it to change it too")
+            output.note(f"{path} belongs to this project and was not changed; name it to change it")

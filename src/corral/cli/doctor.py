@@ -15,7 +15,7 @@ from corral.supervisor.report import JSON_VERSION
 SUMMARY = "probe this machine and show which controls it can enforce"
 USAGE = "usage: corral doctor [-v] [--json]"
 FLAGS = (
-    Flag(name="--verbose", short="-v", help="with the evidence of every probe"),
+    Flag(name="--verbose", short="-v", help="also print the evidence of every probe"),
     Flag(name="--json", help="as JSON"),
 )
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "AMD64": "amd64", "ARM64": "arm64"}

@@ -12,21 +12,21 @@ from corral.policy import profiles
 from corral.policy.home_grants import is_home
 from corral.policy.model import LIMITS
 from corral.policy.variables import masked
-from corral.record import replace
+from corral.record import fields, replace
 from corral.safe_text import printable
 from corral.servers.bundles.bundle import bundle_digest
-from corral.supervisor.prepare import prepare
 from corral.supervisor.report import JSON_VERSION, to_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.plan.model import Step
+    from corral.programs.model import Program
 
 SUMMARY = "show what `run` would do, and start nothing"
 USAGE = what_to_run.USAGE.format("explain")
 FLAGS = (
     *run_flags.FLAGS,
-    Flag(name="--verbose", short="-v", help="with every step"),
+    Flag(name="--verbose", short="-v", help="also print every step"),
     Flag(name="--json", help="as JSON"),
 )
 STAGES = ("supervisor", "clone", "after_clone", "init", "target")
@@ -35,8 +35,7 @@ STAGES = ("supervisor", "clone", "after_clone", "init", "target")
 def main(options: Options, rest: list[str]) -> int:
     rest = what_to_run.replace_runner(options, rest)
     sources, command = what_to_run.sources_and_command(options, rest)
-    cwd = what_to_run.start_directory(rest)
-    plan = prepare(command, sources, environment=os.environ, cwd=cwd)
+    plan = what_to_run.plan_run(command, sources, rest)
     what_to_run.warn_of_unset_variables(options)
     bundle: dict[str, str] = {}
     if rest and rest[0].lower().endswith(what_to_run.BUNDLES):
@@ -51,7 +50,7 @@ def main(options: Options, rest: list[str]) -> int:
     if (name := options.get("--profile")) is not None:
         output.write_line(output.Painted(f"Profile {name}", "bold"))
         output.write_lines(f"  {key}: {why}" for key, why in profiles.load(name).reasons)
-    _print(plan, cwd, verbose=options.has("--verbose"))
+    _print(plan, what_to_run.start_directory(rest), verbose=options.has("--verbose"))
     return 0
 
 
@@ -73,12 +72,16 @@ def _summarize(plan: Plan) -> list[str]:
 def as_data(plan: Plan) -> dict[str, object]:
     """Return the plan as data, without values of variables and without secret arguments."""
     program = plan.program
-    shown = replace(program, argv=masked(program.argv), typed=masked(program.typed))
+    commands = [program.argv, program.typed, program.server]
     return {
         "version": JSON_VERSION,
-        "program": to_json(shown),
+        "program": _mask_commands(program, commands),
         "controls": to_json(plan.controls),
-        "steps": list(map(_step_to_data, plan.steps)),
+        "steps": [
+            {"step": one.name, "stage": one.stage, "does": one.describe()}
+            | {"data": _mask_commands(one, commands)}
+            for one in plan.steps
+        ],
         "environment": [key for key, _ in plan.environment],
         "secrets": list(plan.secret_names),
         "timeout_ms": plan.timeout,
@@ -86,9 +89,11 @@ def as_data(plan: Plan) -> dict[str, object]:
     }
 
 
-def _step_to_data(step: Step) -> dict[str, object]:
-    head = {"step": step.name, "stage": step.stage, "does": step.describe()}
-    return {**head, "data": to_json(step)}
+def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
+    """Return a record as data. Mask the secrets in each field that is one of the `commands`."""
+    found = {name: getattr(item, name) for name in fields(item)}
+    hidden = {name: masked(value) for name, value in found.items() if value in commands}
+    return to_json(replace(item, **hidden))
 
 
 def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
@@ -96,8 +101,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
     output.write_lines(_indent(plan.program.describe()))
     if plan.program.cwd not in {cwd, os.path.realpath(cwd)}:
         home = is_home(cwd, home_directory())
-        why = "is never granted as a whole" if home else "--read or --write would grant"
-        output.write_line(f"  it cannot start in {cwd}, which {why}")
+        why = "a home directory is never granted as a whole" if home else "--read would grant it"
+        output.write_line(f"  it cannot start in {cwd}: {why}")
     output.write_line("  environment " + ", ".join(key for key, _ in plan.environment))
     output.write_line(output.Painted("Controls", "bold"))
     output.write_table([_row(held) for held in plan.controls])
@@ -111,7 +116,7 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step. Escape line ends, unless the step escapes the texts of its lines itself."""
+    """Describe a step. A step with `has_lines` has several lines, and escapes names itself."""
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)
 

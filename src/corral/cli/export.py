@@ -1,4 +1,4 @@
-"""`corral export ENGINE`: write the same policy for another engine."""
+"""`corral export ENGINE`: write a server's policy for another engine, such as runc."""
 
 import os
 import sys
@@ -19,11 +19,11 @@ SUMMARY = "write the same policy for another engine: OCI runtimes such as runc, 
 USAGE = """\
 usage: corral export oci -o DIRECTORY [OPTIONS] REFERENCE | -- COMMAND [ARGUMENT...]
        corral export kubernetes -o DIRECTORY --image NAME [OPTIONS] REFERENCE | -- COMMAND ..."""
-OUT = Flag(name="--output", short="-o", value="PATH", help="the directory or file to write")
+OUT = Flag(name="--output", short="-o", value="PATH", help="the directory to write")
 BOTH = (
     OUT,
     Flag(name="--force", help="replace an earlier export in that directory"),
-    Flag(name="--json", help="print who enforces each control as JSON"),
+    Flag(name="--json", help="print as JSON what enforces each control"),
 )
 POD = (
     Flag(name="--image", value="NAME", help="Kubernetes: the image that has the server and corral"),
@@ -55,7 +55,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _export_oci(options: Options, rest: list[str]) -> int:
     if sys.platform != "linux":
-        raise SandboxError("bundles can be exported on Linux only", hint="run this where runc is")
+        raise SandboxError("bundles can be exported on Linux only", hint="use a machine with runc")
     from corral.export import oci
 
     directory = options.get(OUT.name)
@@ -71,7 +71,7 @@ def _export_oci(options: Options, rest: list[str]) -> int:
     _print_holding(bundle.controls, as_json=options.has("--json"))
     for name in bundle.omitted:
         output.warn(
-            f"{name} is a secret and is in no file: add it to process.env when you start it"
+            f"{name} is a secret, so no file contains it: add it to process.env in config.json"
         )
     output.note(f"wrote {directory}; start it with `runc run -b {shell_word(directory)} NAME`")
     return 0
@@ -119,7 +119,7 @@ def _parse_replicas(text: str | None) -> int:
 
 def _check_engine_flags(options: Options) -> None:
     if options.has("--replicas") and not options.has("--agent-sandbox"):
-        raise UsageError("--replicas is for a warm pool", hint="add --agent-sandbox")
+        raise UsageError("--replicas is only for agent-sandbox", hint="add --agent-sandbox")
     if options.has("--cilium") and options.has("--agent-sandbox"):
         raise UsageError(
             "--cilium and --agent-sandbox cannot be combined", hint="leave one of them out"

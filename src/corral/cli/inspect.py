@@ -1,6 +1,5 @@
 """`corral inspect`: list a server's tools from inside a sandbox, and mark suspicious ones."""
 
-import os
 from collections.abc import Sequence
 
 from corral.cli import approve, output, run_flags, what_to_run
@@ -13,14 +12,13 @@ from corral.policy.model import Source
 from corral.policy.pins import find_pinned, keep_inspected, keep_pins
 from corral.safe_text import printable, shown
 from corral.servers.inspection import Inspection, inspect_server
-from corral.supervisor.prepare import prepare
 from corral.supervisor.report import JSON_VERSION, to_json
 
 SUMMARY = "list a server's tools from inside a sandbox, and mark suspicious ones"
 USAGE = what_to_run.USAGE.format("inspect")
 FLAGS = (
     *run_flags.FLAGS,
-    Flag(name="--pin", help="pin its definitions, for runs with `--pins`"),
+    Flag(name="--pin", help="pin the server's definitions, for runs with `--pins`"),
     Flag(name="--yes", help="pin changes without a question; needed without a terminal"),
     Flag(name="--json", help="the lists as the server sent them, with marks and denials"),
 )
@@ -47,13 +45,8 @@ def plan_inspection(options: Options, rest: list[str]) -> Plan:
     """Return the plan of a run with the default policy and the typed flags only."""
     sources, command = what_to_run.sources_to_inspect(options, rest)
     limits = Manifest(origin=COMMAND_LINE, limits={"timeout": TIMEOUT_MS})
-    return prepare(
-        command,
-        [Source(manifest=limits, trust="user", approved=True), *sources],
-        environment=os.environ,
-        cwd=what_to_run.current_directory(),
-        server=what_to_run.name_server(rest),
-    )
+    own = Source(manifest=limits, trust="user", approved=True)
+    return what_to_run.plan_run(command, [own, *sources], rest)
 
 
 def as_data(found: Inspection) -> dict[str, object]:
@@ -68,7 +61,7 @@ def as_data(found: Inspection) -> dict[str, object]:
     }
 
 
-def format_inspection(found: Inspection, uncompared: Sequence[str] = ()) -> list[str]:
+def format_inspection(found: Inspection, uncompared: Sequence[str]) -> list[str]:
     lines = [printable(" ".join(found.server))]
     for listed in LISTS.values():
         names = [str(item.get(listed.name)) for item in list_items(found.offer, listed.field)]
@@ -100,5 +93,5 @@ def pin(server: tuple[str, ...], found: Inspection, *, yes: bool) -> int:
         if not approve.ask("pin its current definitions?"):
             return 1
     keep_pins(server, pins)
-    output.note(f"pinned {len(pins)} definitions; `--pins refuse` compares them in runs")
+    output.note(f"pinned {len(pins)} definitions; runs with `--pins refuse` compare them")
     return 0

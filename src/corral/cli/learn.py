@@ -20,7 +20,6 @@ from corral.policy.manifest import Manifest
 from corral.policy.model import Source
 from corral.servers.reference import parse_reference
 from corral.supervisor import start
-from corral.supervisor.prepare import prepare
 from corral.supervisor.report import find_outcome, to_json
 
 SUMMARY = "run a server in its sandbox and propose the policy it needs"
@@ -60,14 +59,14 @@ def main(options: Options, rest: list[str]) -> int:
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
     ending = watch.until_end()
     restore_terminal()
-    # Let Ctrl-C work at the questions.
+    # The run blocked these signals. At the questions Ctrl-C has to work.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
     learned = watched_run.find_learned(plan, watch, ending.denials)
     outcome = find_outcome(plan, ending)
     output.note(f"the target ended: {outcome.kind}, exit code {outcome.exit_code}")
     output.note(
         f"watched {learned.calls} calls in {time.monotonic() - started:.1f} s; "
-        f"the target was slowed down, by {learned.waited_seconds:.2f} s or more"
+        f"this slowed the target down by at least {learned.waited_seconds:.2f} s"
     )
     if options.has("--json"):
         output.write_json(to_json(learned))
@@ -87,18 +86,13 @@ def _prepare(options: Options, rest: list[str]) -> Plan:
     the target asks for.
     """
     sources, command = what_to_run.sources_and_command(options, rest)
-    cwd = what_to_run.start_directory(rest)
-    server = what_to_run.name_server(rest)
-
-    def make(more: list[Source]) -> Plan:
-        return prepare(command, [*more, *sources], environment=os.environ, cwd=cwd, server=server)
-
-    plan = make([])
+    plan = what_to_run.plan_run(command, sources, rest)
     if plan.allow:
         return plan
     nowhere = Manifest(origin="corral learn", allow=(NOWHERE,))
+    more = Source(manifest=nowhere, trust="user", approved=True)
     try:
-        return make([Source(manifest=nowhere, trust="user", approved=True)])
+        return what_to_run.plan_run(command, [more, *sources], rest)
     except UnenforceableError:
         return plan
 
@@ -140,9 +134,9 @@ def _print(learned: Learned, denials: Sequence[Denial]) -> None:
     for one in learned.proposed:
         output.note(f"{one.why}; {one.typed()}")
     if not learned.proposed and (learned.never or others):
-        output.note("there is nothing to propose; it did not get what is listed above")
+        output.note("there is nothing to propose; the target did not get what is listed above")
     elif not learned.proposed:
-        output.note("it got everything that it asked for")
+        output.note("the target got everything that it asked for")
 
 
 def _check_output(path: str) -> None:

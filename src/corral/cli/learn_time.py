@@ -18,7 +18,7 @@ def format_end(duration: str) -> str:
             f"--learn: {duration!r} {error}", hint="give a duration such as 30m or 2h"
         ) from error
     if milliseconds is None:
-        raise UsageError("--learn needs an end", hint="give a duration such as 30m or 2h")
+        raise UsageError("--learn has to end", hint="give a duration such as 30m or 2h")
     return time.strftime(FORM, time.gmtime(time.time() + milliseconds / 1000))
 
 

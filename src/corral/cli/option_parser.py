@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @record
 class Flag:
-    """One flag. Without `value` the flag is a switch. `key` is the policy key that the flag sets,
-    if any.
+    """One flag. `value` is the placeholder for its value in the help; a switch has none. `key` is
+    the policy key that the flag sets, if any.
     """
 
     name: str
@@ -103,7 +103,7 @@ def help_lines(flags: Sequence[Flag]) -> list[str]:
 def _nearest(name: str, known: dict[str, Flag]) -> str:
     near = SYNONYMS.get(name, "")
     if "--policy" in known and near not in known and (key := _find_key_without_flag(name)):
-        return f"it has no option: set {key} in a policy (--policy FILE)"
+        return f"{key} has no option: set it in a policy (--policy FILE)"
     if near not in known:
         near = find_nearest(name, known)
     return f"did you mean {near}?" if near else "`--help` lists the options"

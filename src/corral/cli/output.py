@@ -2,7 +2,7 @@
 
 Names of files, packages, servers and variables are untrusted, so all printed text is escaped here:
 control characters, line ends, and characters that change the direction of text. Callers therefore
-pass one line at a time. Escape sequences are added here, only for `Painted` text.
+pass one line at a time. Escape sequences for colours are added here, for `Painted` text.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import TextIO
 
-OUTPUT_HINT = "make room there, or redirect the output to another place"
+OUTPUT_HINT = "redirect the output to another file, or make room on the disk"
 ERRNO_HINTS = {
-    errno.EACCES: "check who owns it: corral has only your own rights",
-    errno.EPERM: "check who owns it: corral has only your own rights",
+    errno.EACCES: "check who owns the file: corral has only your own permissions",
+    errno.EPERM: "check who owns the file: corral has only your own permissions",
     errno.EMFILE: "raise `ulimit -n` where corral is started",
     errno.ENOMEM: "free some memory: none is left on this machine",
 }
-DEFAULT_HINT = "the system refused it; `corral doctor -v` shows what works here"
+DEFAULT_HINT = "the system refused this; `corral doctor -v` shows what works here"
 PLAIN_MARKS = {ord("✓"): "+", ord("⚠"): "!", ord("✗"): "x"}
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "bold": "1", "dim": "2"}
 
@@ -58,9 +58,9 @@ def _hint_of_disk(problem: OSError) -> str:
 
 NO_MEMORY = (
     b"corral: corral itself has no memory left; any running target was stopped\n"
-    b"hint: raise `ulimit -v` and the memory of its cgroup or container, or end other programs\n"
+    b"hint: raise `ulimit -v` and the memory of the cgroup or container, or end other programs\n"
 )
-"""This text is complete, because formatting a message would take memory."""
+"""These bytes can be written at once. Formatting a message would need memory."""
 
 
 def from_fault(problem: Exception) -> SandboxError:
@@ -69,7 +69,7 @@ def from_fault(problem: Exception) -> SandboxError:
     """
     if isinstance(problem, ImportError) or _is_replaced():
         why = f"corral's own files were removed or replaced while it ran: {problem}"
-        hint = "start it again; if that fails too, install corral again"
+        hint = "start corral again; if that fails too, install it again"
     else:
         why = f"corral failed: {type(problem).__name__}: {problem}"
         hint = f"report this bug with what `{sys.executable} -X dev -m corral ...` prints"
@@ -140,7 +140,7 @@ def _write_stdout(text: str, *, flush: bool = False) -> None:
         raise ReaderGoneError from None
     except OSError as problem:
         sys.stdout = None  # otherwise `finish` reports the same error again
-        raise UnwrittenError(f"cannot write: {problem.strerror}", hint=OUTPUT_HINT) from problem
+        raise UnwrittenError(f"cannot print: {problem.strerror}", hint=OUTPUT_HINT) from problem
 
 
 def use_utf8() -> None:
@@ -170,7 +170,7 @@ def note(text: str) -> None:
 
 
 def prompt(text: str) -> None:
-    """Ask a question. Wait until stderr has accepted it, because the user has to see it first."""
+    """Print a question. Flush stderr, because the user has to see the question first."""
     flush()
     if sys.stderr is None:
         raise SandboxError(
@@ -222,7 +222,7 @@ def finish(code: int) -> int:
         except BrokenPipeError:
             pass  # the reader is gone, which is not an error
         except OSError as problem:
-            _write_stderr(f"corral: cannot write: {problem.strerror}\nhint: {OUTPUT_HINT}\n")
+            _write_stderr(f"corral: cannot print: {problem.strerror}\nhint: {OUTPUT_HINT}\n")
             code = code or UnwrittenError.exit_code
     return code
 

@@ -14,7 +14,6 @@ from corral.plan.decide import default_warnings
 from corral.platforms import current
 from corral.record import replace
 from corral.supervisor import findings, start
-from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,8 +62,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
-    """Return the plan of a run whose paths are watched, or the same plan if the time is over. If
-    paths cannot be watched, warn and return the same plan, because a client waits for the run.
+    """Return a plan that also records the paths that the target opens. If the time `until` is over,
+    return the same plan. If paths cannot be watched, warn and return the same plan, because a
+    client waits for the run.
     """
     from corral.cli.learn_time import is_over
 
@@ -83,7 +83,7 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
 
 
 def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
-    """Add to a run's denials the paths that it looked for and did not find, if it was watched."""
+    """If the run was watched, add the paths that its target did not find to its denials."""
     if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
         from corral.learn.watched_run import find_learned, to_denials
 
@@ -92,7 +92,7 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
         except SandboxError as problem:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
-        output.note("it was watched; `corral why` and `corral grant` list what it did not find")
+        output.note("this run was watched; `corral why` and `corral grant` list what was not found")
         # Learned paths come first, because a target can cause any number of denials, and only a
         # limited number of denials is kept.
         return replace(ending, denials=(*to_denials(learned), *ending.denials))
@@ -100,7 +100,7 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
 
 
 def _warn(plan: Plan, options: Options) -> None:
-    """Print the warnings. Those about default limits are printed once per boot, or with `-v`."""
+    """Print the plan's warnings. Without `-v`, warn of default limits only once per boot."""
     what_to_run.warn_of_unset_variables(options)
     if not plan.warnings:
         return
@@ -116,18 +116,9 @@ def _prepare(
     command: Sequence[str], sources: Sequence[Source], rest: list[str], protected: list[str]
 ) -> Plan:
     """Prepare the run. On a terminal, ask about granted paths that now resolve to other files."""
-    where = what_to_run.start_directory(rest)
 
     def make() -> Plan:
-        return prepare(
-            command,
-            sources,
-            environment=os.environ,
-            cwd=where,
-            protected=protected,
-            server=what_to_run.name_server(rest),
-            notify=output.note,
-        )
+        return what_to_run.plan_run(command, sources, rest, protected=protected, notify=output.note)
 
     try:
         return make()
@@ -223,7 +214,7 @@ def _finish(
 
 
 def _preload() -> None:
-    """Import modules for the end of the run now, because the package may be replaced meanwhile."""
+    """Import what the end of a run needs, because corral may be replaced while the target runs."""
     from corral.denials import discarded, kept  # noqa: F401
     from corral.platforms.posix import unblocked_write  # noqa: F401
     from corral.policy import secret_files, server_identity  # noqa: F401
@@ -276,7 +267,7 @@ def _explain_end(result: Report, told: set[str]) -> None:
         )
     failed = result.outcome.kind == "exited" and result.outcome.exit_code != 0
     if failed and result.usage.wall_ms < EARLY_MS and sys.platform == "linux":
-        output.note("it ended with an error; `corral learn` shows which files it looked for")
+        output.note("the target ended with an error; `corral learn` shows the files it looked for")
     if result.outcome.kind in {"timeout", "cpu_time", "memory", "pids"}:
         asked = {held.control: held.asked for held in result.controls}
         output.note(

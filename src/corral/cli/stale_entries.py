@@ -51,7 +51,7 @@ def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
 
 
 def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:
-    """Return the flags without which the server would start, if they can be found."""
+    """Return the flags without which the server would start; [] if they cannot be found."""
     try:
         flags = grant.split_flags(server.run_flags)
         bad = [one for one in flags if _is_refused(server, [one])]

@@ -78,10 +78,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
-    """Return 1 if a server in the named files, or else in this project's files, does not start
-    through corral or would be refused by `wrap`, or if a file cannot be read.
-
-    Servers that `wrap` leaves alone, such as remote ones, do not count.
+    """Check the named files, or else this project's files. Print each server that does not start
+    through corral or that `wrap` would refuse, and each file that cannot be read. Return 1 if there
+    are any. Servers that `wrap` leaves alone, such as remote ones, do not count.
     """
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     files = [_read_file(client, path) for client, path in named or _find_project_files()]
@@ -214,9 +213,9 @@ def _print_inventory(files: list[FileStatus]) -> None:
         return
     output.write_line("")
     output.write_line(output.Painted("all servers", "bold"))
-    off = {True: "switched off", False: ""}
     rows = [
-        (f"  {one.name}", file.client, WALLED[one.walled], off[one.off]) for file, one in servers
+        (f"  {one.name}", file.client, WALLED[one.walled], "switched off" if one.off else "")
+        for file, one in servers
     ]
     output.write_table(rows)
     local = [one for _, one in servers if one.walled is not None]

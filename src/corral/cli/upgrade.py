@@ -49,12 +49,12 @@ def main(options: Options, rest: list[str]) -> int:
         changed = [line for one in tools for line in one.lines]
         rows.append({**_to_json(entry, found, done=done), "tools": changed})
         if found is None and not as_json:
-            word = "is already installed" if version else "is the newest"
+            word = "is already installed" if version else "is the newest version"
             output.write_line(f"{names[entry.key]}: {entry.version} {word}")
     if as_json:
         output.write_json(rows)
     elif not rows and not code:
-        output.write_line("nothing is installed without a version")
+        output.write_line("there is nothing to upgrade: no server was installed without a version")
     return code
 
 
@@ -66,7 +66,7 @@ def _select(words: list[str]) -> list[Entry]:
         fitting = upgrade.match_entries(entries, [word, *_find_wrapped(word)])
         if not fitting:
             raise SandboxError(
-                f"{word} is not installed without a version, so there is nothing to upgrade",
+                f"there is nothing to upgrade: {word} is not installed, or you chose its version",
                 hint="`corral cache ls` lists what is installed; a version that you wrote"
                 " yourself is not changed",
             )
@@ -87,8 +87,8 @@ def _find_wrapped(word: str) -> list[str]:
 
 @record
 class ToolChanges:
-    """The differences between a new version and a server's pins. `pins` are those of the new
-    version, or None if the new version could not be inspected.
+    """The differences between the tools of a new version and a server's pins. `pins` are the pins
+    of the new version, or None if it could not be inspected.
     """
 
     pinned: PinnedServer
@@ -114,16 +114,16 @@ def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
     try:
         seen = inspect_server(plan_inspection(Options(), [word, *pinned.server[1:]])).pins()
     except SandboxError as error:
-        why = f"{version} did not answer in a trial behind the default walls: {error.message}"
-        more = "it may need grants, or other versions of its dependencies than today's; its tools"
-        more += " keep their pins"
+        why = f"{version} did not answer in a trial with the default policy: {error.message}"
+        more = "it may need grants, or other versions of its dependencies; the pins of its tools"
+        more += " are not changed"
         return ToolChanges(pinned=pinned, lines=(why, more))
     lines = tuple(compare_pins(pinned.pins, seen))
     return ToolChanges(pinned=pinned, lines=lines, pins=tuple(seen))
 
 
 def _replace(found: Candidate, tools: Sequence[ToolChanges], options: Options, name: str) -> bool:
-    """Show the changes, and replace the version if the user agrees."""
+    """Show the changes, and replace the installed version if the user agrees."""
     as_json, yes = options.has("--json"), options.has("--yes")
     if not as_json:
         output.write_lines(_describe(found, name))

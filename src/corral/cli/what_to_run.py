@@ -10,10 +10,14 @@ from corral.errors import EXIT_USAGE, ManifestError, SandboxError
 from corral.policy.model import Source
 from corral.programs.advice import may_install
 from corral.record import replace
+from corral.supervisor.prepare import prepare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from corral.clients.find_server import FoundServer
+    from corral.plan.model import Plan
     from corral.policy.approvals import Request
     from corral.servers.open_reference import ReadyServer
     from corral.servers.packages.sources import InstallOptions
@@ -25,7 +29,7 @@ USAGE = (
 )
 BUNDLES = (".mcpb", ".dxt")
 RUNTIMES = ("python", "node")
-"""Each has a flag of the same name, which chooses the runtime of a package."""
+"""Each runtime has a flag of the same name, which chooses its version for a package."""
 NOT_FOR_COMMANDS = {
     "--python": "pypi: packages",
     "--node": "npm: packages",
@@ -71,12 +75,12 @@ def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
         from corral.cli import output
 
         for name in unused:
-            output.warn(f"{name} is for {NOT_FOR_COMMANDS[name]}: {rest[0]} starts as it is")
+            output.warn(f"{name} has no effect: it is for {NOT_FOR_COMMANDS[name]}")
 
 
 def start_directory(rest: list[str]) -> str:
-    """Return the directory in which the command starts: the one in the client's file, or else the
-    current one.
+    """Return the directory in which the command starts: `cwd` of the server in a client's file, or
+    else the current directory.
     """
     server = _find_configured(rest)
     return (server.cwd if server else "") or current_directory()
@@ -97,8 +101,8 @@ def _find_configured(rest: list[str]) -> FoundServer | None:
 
 
 def name_server(rest: list[str]) -> tuple[str, ...]:
-    """Return the words that identify the server of a package or of CLIENT:SERVER, without its
-    version. Return () if the first word has no colon.
+    """Return the words that identify a package or a client's server, without a version. Return ()
+    for a plain command.
     """
     if not rest or ":" not in rest[0]:
         return ()
@@ -107,6 +111,28 @@ def name_server(rest: list[str]) -> tuple[str, ...]:
     server = _find_configured(rest)
     words = (*server.argv, *rest[1:]) if server else rest
     return reference.name_server(words) if ":" in words[0] else ()
+
+
+def plan_run(
+    command: Sequence[str],
+    sources: Sequence[Source],
+    rest: list[str],
+    *,
+    protected: Sequence[str] = (),
+    notify: Callable[[str], None] = lambda _: None,
+) -> Plan:
+    """Prepare the run of a command that the words `rest` name. It starts in the directory, and
+    has the identity, of the server that they name.
+    """
+    return prepare(
+        command,
+        sources,
+        environment=os.environ,
+        cwd=start_directory(rest),
+        protected=protected,
+        server=name_server(rest),
+        notify=notify,
+    )
 
 
 def sources_and_command(options: Options, rest: list[str]) -> tuple[list[Source], list[str]]:
@@ -142,7 +168,9 @@ def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source],
 def _open(
     options: Options, command: list[str], *, complete: bool = True
 ) -> tuple[Request | None, list[str], ReadyServer | None]:
-    """Return a server's request, its command, and the server itself if a reference names it."""
+    """Return a server's request (None for a plain command), its command, and the opened server
+    (None unless a reference such as npm:NAME names it).
+    """
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
         server = open_server(options, command, complete=complete)
@@ -208,8 +236,8 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word is CLIENT:SERVER, return its flags with the typed ones, its command, and a
-    source with its variables. Otherwise return `options`, `rest` and no source.
+    """If the first word is CLIENT:SERVER, return the server's flags with the typed ones, its
+    command, and a source with its variables. Otherwise return `options`, `rest` and no source.
     """
     server = _find_configured(rest)
     if server is None:
@@ -233,14 +261,14 @@ def _configured_server(
 
 def _is_directory(word: str) -> bool:
     """Return whether a word is written as a path and is a directory."""
-    # A bare name is a command, even if the project in which a client starts it has such a folder.
+    # A name without a slash is a command, even if the current directory has such a folder.
     written = word in {os.curdir, os.pardir} or os.path.dirname(word)
     return bool(written) and os.path.isdir(word)
 
 
 def _may_be_reference(word: str) -> bool:
-    """Return whether a word may be a reference. Check only its characters, so that a plain command
-    imports no further module.
+    """Return whether a word may be a reference such as npm:NAME. Check only its characters, so that
+    a plain command imports no further module.
     """
     space, slash, _ = word.partition("/")
     return ":" in word or word.lower().endswith(BUNDLES) or bool(slash and "." in space[1:])
@@ -331,7 +359,7 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
         if not approve.is_on_terminal():
             raise
     else:
-        return source  # the request only tightens, or the user's sources grant the same
+        return source  # it only lowers limits, or the user's sources grant the same
     for line in approve.format_request(request):
         output.note(line)
     if not approve.confirm([source.manifest.directory or source.manifest.origin]):

@@ -31,15 +31,15 @@ USAGE = (
     "       corral wrap --check [CLIENT|FILE...]"
 )
 OWN = (
-    Flag(name="--check", help="fail if a server is not wrapped, here or in FILE; change nothing"),
+    Flag(name="--check", help="fail if a server of this project or FILE is not wrapped"),
     Flag(name="--dry-run", help="print what would change, and change nothing"),
     Flag(name="--grant-arguments", help="grant servers the paths in their arguments"),
     Flag(name="--pin", help="write the exact versions of the installed packages"),
     Flag(name="--pin-tools", help="start each server once, and pin its tools for `--pins refuse`"),
-    Flag(name="--learn", value="DURATION", help="record missing files for this long"),
-    Flag(name="--no-install", help="leave slow steps, such as packages, to the first start"),
+    Flag(name="--learn", value="DURATION", help="for this long, record files it does not find"),
+    Flag(name="--no-install", help="leave slow steps, such as installations, to the first start"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
-    Flag(name="--corral", value="PATH", help="the corral that the client shall start"),
+    Flag(name="--corral", value="PATH", help="the corral program that the client shall start"),
     Flag(name="--json", help="as JSON"),
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
@@ -156,12 +156,12 @@ def _check_state(proposal: Proposal) -> Proposal:
         if flags == proposal.flags:
             raise
         check_run(flags, proposal.arguments)
-        output.note(f"{proposal.server.name}: its home is not kept: {error.message}")
+        output.note(f"{proposal.server.name}: its home directory is not kept: {error.message}")
         return replace(proposal, flags=flags)
     return proposal
 
 
-def grant_reads(proposal: Proposal, *, dry_run: bool, project: str = "") -> Proposal:
+def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
     """Add a `--read` for each other file that the server's files refer to, if the user agrees. A
     dry run does not ask. Raise UnchosenReadsError if the user does not agree.
     """
@@ -170,12 +170,12 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str = "") -> Prop
         refuse_elsewhere(server, project, find_granted(proposal.flags))
         _prepare_server(proposal, server.argv)
     except UnchosenReadsError as error:
-        asks = "; without --dry-run, corral asks whether it may" if dry_run else ""
+        asks = "; without --dry-run, corral asks you whether to allow this" if dry_run else ""
         output.note(f"{server.name}: {error.message}{asks}")
         flags = tuple(word for path in error.reads for word in ("--read", path))
         if not dry_run and not approve.is_on_terminal():
             raise
-        if not dry_run and not approve.ask(f"let it read {', '.join(error.reads)}?"):
+        if not dry_run and not approve.ask(f"let {server.name} read {', '.join(error.reads)}?"):
             raise
         return replace(proposal, flags=(*proposal.flags, *flags))
     except SandboxError:
@@ -189,7 +189,6 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
         return proposal
     flags, server = proposal.flags, proposal.server
     if not dry_run:
-        own = {key: str(value) for key, value in server.env.items() if value is not None}
         options, _ = parse(run_flags.FLAGS, flags)
         rest = [proposal.new_words[-1], *proposal.arguments]
         try:
@@ -197,7 +196,7 @@ def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
             plan = prepare(
                 command,
                 sources,
-                environment={**os.environ, **own},
+                environment={**os.environ, **server.env},
                 cwd=server.cwd or what_to_run.current_directory(),
                 server=what_to_run.name_server(rest),
             )
@@ -221,8 +220,7 @@ def rehearse(proposal: Proposal, command: Sequence[str]) -> None:
 
 def _prepare_server(proposal: Proposal, command: Sequence[str]) -> Plan:
     server = proposal.server
-    set_here = {key: str(value) for key, value in server.env.items() if value is not None}
-    own = {key: value for key, value in set_here.items() if "${" not in value}
+    own = {key: value for key, value in server.env.items() if "${" not in value}
     return prepare_run(proposal.flags, command, cwd=server.cwd, variables=own)
 
 
@@ -253,8 +251,8 @@ def prepare_run(
 
 
 def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list[str]]:
-    """Install a package, with the packages that the flags add. Return it with its exact version,
-    and its command.
+    """Install a package, with the packages that the flags add. Return the package with its exact
+    version, and its command.
     """
     reference = parse_reference(package.reference)
     if reference is None:
@@ -275,7 +273,7 @@ def select_flags(options: Options) -> list[str]:
             chosen.values.setdefault(flag.name, []).append(value)
             found += [flag.name, value] if flag.value else [flag.name]
     if found:
-        # This reports mistakes now instead of in the client.
+        # Report mistakes in the flags now, and not when the client starts a server.
         what_to_run.sources_and_command(chosen, [os.devnull])
     return found
 

@@ -1,6 +1,6 @@
 """Keep records of the text that corral replaced in clients' files, and backups of whole files.
 
-They contain secrets of the configuration, so only the user can access their directory.
+Records and backups contain the configuration's secrets, so their directory is private.
 """
 
 import json

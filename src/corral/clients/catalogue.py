@@ -24,7 +24,7 @@ def find_client(name: str) -> Client | None:
 
 
 def base_directories(platform: str, environ: Mapping[str, str], home: str) -> dict[str, str]:
-    """Return the directory for each placeholder of the table's paths, such as CONFIG."""
+    """Return the directory for each placeholder in the paths of CLIENTS, such as CONFIG."""
     if platform == "win32":
         config = absolute(environ, "APPDATA", os.path.join(home, "AppData", "Roaming"))
     elif platform == "darwin":

@@ -52,7 +52,7 @@ class ConfiguredServer:
     why: str = ""  # the reason why the server cannot be wrapped; empty if it can
     understood: bool = True  # whether corral knows how the client uses the entry
     disabled: bool = False  # whether the client does not start the server now
-    env: Mapping[str, object] = {}
+    env: Mapping[str, str] = {}  # variables that the client sets; a null in the file sets none
     forwarded: tuple[str, ...] = ()
     env_file: str = ""
     cwd: str = ""
@@ -231,7 +231,7 @@ def _read_server(
         why="another server has the same name" if twin else why,
         understood=understood,
         disabled=_is_set_to(entry, "disabled", True) or _is_set_to(entry, "enabled", False),
-        env={str(key): value for key, value in values.items()},
+        env={str(key): str(value) for key, value in values.items() if value is not None},
         forwarded=_read_names(members.get("env_vars") or members.get("env_keys")),
         env_file=_text(entry, "envFile"),
         cwd=_text(entry, "cwd"),
@@ -239,7 +239,7 @@ def _read_server(
 
 
 def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> tuple[str, bool]:
-    """Return why corral cannot start this server ("" if it can), and whether it is understood."""
+    """Return why corral cannot start this server, or "", and whether the entry is understood."""
     kind = _text(entry, "type") or _text(entry, "transport")
     if command is None and (kind in REMOTE or any(_text(entry, key) for key in ADDRESSES)):
         return IS_REMOTE, True

@@ -135,7 +135,7 @@ def _edit(
     *,
     dry_run: bool,
 ) -> FileEdit:
-    """Write the records, then the file. A crash may leave an unneeded record, but loses none."""
+    """Write the records, then the file. A crash in between leaves only an unneeded record."""
     real, backup = file.content.path, ""
     if text != file.content.text and not dry_run:
         safe_write.refuse_unwritable(file.content)
@@ -179,7 +179,7 @@ def _find_secrets(file: ClientFile) -> list[tuple[str, str]]:
         named = [
             value
             for name, value in server.env.items()
-            if isinstance(value, str) and len(value) >= MIN_SECRET_LENGTH and is_secret(name, value)
+            if len(value) >= MIN_SECRET_LENGTH and is_secret(name, value)
         ]
         pairs |= {one: MASK for value in named for one in (value, quote(value)[1:-1])}
         items = (server.args.items or ()) if server.args else ()

@@ -24,8 +24,8 @@ class Format(Protocol):
     def quote(self, text: str) -> str: ...
 
     def member(self, text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-        """Return the text that adds the list `name` of `words` to `table`. The caller inserts it
-        after the value `after`.
+        """Return the text that adds the key `name` with the list `words` to `table`. The caller
+        inserts this text after the value `after`.
         """
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:

@@ -87,10 +87,9 @@ def prepare_server(path: str, server: ConfiguredServer) -> FoundServer:
         raise SandboxError(f"{server.name}: {package.why}", hint=package.hint)
     if package is not None:
         argv = (package.reference, *argv[1 + package.used :])
-    values = {name: value for name, value in server.env.items() if value is not None}
     return FoundServer(
         argv=tuple(map(fill_variables, argv)),
-        env={name: fill_variables(str(value)) for name, value in values.items()},
+        env={name: fill_variables(value) for name, value in server.env.items()},
         cwd=fill_variables(server.cwd),
         forwarded=server.forwarded,
         flags=(*(package.flags if package else ()), *_select_flags(server)),

@@ -62,7 +62,7 @@ def refuse_unwritable(content: FileContent) -> None:
     """
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):
-        hint = "if another program makes this file, change it there"
+        hint = "if another program generates this file, change its source instead"
         if not found.st_mode & stat.S_IWUSR:
             unlock = f'attrib -r "{path}"' if WINDOWS else f"chmod u+w {shell_word(path)}"
             hint += f"; otherwise: {unlock}"

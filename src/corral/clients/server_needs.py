@@ -83,48 +83,47 @@ def refuse_unencodable(server: ConfiguredServer) -> None:
     try:
         check_argv((*server.argv, *server.unwrapped_argv, server.cwd))
     except CommandError as error:
-        raise UnfitError(error.message, hint="correct it, or remove the server") from None
+        raise UnfitError(error.message, hint="correct the command, or remove the server") from None
 
 
 def refuse_unsafe_variables(server: ConfiguredServer) -> None:
     """Refuse a server's variables that choose what corral itself loads, trusts or installs."""
-    given = {name: value for name, value in server.env.items() if value is not None}
     found_by_path = server.is_wrapped and not os.path.isabs(server.argv[0])
-    names = [name for name, value in given.items() if _is_unsafe(name, value)]
-    names += [name for name in given if name.upper() == "PATH" and found_by_path]
+    names = [name for name, value in server.env.items() if _is_unsafe(name, value)]
+    names += [name for name in server.env if name.upper() == "PATH" and found_by_path]
     if names:
         raise UnfitError(
-            f"{', '.join(names)} in its env would change corral itself, outside of the sandbox",
-            hint="remove it there; set it in your own environment, or for the server alone:"
+            f"{', '.join(names)} in the server's env would change corral, which is not sandboxed",
+            hint="remove it from the file; set it in your own environment, or for the server alone:"
             f" --env {names[0]}=VALUE",
         )
     is_package = _is_package(server)
-    _refuse_foreign_path(given, is_package=is_package)
+    _refuse_foreign_path(server.env, is_package=is_package)
     if not is_package:
         return
-    if names := [name for name in given if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
+    if names := [name for name in server.env if name.upper().startswith(PACKAGE_SOURCE_PREFIXES)]:
         raise UnfitError(
-            f"{', '.join(names)} in its env would choose the package or its installer",
-            hint="remove it there: your own settings apply (.npmrc, pip.conf, uv.toml)",
+            f"{', '.join(names)} in the server's env would choose the package or its installer",
+            hint="remove it from the file: your own settings apply (.npmrc, pip.conf, uv.toml)",
         )
 
 
-def _refuse_foreign_path(given: Mapping[str, object], *, is_package: bool) -> None:
+def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
-    For a package, an installer from there would fill the cache, which other servers with the same
-    package use. For another command, links and scripts from there could make any file readable.
+    For a package, an installer in that directory would fill the cache, which other servers with the
+    same package use. For another command, links and scripts in it could make any file readable.
     Version managers' directories are refused only for a package.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
-    search = [str(value) for name, value in given.items() if name.upper() == "PATH"]
+    search = [value for name, value in given.items() if name.upper() == "PATH"]
     foreign = next(filter(None, (_find_foreign_directory(one, known) for one in search)), "")
     if foreign:
         what = "replace the installer of its package" if is_package else "make any file readable"
         raise UnfitError(
-            f"PATH in its env leads to {foreign}, and could {what}",
-            hint="remove it there, or put that directory on your own PATH",
+            f"PATH in the server's env contains {foreign}, which could {what}",
+            hint="remove it from the file, or put that directory on your own PATH",
         )
 
 
@@ -140,8 +139,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows its value, which may make another word the script. After `=` it is
-        # the value of an option.
+        # Only the client knows the value of this variable. If no word before it is the script, the
+        # value may be the script, or an option that makes another word the script. After `=` the
+        # variable is only the value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -149,21 +149,21 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
     mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
-    # The client enters `cwd`, so corral sees no link in it when the server starts.
+    # The client changes to `cwd` before it starts corral, which then cannot see links in `cwd`.
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # A link in the project is checked when the server starts, but not a link before `..`, and
-        # no link in a directory of several servers.
+        # Links in the project are checked when the server starts, except for links before `..` and
+        # links in a directory that several servers share.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
         on_path = os.path.realpath(above) in mine and name not in {"", os.curdir, os.pardir}
         if not (inside or on_path) or "${" in path:
             raise UnchosenReadsError(
-                f"it starts in or from {shown(path, 200)}, outside of the project that names it",
+                f"it starts in or from {shown(path, 200)}, outside of its project",
                 reads=[path],
-                hint=f"if it may read that: --read {shell_word(path)}",
+                hint=f"to let it read this: --read {shell_word(path)}",
             )
 
 
@@ -173,7 +173,7 @@ def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
     """
     if sys.platform != "win32":
         search = server.env.get("PATH") or os.environ.get("PATH", "")
-        environment = {**os.environ, "PATH": str(search)}
+        environment = {**os.environ, "PATH": search}
         home = os.path.expanduser("~")
         try:
             return find_script(argv, environment=environment, cwd=here, home=home)
@@ -184,7 +184,7 @@ def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
 
 
 def _fill(text: str, project: str) -> str:
-    """Fill in the variables of clients for the project and the home directory."""
+    """Replace clients' variables for the project and the home directory by their paths."""
     for name in PROJECT_VARIABLES:
         text = text.replace(f"${{{name}}}", project)
     for name in ("${HOME}", "${env:HOME}", "${userHome}"):
@@ -199,7 +199,7 @@ def _is_package(server: ConfiguredServer) -> bool:
     )
 
 
-def _is_unsafe(name: str, value: object) -> bool:
+def _is_unsafe(name: str, value: str) -> bool:
     upper = name.upper()
     known = upper in UNSAFE_NAMES or upper in HOMES or upper.startswith(UNSAFE_PREFIXES)
     if not known or upper in HARMLESS:
@@ -211,8 +211,8 @@ def _is_unsafe(name: str, value: object) -> bool:
 
 
 def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
-    """Return the first directory that is not the system's, not on the user's PATH and not in one of
-    the `known` directories.
+    """Return the first directory of a search path that is not the system's, not on the user's PATH
+    and not in one of the `known` directories; "" if there is none.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
     mine = _own_search_path()
@@ -238,8 +238,8 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
     """Refuse a profile's grants for a package that is started together with other code."""
     variables = [
         name
-        for name, value in server.env.items()
-        if value is not None and is_loader_variable(name) and name.upper() not in NO_EXTRA_CODE
+        for name in server.env
+        if is_loader_variable(name) and name.upper() not in NO_EXTRA_CODE
     ]
     found = [*package.extra, *variables]
     if found and (profile.arguments or describe_requests(profile.manifest)):
@@ -260,12 +260,11 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
     }
     if server.env_file and not given:
         raise UnfitError(
-            f"the client reads variables for it from {server.env_file}, and corral passes on only"
-            " those that it knows",
-            hint="name them: --secret NAME for each, or --env NAME",
+            f"the client reads variables of this server from {server.env_file}, which corral does"
+            " not read",
+            hint="name each of these variables: --secret NAME or --env NAME",
         )
-    set_here = [name for name, value in server.env.items() if value is not None]
-    for name in dict.fromkeys([*set_here, *server.forwarded]):
+    for name in dict.fromkeys([*server.env, *server.forwarded]):
         if name in given or name.upper() in SET_BY_CORRAL:
             continue
         try:

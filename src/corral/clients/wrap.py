@@ -68,7 +68,7 @@ class Proposal:
 
     @property
     def new_words(self) -> tuple[str, ...]:
-        """Return the words that replace the program and its dropped arguments."""
+        """Return the words that replace the program and the arguments of a package runner."""
         program = self.package.reference if self.package else self.server.argv[0]
         return ("run", *self.flags, "--", program)
 
@@ -171,11 +171,11 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
             why = "it already starts through corral"
             hint = ""
             if request.flags and server.name not in request.names:
-                hint = "your flags were not added to it: name it to change its grants"
+                hint = "your flags were not added: name this server to change its grants"
             paths = _find_ungranted_arguments(server) if request.grant_arguments else ()
             return describe_outcome(server, "already", why, hint, command=command, suggested=paths)
         why = f"it is started by {server.argv[0]}, which is not this corral"
-        hint = "look at it, unwrap it, and wrap it again"
+        hint = "look at its command, unwrap it, and wrap it again"
         return describe_outcome(server, "refused", why, hint, command=command)
     if server.why and not server.understood:
         hint = (
@@ -185,7 +185,7 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
     if server.why:
         return describe_outcome(server, "left", server.why)
     if server.disabled and server.name not in request.names:
-        hint = "name it to wrap it all the same"
+        hint = "to wrap it all the same, name this server"
         return describe_outcome(server, "left", "it is switched off", hint)
     return None
 

@@ -25,7 +25,7 @@ POLL_SECONDS = 0.02
 
 
 class Decoys:
-    """Creates every decoy. `stack` removes them."""
+    """Creates the decoys. They are removed when `stack` is closed."""
 
     def __init__(self, stack: contextlib.ExitStack) -> None:
         names = ("key", "credentials", "token", "host", "memory", "name")
@@ -52,8 +52,8 @@ class Decoys:
         self._start_bystander(stack)
 
     def _open_to_target(self, root: str) -> None:
-        """Give root's target access if it runs under another user id. Other users get none: they
-        could plant links, which the acts outside the sandbox follow as root.
+        """If root runs the demo, give the target's group access, because the target runs as another
+        user. Other users get none: they could plant links, which root's acts outside would follow.
         """
         if sys.platform == "linux" and os.geteuid() == 0:
             from corral.platforms.linux.mechanisms import user_ids
@@ -113,7 +113,7 @@ class Decoys:
 
     def open_fifo(self) -> FileIO:
         if sys.platform == "win32":
-            raise OSError("there are no FIFOs here")
+            raise OSError("Windows has no FIFOs")
         fd = os.open(self.fifo, os.O_RDONLY | os.O_NONBLOCK)
         return open(fd, "rb", buffering=0)
 

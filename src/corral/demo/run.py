@@ -54,12 +54,6 @@ class ActResult:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
-class Untried:
-    what: str
-    why: str
-
-
 OUTLIVE = Act("outlive the server", "outlive", {}, "tree", systems=POSIX)
 
 
@@ -76,21 +70,20 @@ def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
 
 
 def has_passed(results: Sequence[ActResult]) -> bool:
-    """Return whether at least one act was stopped, and no act has a bad verdict. An act that fails
-    outside too could not be tried, and does not count.
+    """Return whether at least one act was stopped and no act has a bad verdict. Acts that fail
+    outside, too, prove nothing and do not count.
     """
     verdicts = {result.verdict for result in results}
     return "stopped" in verdicts and verdicts <= {*GOOD, "unproven"}
 
 
-def sort_results(results: Sequence[ActResult], untried: Sequence[Untried]) -> dict[str, list[str]]:
+def sort_results(results: Sequence[ActResult], untried: Sequence[str]) -> dict[str, list[str]]:
     """Return the acts with good verdicts, with bad ones, and those not tried, with the reasons."""
-    skipped = [f"{item.what} ({item.why})" for item in untried]
-    skipped += [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
+    unproven = [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {
         "held": [one.act for one in results if one.verdict in GOOD],
         "did not hold": [one.act for one in results if one.verdict not in (*GOOD, "unproven")],
-        "not tried": skipped,
+        "not tried": [*untried, *unproven],
     }
 
 
@@ -181,8 +174,11 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
             process.kill()
 
 
-def run_acts() -> tuple[list[ActResult], list[Untried]]:
-    """Run every act inside and outside. Remove the decoys afterwards, even after an interrupt."""
+def run_acts() -> tuple[list[ActResult], list[str]]:
+    """Run every act inside and outside. Return the results, and the acts for other systems.
+
+    The decoys are removed afterwards, even after an interrupt.
+    """
     current.load()  # raises an error on systems without a backend
     heeded = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
     for number in heeded:
@@ -194,7 +190,7 @@ def run_acts() -> tuple[list[ActResult], list[Untried]]:
         system = current.system()
         acts = [act for act in list_acts(decoys) if system in act.systems]
         untried = [
-            Untried(act.name, f"this act is made for {' and '.join(act.systems)}")
+            f"{act.name} (this act is made for {' and '.join(act.systems)})"
             for act in [*list_acts(decoys), OUTLIVE]
             if system not in act.systems
         ]
@@ -204,7 +200,7 @@ def run_acts() -> tuple[list[ActResult], list[Untried]]:
                 for act in acts
             ]
             if inside.end() or outside.end():
-                raise ConversationError("the server failed at its end")
+                raise ConversationError("the server exited with an error")
         if system in OUTLIVE.systems:
             results.append(run_outlive(decoys))
         return results, untried

@@ -94,7 +94,7 @@ def list_processes(pid: int) -> str:
     """Report whether a process is visible in /proc, and how many processes are."""
     seen = [name for name in os.listdir("/proc") if name.isdigit()]
     if str(pid) not in seen:
-        raise OSError(errno.ESRCH, f"sees {len(seen)} processes of its own and no others")
+        raise OSError(errno.ESRCH, f"sees only its own processes, {len(seen)} of them")
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read(MAX_ANSWER).decode(errors="replace").split("\0")
     return f"sees {len(seen)} processes, among them {' '.join(words[-2:]).strip()}"

@@ -23,8 +23,8 @@ INSIDE = "corral inside: "
 
 @record
 class Engine:
-    """An engine. `enforces` is {control: (mechanism, note)} for one policy. For the other controls,
-    `lacks` has the reasons and `hints` the remedies.
+    """An engine such as runc. `enforces` is {control: (mechanism, note)} for one policy. `lacks`
+    has the reasons why it does not enforce the other controls, and `hints` has remedies.
     """
 
     name: str

@@ -160,7 +160,7 @@ def _service(workload: Workload) -> Object:
 
 
 def _pod_spec(workload: Workload) -> Object:
-    # By default (5) a name is first looked up in the cluster's domains, which Cilium refuses.
+    # By default (5) names are first looked up in the cluster's domains, which Cilium refuses.
     dns: Object = {"options": [{"name": "ndots", "value": "1"}]}
     return {
         **({"dnsConfig": dns} if has_names(workload.pod.policy) else {}),

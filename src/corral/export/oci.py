@@ -116,13 +116,13 @@ def _is_public(path: str) -> bool:
 
 
 def _engine(policy: Policy, *, rootless: bool) -> Engine:
-    """Return the controls that a runtime enforces. Without root it has no cgroup for limits."""
+    """Return the controls that a runtime enforces. Without root, it has no cgroup for limits."""
     enforces = {
         "filesystem": ("mounts, read-only root", "no Landlock"),
         "network": ("empty network namespace", ""),
         "subprocess": ("seccomp", "the program may execute another one in its own place"),
         "syscalls": ("seccomp", "made from corral's own rules"),
-        "tree": ("pid namespace", "`runc kill` and the runtime's own end; see its documentation"),
+        "tree": ("pid namespace", "`runc kill` ends it; for the end of runc itself see its manual"),
         "fds": ("RLIMIT_NOFILE", "inotify instances and System V objects have no limit"),
         "address_space": ("RLIMIT_AS", ""),
         "disk": ("sized tmpfs + RLIMIT_FSIZE", "each private directory has the limit"),
@@ -182,7 +182,8 @@ def _linux(policy: Policy, layout: Layout, view: View, *, rootless: bool) -> dic
     hidden = [mask.path for mask in view.masks if mask.kind == "hide"]
     protected = [mask.path for mask in view.masks if mask.kind == "protect"]
     granted = any(grant.access == "socket" for grant in policy.grants)
-    # `compose` has refused `own_unix_sockets` if a socket of the host could be reached.
+    # This is safe, because `compose` refuses `own_unix_sockets` if the target could reach a socket
+    # of the host.
     sockets = granted or policy.own_unix_sockets
     return {
         "namespaces": [{"type": name} for name in NAMESPACES],

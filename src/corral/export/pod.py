@@ -109,7 +109,7 @@ def _map_paths(
             found[path] = PodPath(path=path, access=access, volume=volumes[path])
     if unmapped:
         raise PolicyError(
-            "no volume is named for paths that a pod does not have: "
+            "the pod does not have these paths, and no volume is named for them: "
             + ", ".join(dict.fromkeys(unmapped)),
             hint=" ".join(f"--volume {word}=claim:NAME" for word in _quote_all(unmapped))
             + "; also configmap:NAME and emptydir",
@@ -147,7 +147,7 @@ def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Hel
 
 
 def _chains(policy: Policy) -> Chains:
-    """Return each control's options: first the pod's limit, then corral's without namespaces."""
+    """Return each control's options: the pod's limit, then corral's that need no namespaces."""
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))

@@ -17,7 +17,7 @@ def publish(
     """
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:
-        raise SandboxError(f"{directory} exists", hint="--force replaces it")
+        raise SandboxError(f"{directory} exists already", hint="--force replaces it")
     fresh = f"{directory}.{os.urandom(4).hex()}"
     try:
         os.makedirs(fresh, mode=0o755)

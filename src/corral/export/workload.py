@@ -116,6 +116,6 @@ def parse_volume(text: str) -> tuple[str, str]:
     for own in OWN_PLACES:
         if is_inside(path, own) or is_inside(own, path):
             raise SandboxError(
-                f"--volume {path}: the pod has {own} for corral itself", hint="use another path"
+                f"--volume {path}: corral itself uses {own} in the pod", hint="use another path"
             )
     return path, volume

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*\Z")
 BLOCK = re.compile(r"[!-~][ -~]*\n(?:[ -~]*[!-~]\n)+\Z")
-"""Texts that fit a YAML block: printable lines, none empty, the first one not indented."""
+"""Texts that can be written as a block: printable lines, none empty, the first not indented."""
 LAST_IN_PLANE = 0xFFFF
 WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 

@@ -45,10 +45,10 @@ def current_host(
     wanted: Callable[[], Collection[str]] = tuple,
     notify: Callable[[str], None] = lambda _: None,
 ) -> Host:
-    """Return this machine, from the cache unless something changed that could change a finding.
+    """Return this machine with its findings. They are cached until something relevant changes.
 
-    Only the `wanted` capabilities, by default all, are sure to have been probed. `notify` is called
-    with a line before probing that takes long.
+    `wanted` returns the capabilities that have to be probed; () means all. `notify` is called with
+    a line before probing that takes long.
     """
     known = None if fresh else load()
     if known is not None and all(item.status != "unknown" for item in known):

@@ -43,7 +43,7 @@ PIPE_BUF = 512
 STACK_BYTES = 1 << 24
 """The stack size of the threads. JSON is parsed recursively, and musl's default is 128 KiB."""
 MAX_LATE_ANSWERS = 64
-"""The number of refusals that may wait for a server to read them. Further ones are dropped."""
+"""The number of refusals that may wait until a server reads them. Others are dropped."""
 STALLED_SECONDS = 1.0
 """After the target's end: how long the client may stop reading before its messages are dropped."""
 MAX_ARGUMENTS_LENGTH = 2000

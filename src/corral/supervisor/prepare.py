@@ -166,8 +166,8 @@ def _load_pins(mcp: Mcp | None, server: Sequence[str]) -> tuple[Pin, ...] | None
 def _find_ungranted(
     subject: Subject, environment: Mapping[str, str], *, cwd: str
 ) -> tuple[Ungranted, ...]:
-    """Return the paths, addresses and variables that the arguments or the values of variables name,
-    and that the policy denies.
+    """Return what the command's arguments and variables name, but the policy denies: paths,
+    addresses and variables.
     """
     policy, program = subject.policy, subject.program
     # Values of secrets are left out, because hints quote these words.

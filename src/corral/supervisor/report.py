@@ -136,7 +136,7 @@ def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, .
             closed[directory] = None
         except OSError:
             continue  # it does not exist
-    why = "was closed: the target may have created files in it that other programs run"
+    why = "cannot be searched: the target may have created files in it that other programs run"
     return tuple(found), tuple(f"{path} {why} by themselves" for path in closed)
 
 

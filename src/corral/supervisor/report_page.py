@@ -116,7 +116,7 @@ def _list(title: str, lines: Sequence[str]) -> str:
 
 
 def _table(title: str, head: Sequence[str], rows: Iterable[Sequence[str]], none: str) -> str:
-    """Return a table. Its cells are already HTML; `none` is shown if there are no rows."""
+    """Return a table of cells that are already HTML. Without rows, show the text `none` instead."""
     lines = ["".join(f"<td>{cell}</td>" for cell in row) for row in rows]
     if not lines:
         return f'<h2>{text(title)}</h2><p class="none">{text(none)}</p>'

@@ -42,8 +42,8 @@ PLACES = frozenset((
     "HOST", "HOSTNAME", "DOMAIN", "URL", "URI", "ENDPOINT", "SERVER", "PORT", "PATH", "FILE", "DIR",
     "DIRECTORY", "SOCK", "SOCKET", "TYPE", "MODE", "METHOD", "PROVIDER", "USER", "USERNAME", "NAME",
 ))  # fmt: skip
-"""Last words in the names of variables whose value is not a secret as a whole. A password in it is
-still masked.
+"""If the name of a variable ends in one of these words, its value is not masked as a whole, even if
+the name looks like that of a secret. A password in the value is still masked.
 """
 
 
@@ -136,8 +136,8 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the text of a value whose parts are masked, too. Of a URL this is the path and the
-    query. Of a URL with a password it is "", because the password counts as a value of its own.
+    """Return the text whose parts are masked, too: the path and query of a URL, or all of another
+    value. Return "" for a URL with a password, because the password is a secret of its own.
     """
     _, mark, rest = value.partition("://")
     if not mark:
@@ -158,12 +158,12 @@ def _fold(text: str) -> str:
 
 
 def _split(value: str) -> list[str]:
-    """Return the parts of a value between dots and other marks, but not between hyphens."""
+    """Split a value at dots and other marks, but not at hyphens and underscores."""
     return "".join(one if one.isalnum() or one in "-_" else " " for one in value).split()
 
 
 def _find_places(text: str, value: str) -> Iterator[int]:
-    """Yield the places of a value that do not overlap."""
+    """Yield each position of a value in a text, without overlaps."""
     at = text.find(value)
     while at >= 0:
         yield at

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     Spawn = Callable[[Plan, tuple[int, int, int]], Child]
 
-ENOENT = 2
 ERRNO_HINTS = {
     errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64",
     errno.ENFILE: "raise sysctl fs.file-max: no descriptor is left on the whole machine",
@@ -46,7 +45,7 @@ USED_UP = {
     ("namespaces", errno.ENOSPC): NO_NAMESPACE,
     ("cgroup_namespace", errno.ENOSPC): NO_NAMESPACE,
 }
-"""Hints for errors of one step."""
+"""{(step, errno): hint} for errors of one step."""
 STEP_HINTS = {
     "work_directory": "let this user make directories in /tmp, which corral needs without "
     "namespaces (in a container: `--tmpfs /tmp`, or an emptyDir there)",
@@ -194,7 +193,7 @@ def _is_connected_unix_stream(fd: int) -> bool:
 
 def _error(failed: StepFailed) -> LaunchError | CommandError:
     if failed.step == "exec":
-        code = EXIT_NOT_FOUND if failed.code == ENOENT else EXIT_NOT_EXECUTABLE
+        code = EXIT_NOT_FOUND if failed.code == errno.ENOENT else EXIT_NOT_EXECUTABLE
         return CommandError(
             f"cannot execute: {failed.cause}",
             exit_code=code,

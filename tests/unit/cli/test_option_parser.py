@@ -105,7 +105,7 @@ def test_help_has_a_line_for_every_flag():
 def test_a_key_of_a_policy_without_an_option_is_named(word, key):
     with pytest.raises(UsageError) as error:
         parse(run_flags.FLAGS, [word, "1M"])
-    assert error.value.hint == f"it has no option: set {key} in a policy (--policy FILE)"
+    assert error.value.hint == f"{key} has no option: set it in a policy (--policy FILE)"
     with pytest.raises(UsageError) as error:  # the control: a key with an option
         parse(run_flags.FLAGS, ["--max-memry", "1M"])
     assert error.value.hint == "did you mean --max-memory?"

@@ -1,4 +1,4 @@
-"""Test that corral's output can be written to a stream with any encoding."""
+"""Test printing to streams with any encoding, and to streams that are closed or full."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_question_is_not_asked_if_the_text_before_it_cannot_be_written(monkeyp
     full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - closing it fails too
     monkeypatch.setattr(sys, "stdout", full)
     output.write_line("a request")
-    with pytest.raises(output.UnwrittenError, match="cannot write"):
+    with pytest.raises(output.UnwrittenError, match="cannot print"):
         output.prompt("use it?")
     with suppress(OSError):
         full.close()

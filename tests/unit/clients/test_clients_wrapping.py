@@ -654,7 +654,7 @@ def test_aliases_are_refused():
     assert done.text.startswith(text.partition("- name: b")[0])
 
 
-def test_two_servers_with_one_name_in_a_list_are_left():
+def test_two_servers_with_one_name_in_a_list_are_not_wrapped():
     text = (
         "mcpServers:\n- {name: a, command: x}\n- {name: a, command: y}\n- {name: b, command: z}\n"
     )
@@ -671,7 +671,7 @@ def test_two_servers_with_one_name_in_a_list_are_left():
         "mcpServers:\n- name: a\n  command: x\n  args: !!seq []\n",
     ],
 )
-def test_lines_that_cannot_be_changed_safely_stay(text):
+def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
     """Check that these lines of YAML stay as they are. Inserting text would break them, which corral notices when it
     loads the changed text.
     """
@@ -725,7 +725,7 @@ STEERING = (
 @pytest.mark.parametrize("name", STEERING)
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
     """Refuse variables for proxies, certificates, name lookups and version managers in a file. A proxy could read
-    everything that is sent to allowed hosts, and a search list could lead allowed names elsewhere. A certificate
+    everything that is sent to allowed hosts, and a search list could resolve allowed names to other hosts. A certificate
     variable could name a secret file, which the target may then read, and links in a version manager's directory may
     lead to any file.
     """
@@ -822,7 +822,7 @@ def test_a_wrapped_entry_is_shown_with_its_flags(tmp_path):
     assert (outcome.state, outcome.command) == ("already", tuple(entry["args"]))
     named = {"command": "corral", "args": ["run", "--", "x"], "env": {"PATH": "/usr/bin"}}
     done = wrap(json.dumps({"mcpServers": {"a": named}}), jsonc, WrapRequest(corral="corral"))
-    assert done.outcomes[0].why.startswith("PATH in its env would change corral itself")
+    assert done.outcomes[0].why.startswith("PATH in the server's env would change corral")
     for other in (str(tmp_path / "corral"), "./corral", "corral"):
         [outcome] = wrap(text.replace(CORRAL, other), jsonc, REQUEST).outcomes
         assert (outcome.state, outcome.why) == (

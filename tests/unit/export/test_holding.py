@@ -1,4 +1,4 @@
-"""Test that an export refuses controls that no engine enforces."""
+"""Test that an export refuses a policy with rules for messages, which no engine reads."""
 
 import pytest
 

@@ -250,7 +250,7 @@ def test_every_field_of_a_policy_is_exported_or_refused():
             assert name in {"own_unix_sockets", "mcp"}
 
 
-def test_the_users_flags_count_inside_the_pod():
+def test_strict_is_passed_to_corral_inside_the_pod():
     made = workload()
     strict = replace(made, pod=replace(made.pod, policy=replace(made.pod.policy, strict=True)))
     assert "--strict" in strict.command()
@@ -388,7 +388,7 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
         kubernetes.make_sandbox_objects(listening, replicas=1)
 
 
-def test_the_list_says_which_names_a_pod_reaches():
+def test_notes_say_what_applies_to_names_sessions_and_memory():
     made = workload({"network": {"allow": ["example.com"]}, "limits": {"timeout": "5m"}})
     held = {one.control: one.why for one in made.pod.controls}
     assert "public addresses" in held["network"]

@@ -93,7 +93,7 @@ def test_denials_mask_what_looks_like_a_secret():
     assert second.why == "by ***, with the value of TOK"
 
 
-def test_a_value_that_a_long_text_cuts_is_masked():
+def test_a_secret_cut_off_at_the_end_of_a_long_text_is_masked():
     denials = Denials()
     denials.hide_secrets(lambda: SecretValues([("TOK", TOKEN)]).hide)
     denials.add("path", "/" + "x" * 285 + TOKEN)
@@ -124,7 +124,7 @@ def test_values_that_the_server_chose_are_not_secrets():
     assert hide_values(chosen)(name) == (name, "")
     command = make_plan(typed=("python3", "main.py", f"--token={name}"), server=("/srv/notes",))
     assert hide_values(command)(name) == (name, "")
-    # The controls: the same values of the user.
+    # The controls: the same values are masked if the user gave them.
     assert hide_values(make_plan(("A_TOKEN", name)))(name) == ("***", "A_TOKEN")
     typed = make_plan(typed=("python3", "main.py", f"--token={name}"))
     assert hide_values(typed)(name) == ("***", "an argument")
@@ -135,12 +135,12 @@ def test_values_that_the_server_chose_are_not_secrets():
 @pytest.mark.parametrize(
     "text", ["sk-c2.attacker.example.com", "npm_install_and_run", "hf_read_all_my_files", "a?key=b"]
 )
-def test_a_target_cannot_hide_a_name_by_its_form(text):
-    """Report names that look like keys. The control is `test_an_argument_is_masked_for_its_form`."""
+def test_a_name_that_only_looks_like_a_key_is_not_masked(text):
+    """Report names that look like keys. The control is `test_an_argument_that_looks_like_a_key_is_masked`."""
     assert hide_values(make_plan())(text) == (text, "")
 
 
-def test_an_argument_is_masked_for_its_form():
+def test_an_argument_that_looks_like_a_key_is_masked():
     describe = message_relay.describe_arguments(hide_values(make_plan()))
     given = {"url": "https://h/?key=k3y&x=1", "words": [TOKEN, "plain"], "token": "t", "n": None}
     assert json.loads(describe(given)) == {
@@ -220,7 +220,7 @@ def test_destination_and_flag_are_masked_together():
     assert (second.destination, second.allow) == ("/x/a-b", "--write /x/a-b")
 
 
-def test_hosts_in_the_form_of_keys_have_rows_with_flags():
+def test_a_denied_host_that_looks_like_a_key_is_shown_with_its_flag():
     denials = Denials()
     denials.hide_secrets(lambda: hide_values(make_plan(("TOK_TOKEN", TOKEN))))
     hosts = ["sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org"]
