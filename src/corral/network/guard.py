@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    The smallest network that contains an address decides. If its `why` is empty, the IPv4 address
-    inside the IPv6 address decides.
+    The smallest network that contains an address decides. If its `why` is empty, it refuses nothing
+    itself: the IPv4 address inside the IPv6 address decides.
     """
 
     network: Network
@@ -137,7 +137,7 @@ def find_refusal(
 
 
 def is_admissible(address: bytes) -> bool:
-    """Return whether naming this address in a policy has an effect."""
+    """Return whether a policy can admit this address by naming it."""
     guarded = find_guarded(address)
     return guarded is None or guarded.why not in NOT_ADMISSIBLE
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Pair(Protocol):
-        """A socket pair, one end of which the target has instead of a datagram socket.
+        """A socket pair. The target has one end, and uses it as if it were a datagram socket.
 
-        The target's datagrams are DNS queries if `is_resolver`. Otherwise they are refused.
+        If `is_resolver`, the target's datagrams are DNS queries. Otherwise they are refused.
         """
 
         def is_resolver(self) -> bool: ...
