@@ -264,15 +264,8 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
         return "part of the system"
     if access == "write" and Tree(SYSTEM_STATE).contains(path):
         return "part of the system"
-    return "" if _is_text(path) else "its name is not UTF-8, which no policy can contain"
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    is_text = path.encode(errors="ignore").decode() == path
+    return "" if is_text else "its name is not UTF-8, which no policy can contain"
 
 
 def _is_socket(path: str) -> bool:
