@@ -75,7 +75,7 @@ class Reader:
     def describe_text(self) -> str:
         char = self.text[self.at]
         if char == '"':
-            return "this text has no end on its line"
+            return "this string has no end on its line"
         if self.text.startswith("/*", self.at):
             return "this comment has no end"
         return f"{char!r} is not allowed here"
@@ -88,7 +88,7 @@ class Reader:
     def document(self) -> Value:
         found = self.value()
         if self.kind:
-            raise self.error(self.start, "there is text after the end")
+            raise self.error(self.start, "there is text after the end of the value")
         return found
 
     def value(self) -> Value:
@@ -135,7 +135,7 @@ class Reader:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # a comment or a mistake; the token reader tells which
+            self.strict = False  # it has a comment or a mistake, which the token reader finds
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()

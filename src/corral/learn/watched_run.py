@@ -43,8 +43,8 @@ def watched_plan(plan: Plan) -> Plan:
         )
     if findings.current_host().finding("start_notices").status == "absent":
         raise SandboxError(
-            "the paths that a target opens cannot be watched here: an outer listener exists, or the"
-            " kernel supports none",
+            "the paths that a target opens cannot be watched here: a program outside has a seccomp"
+            " listener already, or the kernel supports none",
             hint="start corral outside that container; `corral doctor` shows whether it works",
         )
     steps = [
@@ -136,8 +136,8 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 
 def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
-    """Propose a profile with which the server writes elsewhere than into its own files. Without
-    such a profile, list the file with another remedy.
+    """For each of its own files that the server wanted to change, propose a profile with which it
+    writes to another directory. If there is no such profile, list the file with another remedy.
     """
     proposed: dict[str, Proposal] = {}
     kept = []

@@ -32,7 +32,7 @@ class Answers:
         self._reporter = reporter
 
     def judge(self, method: str, message: Message) -> Message:
-        """Return the answer to pass on: the same one, one without refused parts, or an error."""
+        """Return the answer to pass on: unchanged, without its refused parts, or as an error."""
         if "error" in message:
             error = as_table(message["error"])
             asks = error.get("code") == URL_ELICITATION_REQUIRED or has_lookalikes(error, CODE)
@@ -66,12 +66,14 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove entries from a list that may not be called or that differ from their pin. Replace
-        the answer with an error if it has no clear list.
+        """Remove the entries that may not be called or that differ from their pin. Replace the
+        answer with an error if it has no list, or if another key differs from the list's key only
+        in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, frozenset((listed.field,))):
-            return self._replace(message, "message", listed.field, "mcp: the list is not a list")
+            rule = "mcp: the list is missing or ambiguous"
+            return self._replace(message, "message", listed.field, rule)
         kept = [item for item in found if self._may_list(item, listed)]
         if len(kept) == len(found):
             return message
@@ -89,7 +91,7 @@ class Answers:
 
     def _check_instructions(self, message: Message, result: Message) -> Message:
         if self._rules.has_pins and has_lookalikes(result, frozenset(("instructions",))):
-            return self._replace(message, "message", "instructions", "mcp.pins: another spelling")
+            return self._replace(message, "message", "instructions", "mcp.pins: ambiguous key")
         text = result.get("instructions")
         if text is None or self._is_as_pinned("instructions", "", text):
             return message

@@ -49,7 +49,9 @@ PATTERN = re.compile("|".join(ADDRESSED), re.IGNORECASE | re.DOTALL)
 
 @record
 class Mark:
-    """A warning. `kind` is hidden, bidirectional, addressed, out of view, name or shadows."""
+    """A warning. `kind` is hidden, bidirectional, addressed (text that addresses a model), out of
+    view, name (an unusual tool name) or shadows (confusable with another server's tool).
+    """
 
     kind: str
     where: str

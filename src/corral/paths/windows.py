@@ -118,7 +118,7 @@ def _check(part: str) -> None:
     if part.partition(".")[0].rstrip(" ").upper() in DEVICES:
         raise Refused(f"{part!r} is a device")
     if is_short(part):
-        raise Refused(f"{part!r} may be the short name of another: write it in full")
+        raise Refused(f"{part!r} may be the short form of another name: write the full name")
 
 
 def is_short(part: str) -> bool:
