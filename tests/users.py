@@ -96,7 +96,7 @@ class User:
 
     @property
     def host(self) -> list[str]:
-        """Return a command prefix that forbids what hosts of the user's tier forbid."""
+        """Return a command prefix that installs the seccomp filter of the user's tier."""
         if self.tier == "walled":
             return []
         return [self.python, "-c", NO_NAMESPACES, str(self.package), self.tier]
