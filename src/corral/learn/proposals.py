@@ -283,7 +283,7 @@ def _is_secret(path: str) -> bool:
 
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
-    """Return the hidden places in a home, and the protected ones, with the real paths of links."""
+    """Return the hidden paths in a home, and the protected paths. Add the real paths of links."""
 
     def find(names: Iterable[str]) -> Tree:
         tops = [os.path.join(home, name) for name in names]
@@ -301,7 +301,7 @@ def _find_top(one: AskedFor, seen: Seen) -> str:
 
 
 def _group(groups: dict[str, list[str]], access: str, seen: Seen) -> dict[str, list[str]]:
-    """Return {grant: its paths}. Several files of one directory become that directory."""
+    """Return {grant: its paths}. Replace MIN_GROUPED or more files of a directory with it."""
     by_parent: dict[str, list[str]] = {}
     for top in groups:
         if not os.path.isdir(top):

@@ -193,8 +193,8 @@ def _is_metadata_service(row: Denial) -> bool:
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
-    """Return the proposals and the paths that are never proposed as denials, for `corral why` and
-    `corral grant`. Leave out proposals that were made from denials.
+    """Return a denial for each proposal, and for each path that is never proposed. `corral why` and
+    `corral grant` show them. Leave out proposals that were made from denials.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:

@@ -25,7 +25,7 @@ class Reporter(Protocol):
 
 
 class Answers:
-    """Judges each answer by the request to which it belongs, not by its own shape."""
+    """Judges each answer by the method of its request, not by the fields that the answer has."""
 
     def __init__(self, rules: Rules, reporter: Reporter) -> None:
         self._rules = rules

@@ -43,8 +43,8 @@ NAMED_BY: Mapping[str, tuple[str, str]] = {
 """Methods of the client that name one item: {method: (kind, parameter with the name)}."""
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""A judge returns the message to pass on, or None to drop it. It adds answers to the sender to the
-list of frames.
+"""A judge returns the message to pass on, or None to drop it. It appends answers for the sender to
+the list.
 """
 
 

@@ -40,7 +40,7 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Return the budget of attempts that have ended, if `under_way` attempts are running."""
+        """Release the budget of attempts that have ended. `under_way` attempts still run."""
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)
         self._taken = needed

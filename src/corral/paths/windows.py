@@ -98,7 +98,7 @@ def normalize(path: str) -> str:
     if text.startswith("\\\\"):
         raise Refused("network and device paths cannot be granted")
     if text[1:3] != ":\\" or text[:1].upper() not in LETTERS:
-        raise Refused("it does not begin with a drive")
+        raise Refused("it does not begin with a drive letter")
     parts = [part for part in text[3:].split("\\") if part]
     for part in parts:
         _check(part)

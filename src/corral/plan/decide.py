@@ -3,8 +3,8 @@
 This code is pure. Each control has a list of options, best first. The first option whose needs were
 all proven on this host is chosen. Without such an option the control is not enforced:
 
-- If the control is a wall or a stated limit, the run is refused, and the error names all of them.
-- If it is a default limit, the run continues with a warning, unless the policy is strict.
+- If the control is a wall or a stated limit, the run is refused. The error names all such controls.
+- If the control is a default limit, the run continues with a warning, unless the policy is strict.
 - The user may allow any control to be unenforced.
 
 After planning nothing degrades: each step succeeds, or the target never runs.
