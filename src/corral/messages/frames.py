@@ -7,7 +7,7 @@ inside a line, bytes that are not UTF-8.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from corral.record import record
@@ -134,7 +134,7 @@ def as_table(value: object) -> Message:
     return value if isinstance(value, dict) else {}
 
 
-def has_lookalikes(value: Message, known: frozenset[str]) -> bool:
+def has_lookalikes(value: Message, known: Collection[str]) -> bool:
     """Return whether a key differs from a known key only in case, which some parsers ignore."""
     strange = [key.casefold() for key in value if key not in known]
     return bool(strange) and not {key.casefold() for key in known}.isdisjoint(strange)
