@@ -1,8 +1,8 @@
 """Write accepted proposals as a policy file, with the reason for every line."""
 
-import json
 from collections.abc import Mapping, Sequence
 
+from corral.formats.toml import quote
 from corral.learn.proposals import Proposal
 from corral.policy.manifest import Manifest
 from corral.policy.profiles import load
@@ -34,19 +34,14 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
     for flag, found in by_flag.items():
         if flag in LISTS:
             table, key = LISTS[flag]
-            items = [f"  {_quote(one.path)},  # {printable(one.why)}" for one in found]
+            items = [f"  {quote(one.path)},  # {printable(one.why)}" for one in found]
             tables[table] += [f"{key} = [", *items, "]"]
     for one in by_flag.get("--max-memory", ())[:1]:
-        tables["limits"].append(f"memory = {_quote(one.path)}  # {printable(one.why)}")
+        tables["limits"].append(f"memory = {quote(one.path)}  # {printable(one.why)}")
     lines = ["version = 1"]
     for table, content in tables.items():
         lines += ["", f"[{table}]", *content] if content else []
     return "\n".join(lines) + "\n"
-
-
-def _quote(text: str) -> str:
-    """Return a TOML string. Unlike JSON, TOML has no surrogate pairs, and DEL must be escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _add_profile(profile: Manifest, tables: Mapping[str, list[str]]) -> None:
@@ -56,5 +51,5 @@ def _add_profile(profile: Manifest, tables: Mapping[str, list[str]]) -> None:
     if profile.state:
         tables["filesystem"].append("state = true  # the server keeps files")
     if profile.set_values:
-        pairs = ", ".join(f"{name} = {_quote(value)}" for name, value in profile.set_values)
+        pairs = ", ".join(f"{name} = {quote(value)}" for name, value in profile.set_values)
         tables["environment"].append(f"set = {{ {pairs} }}  # where the server keeps its files")
