@@ -2,8 +2,8 @@
 
 This is the address guard. The owner of a DNS zone chooses its addresses, so an allowed name may
 resolve to such an address. corral has its own table of networks, because `ipaddress` calls
-::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. If an IPv6 address contains an IPv4
-address, both are checked.
+::127.0.0.1 and fec0::1 global, and in older versions of Python also 64:ff9b:1::a00:1 and
+2002:7f00:1::. If an IPv6 address contains an IPv4 address, both are checked.
 
 The policy and the user's config can name networks whose addresses are admitted. A network admits a
 guarded address only if it is not larger than the guarded network that contains the address. So
