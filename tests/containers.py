@@ -1,8 +1,8 @@
 """Start podman containers for the rig `containers`: a small Debian with Python and corral's source.
 
-The containers are as hardened as pods: no capability, no new privileges, a read-only root and a tmpfs at /tmp. `DOCKERS` is
-podman's profile without the calls that Docker's default profile denies. The tests use it in place of Docker and
-containerd, which this rig does not have.
+The containers are as hardened as pods: no capability, no new privileges, a read-only root and a tmpfs at /tmp. The profile
+`docker` is podman's profile without the calls that Docker's default profile denies. The tests use it in place of Docker
+and containerd, which this rig does not have.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ def closing(reasons: Iterable[str]) -> str:
             said.append(f"Missing here: {', '.join(packages)}.")
     if others:
         said.append(
-            "The others: "
+            "Other reasons: "
             + "; ".join(f"{reason} ({count})" for reason, count in others.most_common())
             + "."
         )

@@ -55,7 +55,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @contextlib.contextmanager
 def signals_at_their_defaults():
-    """Restore SIGINT and SIGQUIT, which a shell ignores in background jobs and corral would inherit."""
+    """Restore SIGHUP, SIGINT and SIGQUIT, because corral would inherit that a shell or nohup ignores them."""
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
         ignored = []  # only the main thread may set signal handlers
@@ -96,7 +96,7 @@ class User:
 
     @property
     def host(self) -> list[str]:
-        """Return a command prefix that forbids what hosts of the user's tier forbid."""
+        """Return a command prefix that installs the seccomp filter of the user's tier."""
         if self.tier == "walled":
             return []
         return [self.python, "-c", NO_NAMESPACES, str(self.package), self.tier]

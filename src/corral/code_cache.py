@@ -2,7 +2,7 @@
 
 Without this file Python needs ten system calls and a tenth of a millisecond to find each module,
 and a run imports eighty modules. The file is in `__pycache__`, is made from `.pyc` files, and is
-trusted as they are. A module is loaded from it only while the module's source is unchanged.
+trusted like them. A module is loaded from it only while the module's source is unchanged.
 """
 
 from __future__ import annotations

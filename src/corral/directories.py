@@ -20,7 +20,7 @@ CONFIG_FILE = "config.toml"
 STAGING = "-staging"
 """This suffix, added to the cache's path, names the directory in which packages are assembled."""
 WORK_DIRECTORIES = "/tmp/corral-"  # noqa: S108 - the directories are new and 0700
-"""The paths of private directories begin with this. Runs without a root of their own have them."""
+"""The prefix of the private directories of runs that have no root filesystem of their own."""
 NO_HOME = "/nonexistent"
 """The home directory that user databases list for accounts without one."""
 
@@ -92,9 +92,10 @@ def directories(environ: Mapping[str, str] | None = None, home: str | None = Non
 
 
 def target_homes() -> str:
-    """Return the directory of the homes that root's runs without namespaces keep (`state`).
+    """Return the directory with the homes that are kept (`state = true`) for targets which root
+    starts without namespaces.
 
-    The target of such a run has another user id than root, so it cannot search root's home.
+    Such a target has another user id than root, so its home cannot be inside root's home.
     """
     return os.path.join(absolute(os.environ, "XDG_STATE_HOME", "/var/lib"), "corral-homes")
 

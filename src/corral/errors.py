@@ -70,7 +70,7 @@ class PolicyError(SandboxError):
 
 
 class ChangedPathsError(PolicyError):
-    """Granted paths resolve to other files. `paths` is {path as written: (before, now)}."""
+    """Granted paths resolve to other files than before. `paths` is {path: (before, now)}."""
 
     def __init__(self, paths: dict[str, tuple[str, str]], message: str, *, hint: str) -> None:
         super().__init__(message, hint=hint)

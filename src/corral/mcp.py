@@ -67,7 +67,7 @@ def _change_object(server: Stdio, changed: dict[str, object]) -> object:
     if copy is not None:
         return copy(update=changed)
     kept = {name: getattr(server, name) for name in ("env", "cwd", "keep_alive", "log_file")}
-    # The result has the base class, because subclasses build their own commands.
+    # The result is a plain StdioTransport, because its subclasses build their own commands.
     return import_module("fastmcp.client.transports").StdioTransport(**changed, **kept)
 
 

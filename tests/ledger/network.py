@@ -408,7 +408,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="It then connects to exactly the address that it checked, through the host's own HTTPS proxy if there is one.",
         tests=(
             f"{DOOR}::test_an_allowed_name_is_reached_and_another_is_denied",
-            f"{DOOR}::test_a_name_that_leads_to_the_host_is_denied_even_after_a_change",
+            f"{DOOR}::test_a_name_that_resolves_to_the_host_is_denied_even_if_it_did_not_before",
             f"{DOOR}::test_a_hello_with_another_name_ends_the_connection",
             f"{DOOR}::test_requests_go_through_the_hosts_own_proxy",
             f"{MACOS_PROXY}::test_only_allowed_hosts_are_reached_through_the_proxy",

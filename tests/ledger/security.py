@@ -182,7 +182,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "a_secret_is_not_proposed_under_another_name",
                 "sensitive_paths_are_listed_and_not_proposed",
                 "a_socket_is_listed_with_its_flag_and_not_proposed",
-                "no_path_or_link_proposes_a_forbidden_file",
+                "a_forbidden_file_is_not_proposed_directly_or_through_a_link",
             )
         ),
         source=SECURITY,
@@ -223,7 +223,7 @@ CLAIMS: tuple[Claim, ...] = (
             "tests/linux/test_denial_secrets.py::test_a_manifest_does_not_decide_what_is_masked",
             "tests/unit/supervisor/test_secret_values.py::test_values_that_the_server_chose_are_not_secrets",
             "tests/unit/servers/test_bundle.py::test_only_the_users_values_are_masked",
-            "tests/mcp/test_hostile.py::test_a_tool_in_the_form_of_a_key_is_in_the_audit",
+            "tests/mcp/test_hostile.py::test_a_tool_name_that_looks_like_a_token_is_not_masked_in_the_audit",
         ),
         source=SECURITY,
     ),

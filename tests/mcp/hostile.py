@@ -1,4 +1,4 @@
-"""Serve one attack, chosen by the first argument. This server needs only Python."""
+"""Run a hostile MCP server. The first argument chooses its attack. The server needs only Python."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Let hostile servers attack a client, with the guard between them and without it.
 
-A test shows for each attack that the guard stops that it succeeds without the guard. The sandbox stops some of the other
-attacks, and nothing stops the rest.
+For each attack that the guard stops, a test also shows that the attack succeeds without the guard. The sandbox stops
+some other attacks. Nothing stops the remaining ones.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def test_unclear_messages_go_to_stderr_and_are_counted(ordinary, server, act, tm
 
 @pytest.mark.parametrize("act", ["split frames", "glued frames", "notification flood"])
 def test_ordinary_messages_pass_byte_for_byte_however_they_arrive(ordinary, server, act):
-    """A flood of messages also passes, as fast as the client reads."""
+    """Check that messages pass unchanged, even a flood of them, as fast as the client reads."""
     bare = converse(ordinary, server, act, call(1))
     assert bare.raw
     assert converse(ordinary, server, act, call(1), flags=GUARD).raw == bare.raw
@@ -487,7 +487,7 @@ def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
     assert talk.tools(2) == []
 
 
-def test_inspect_gives_a_server_only_typed_flags(ordinary, server):
+def test_inspect_uses_only_flags_that_the_user_typed(ordinary, server):
     """Check that `inspect` takes no variables and no grants from the client's file."""
     place = ordinary.home / ".cursor"
     place.mkdir()
@@ -527,14 +527,14 @@ def test_inspect_starts_a_server_in_the_directory_of_the_clients_file(ordinary, 
     assert [tool["name"] for tool in json.loads(found.stdout)["tools"]] == ["add", "delete_all", "read_file"]  # fmt: skip
 
 
-def test_inspect_works_with_a_server_of_the_second_era_only(ordinary, server):
+def test_inspect_works_with_a_server_that_knows_only_the_newer_protocol(ordinary, server):
     found = json.loads(inspect(ordinary, server, "stateless", "--json").stdout)
     assert found["protocolVersion"] == "2026-07-28"
     assert found["instructions"] == "Be brief."
     assert [tool["name"] for tool in found["tools"]] == ["add", "delete_all", "read_file"]
 
 
-def test_a_silent_server_is_an_error_with_its_denials(ordinary):
+def test_a_server_that_ends_is_an_error_of_inspect_with_its_denials(ordinary):
     code = "import socket; socket.create_connection(('a.test', 443))"
     done = ordinary.corral("inspect", "--", ordinary.python, "-c", code)
     assert done.returncode == 125
@@ -553,7 +553,7 @@ def test_the_stderr_of_an_inspected_server_is_masked(ordinary):
     assert b"s3cret" not in done.stderr
 
 
-def test_a_tool_in_the_form_of_a_key_is_in_the_audit(ordinary, server):
+def test_a_tool_name_that_looks_like_a_token_is_not_masked_in_the_audit(ordinary, server):
     audit = ordinary.home / "audit-names"
     asked = (call(1, "npm_install_and_run"), call(2, "my-s3cretValue42"))
     env = ordinary.environment(MY_KEY="s3cretValue42")
@@ -592,7 +592,7 @@ def test_without_a_guard_its_modules_are_not_imported(ordinary):
 
 
 def test_inspect_shows_only_the_start_of_an_error(ordinary):
-    """Let a server answer with an error of several megabytes."""
+    """Let a server answer with an error of 100 kilobytes."""
     error = "{'jsonrpc': '2.0', 'id': m['id'], 'error': {'code': 1, 'message': 'x' * 100000}}"
     code = (
         "import json, sys\n"

@@ -423,7 +423,7 @@ def test_a_plain_run_imports_no_more_modules_than_allowed(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
-def test_a_run_imports_the_modules_for_its_end_early(tmp_path):
+def test_a_run_that_discards_a_file_imports_the_module_for_it(tmp_path):
     write = [sys.executable, "-I", "-S", "-c", "import os; open(os.environ['HOME'] + '/x', 'w')"]
     assert "corral.platforms.linux.discarded_writes" in modules_of_run(tmp_path, write)
 

@@ -292,9 +292,9 @@ def test_the_cpu_time_of_a_process_is_the_kernels_count():
     assert before.user + before.system - tick <= found <= after.user + after.system + tick
 
 
-def test_the_copy_without_reports_of_denials_differs_in_these_lines_only(tmp_path):
-    """Check the changed lines. If they were not changed, the benchmark would compare corral with
-    itself.
+def test_the_copy_that_reports_no_denials_differs_only_in_the_listed_files(tmp_path):
+    """Check which files the copy changes. If none were changed, the benchmark would compare corral
+    with itself.
     """
     script = pathlib.Path(peers.write_silent_script(sys.executable, str(tmp_path)))
     assert script.stat().st_mode & 0o111

@@ -134,7 +134,7 @@ def test_the_cache_file_is_not_used_if_a_standard_stream_is_closed(site):
     assert start(site)["used"] is True
 
 
-def test_no_cache_file_is_written_without_bytecode(site):
+def test_no_cache_file_is_written_if_python_writes_no_bytecode(site):
     start(site, "-B")
     assert find_file(site) is None
 

@@ -67,7 +67,7 @@ def test_a_directory_that_others_can_write_to_is_refused(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
 @pytest.mark.parametrize(("caller", "typed"), [(0, "sudo -H corral"), (1001, "sudo chown -R 1001")])
-def test_root_is_not_told_to_take_over_a_users_directory(tmp_path, monkeypatch, caller, typed):
+def test_root_gets_no_hint_to_take_over_a_users_directory(tmp_path, monkeypatch, caller, typed):
     found = os.stat_result((0o40700, 0, 0, 1, 1002, 1002, 0, 0, 0, 0))
     monkeypatch.setattr(os, "geteuid", lambda: caller)
     with pytest.raises(SandboxError) as refused:

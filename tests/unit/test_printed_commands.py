@@ -1,4 +1,4 @@
-"""Check that printed commands quote what a user would paste into a shell, and that pages contain whole commands."""
+"""Check that printed commands quote paths for a shell, and that each line of a shell block in the docs is a command."""
 
 import ast
 import importlib.util
@@ -92,7 +92,7 @@ PROGRAMS = {
 
 
 def find_unknown_commands(text: str) -> list[str]:
-    """Return the lines of shell blocks that do not start with a program, a `VARIABLE=value` before it left out."""
+    """Return the lines of shell blocks that do not start with a known program. `VARIABLE=value` may be before it."""
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     words = {line: re.sub(r"^\w+=\S+ ", "", line).split()[:1] for line in lines if line.strip()}

@@ -95,7 +95,7 @@ def digest(line: bytes) -> str:
 
 def _last_hash(fd: int) -> str:
     """Return the hash of the last line, or FIRST if the file is empty. Raise ValueError if the last
-    line is not a whole line of an audit.
+    line is incomplete or not from an audit.
     """
     size = os.fstat(fd).st_size
     if size == 0:
@@ -131,7 +131,7 @@ class Verdict:
 
 
 def verify(path: str) -> Verdict:
-    """Check that every line follows from the one before it."""
+    """Check that the `previous` of each line is the hash of the line before it."""
     import json
 
     expected, number, last = FIRST, 0, b""

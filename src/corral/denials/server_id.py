@@ -14,10 +14,11 @@ VARIABLE = "${"
 
 @record
 class ServerId:
-    """The identity of a server. `digest` is of the command with its secrets, which `command` masks.
+    """The identity of a server. In `command` the secrets are masked. `digest` is the hash of the
+    command with its secrets, so servers that differ only in secrets have different digests.
 
-    Servers that differ only in secrets differ in `digest`. If `has_variables`, a client fills in
-    words of the command, so its digest is not that of a run.
+    `has_variables` means that a client replaces variables in the command before it starts the
+    server, so `digest` is not the digest of a run.
     """
 
     digest: str

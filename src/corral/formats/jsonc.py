@@ -10,7 +10,7 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""The maximum nesting of clients' files, because other modules visit their values recursively."""
+"""The maximum nesting of clients' files. Other modules visit the values recursively."""
 # Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
@@ -75,7 +75,7 @@ class Reader:
     def describe_text(self) -> str:
         char = self.text[self.at]
         if char == '"':
-            return "this text has no end on its line"
+            return "this string has no end on its line"
         if self.text.startswith("/*", self.at):
             return "this comment has no end"
         return f"{char!r} is not allowed here"
@@ -88,7 +88,7 @@ class Reader:
     def document(self) -> Value:
         found = self.value()
         if self.kind:
-            raise self.error(self.start, "there is text after the end")
+            raise self.error(self.start, "there is text after the end of the value")
         return found
 
     def value(self) -> Value:
@@ -135,7 +135,7 @@ class Reader:
             data: object
             data, self.at = STRICT.raw_decode(self.text, self.start)
         except (ValueError, RecursionError):
-            self.strict = False  # a comment or a mistake; the token reader tells which
+            self.strict = False  # it has a comment or a mistake, which the token reader finds
             return None
         found = Value(data=data, start=self.start, end=self.at, key=key)
         self.step()

@@ -125,7 +125,7 @@ def indent(text: str, at: int) -> str | None:
 
 def prepend(text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
     """Return the splice that replaces the first `drop` items of a list in brackets with `words`. If
-    the first item begins a line, each new one does too.
+    the first item begins a line, each new item does too.
     """
     found = items.items or ()
     if not found:

@@ -27,7 +27,7 @@ class Reader:
 
     def size(self, node: yaml.Node) -> int:
         """Count the nodes with all aliases expanded, as programs that read the file expand them.
-        Refuse an alias that contains itself, and more than MAX_NODES.
+        Refuse an alias that contains itself, and more than MAX_NODES nodes.
         """
         self.uses[id(node)] = self.uses.get(id(node), 0) + 1
         if self.uses[id(node)] > 1:

@@ -1,14 +1,14 @@
 """Write accepted proposals as a policy file, with the reason for every line."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from corral.formats.toml import quote
 from corral.learn.proposals import Proposal
 from corral.policy.manifest import Manifest
 from corral.policy.profiles import load
 from corral.safe_text import printable
 
-KEYS = {
+LISTS = {
     "--read": ("filesystem", "read"),
     "--write": ("filesystem", "write"),
     "--allow-net": ("network", "allow"),
@@ -18,47 +18,38 @@ SWITCHES = {
     "--own-unix-sockets": ("filesystem", "own_unix_sockets"),
     "--allow-subprocess": ("subprocess", "allow"),
 }
+TABLES = ("filesystem", "network", "environment", "subprocess", "limits")
 
 
 def policy_text(accepted: Sequence[Proposal]) -> str:
+    by_flag: dict[str, list[Proposal]] = {}
+    for one in accepted:
+        by_flag.setdefault(one.flag, []).append(one)
+    tables: dict[str, list[str]] = {name: [] for name in TABLES}
+    for one in by_flag.get("--profile", ()):
+        _add_profile(load(one.path).manifest, tables)
+    for flag, (table, key) in SWITCHES.items():
+        if flag in by_flag:
+            tables[table].append(f"{key} = true  # {printable(by_flag[flag][-1].why)}")
+    for flag, found in by_flag.items():
+        if flag in LISTS:
+            table, key = LISTS[flag]
+            items = [f"  {quote(one.path)},  # {printable(one.why)}" for one in found]
+            tables[table] += [f"{key} = [", *items, "]"]
+    for one in by_flag.get("--max-memory", ())[:1]:
+        tables["limits"].append(f"memory = {quote(one.path)}  # {printable(one.why)}")
     lines = ["version = 1"]
-    manifests = [load(one.path).manifest for one in accepted if one.flag == "--profile"]
-    for table in dict.fromkeys(table for table, _ in (*KEYS.values(), *SWITCHES.values())):
-        found = [one for one in accepted if KEYS.get(one.flag, ("",))[0] == table]
-        more = _from_profiles(table, manifests)
-        switches = {SWITCHES[one.flag]: one for one in accepted if one.flag in SWITCHES}
-        more += [
-            f"{key} = true  # {printable(one.why)}"
-            for (place, key), one in switches.items()
-            if place == table
-        ]
-        if found or more:
-            lines += ["", f"[{table}]", *more]
-        for key in dict.fromkeys(KEYS[one.flag][1] for one in found):
-            lines.append(f"{key} = [")
-            for one in found:
-                if KEYS[one.flag][1] == key:
-                    lines.append(f"  {_quote(one.path)},  # {printable(one.why)}")
-            lines.append("]")
-    for one in [one for one in accepted if one.flag == "--max-memory"][:1]:
-        lines += ["", "[limits]", f"memory = {_quote(one.path)}  # {printable(one.why)}"]
+    for table, content in tables.items():
+        lines += ["", f"[{table}]", *content] if content else []
     return "\n".join(lines) + "\n"
 
 
-def _quote(text: str) -> str:
-    """Return a TOML string. Unlike JSON, TOML has no surrogate pairs, and DEL must be escaped."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _from_profiles(table: str, manifests: Sequence[Manifest]) -> list[str]:
-    """Return the lines that profiles add to a table. They keep the server's home, and set variables
-    with which the server writes there.
+def _add_profile(profile: Manifest, tables: Mapping[str, list[str]]) -> None:
+    """Add a profile's lines that keep the server's home and set variables with which the server
+    writes there.
     """
-    lines = []
-    for one in manifests:
-        if table == "filesystem" and one.state:
-            lines.append("state = true  # it keeps files")
-        if table == "environment" and one.set_values:
-            pairs = ", ".join(f"{name} = {_quote(value)}" for name, value in one.set_values)
-            lines.append(f"set = {{ {pairs} }}  # where it keeps them")
-    return lines
+    if profile.state:
+        tables["filesystem"].append("state = true  # the server keeps files")
+    if profile.set_values:
+        pairs = ", ".join(f"{name} = {quote(value)}" for name, value in profile.set_values)
+        tables["environment"].append(f"set = {{ {pairs} }}  # where the server keeps its files")

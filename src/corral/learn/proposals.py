@@ -264,15 +264,8 @@ def _reason_against_path(path: str, access: str, home: str) -> str:
         return "part of the system"
     if access == "write" and Tree(SYSTEM_STATE).contains(path):
         return "part of the system"
-    return "" if _is_text(path) else "its name is not UTF-8, which no policy can contain"
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    is_text = path.encode(errors="ignore").decode() == path
+    return "" if is_text else "its name is not UTF-8, which no policy can contain"
 
 
 def _is_socket(path: str) -> bool:
@@ -290,7 +283,7 @@ def _is_secret(path: str) -> bool:
 
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
-    """Return the hidden places in a home, and the protected ones, with the real paths of links."""
+    """Return the hidden paths in a home, and the protected paths. Add the real paths of links."""
 
     def find(names: Iterable[str]) -> Tree:
         tops = [os.path.join(home, name) for name in names]
@@ -308,7 +301,7 @@ def _find_top(one: AskedFor, seen: Seen) -> str:
 
 
 def _group(groups: dict[str, list[str]], access: str, seen: Seen) -> dict[str, list[str]]:
-    """Return {grant: its paths}. Several files of one directory become that directory."""
+    """Return {grant: its paths}. Replace MIN_GROUPED or more files of a directory with it."""
     by_parent: dict[str, list[str]] = {}
     for top in groups:
         if not os.path.isdir(top):

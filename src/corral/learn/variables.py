@@ -28,8 +28,8 @@ ORDINARY = frozenset(
 def find_variables(
     accesses: Mapping[tuple[str, bool], int], plan: Plan, environment: Mapping[str, str]
 ) -> Learned:
-    """Propose variables that the server's code names but does not get. A secret is not proposed,
-    but listed with the flag that passes it.
+    """Propose variables that the server's code names, but that the server does not get. A secret is
+    not proposed, but listed with the flag that passes it.
     """
     given = dict(plan.environment)
     names = [name for name in environment if name not in given and _is_of_interest(name)]

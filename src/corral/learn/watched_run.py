@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from corral.denials.records import Hide, Kind
     from corral.platforms.contract import Watcher
 
-    Never = tuple[tuple[str, str], ...]
-
 GIB = 1 << 30
 METADATA_SERVICE = "a metadata service, which gives out credentials of the machine"
 
@@ -43,8 +41,8 @@ def watched_plan(plan: Plan) -> Plan:
         )
     if findings.current_host().finding("start_notices").status == "absent":
         raise SandboxError(
-            "the paths that a target opens cannot be watched here: an outer listener exists, or the"
-            " kernel supports none",
+            "the paths that a target opens cannot be watched here: a program outside has a seccomp"
+            " listener already, or the kernel supports none",
             hint="start corral outside that container; `corral doctor` shows whether it works",
         )
     steps = [
@@ -99,20 +97,18 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
         )
     seen = find_seen(plan)
     asked = {key: times for key, times in found.seen.items() if key[0] != root_filesystem.TRIED}
-    learned = propose(find_denied(asked, seen), seen)
-    variables = find_variables(asked, plan, os.environ)
-    sockets: list[Proposal] = []
-    if found.bound:
-        why = f"it asked to make the unix socket {found.bound}"
-        sockets.append(Proposal(flag="--own-unix-sockets", path=found.bound, why=why))
-    memory = _judge_memory(found.memory)
-    own, never = _judge_own_files(plan, learned.never)
-    network = _judge_denials(denials)
-    more = (*variables.proposed, *memory.proposed, *network.proposed)
-    learned = replace(
-        learned,
-        proposed=(*learned.proposed, *sockets, *own, *more),
-        never=(*never, *variables.never, *memory.never, *network.never),
+    files = _judge_own_files(plan, propose(find_denied(asked, seen), seen))
+    parts = (
+        files,
+        _judge_socket(found.bound),
+        find_variables(asked, plan, os.environ),
+        _judge_memory(found.memory),
+        _judge_denials(denials),
+    )
+    learned = Learned(
+        asked_for=files.asked_for,
+        proposed=tuple(one for part in parts for one in part.proposed),
+        never=tuple(one for part in parts for one in part.never),
         calls=found.calls,
         waited_seconds=round(found.seconds, 3),
     )
@@ -135,13 +131,13 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
     )
 
 
-def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
-    """Propose a profile with which the server writes elsewhere than into its own files. Without
-    such a profile, list the file with another remedy.
+def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
+    """For each of its own files that the server wanted to change, propose a profile with which it
+    writes to another directory. If there is no such profile, list the file with another remedy.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
-    for path, reason in never:
+    for path, reason in learned.never:
         if reason != OWN_FILE:
             kept.append((path, reason))
             continue
@@ -152,7 +148,14 @@ def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
             proposed[name] = Proposal(flag=flag, path=name, why=f"it asked to change {path}")
         else:
             kept.append((path, f"{reason}, {why}{'; ' if allow else ''}{allow}"))
-    return list(proposed.values()), tuple(kept)
+    return replace(learned, proposed=(*learned.proposed, *proposed.values()), never=tuple(kept))
+
+
+def _judge_socket(path: str) -> Learned:
+    if not path:
+        return Learned()
+    why = f"it asked to make the unix socket {path}"
+    return Learned(proposed=(Proposal(flag="--own-unix-sockets", path=path, why=why),))
 
 
 def _judge_memory(wanted: int) -> Learned:
@@ -193,8 +196,8 @@ def _is_metadata_service(row: Denial) -> bool:
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
-    """Return the proposals and the paths that are never proposed as denials, for `corral why` and
-    `corral grant`. Leave out proposals that were made from denials.
+    """Return a denial for each proposal, and for each path that is never proposed. `corral why` and
+    `corral grant` show them. Leave out proposals that were made from denials.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:

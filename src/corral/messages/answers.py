@@ -16,7 +16,6 @@ DEFINITION = NAMES | {
     "title", "description", "inputSchema", "outputSchema", "annotations", "arguments", "icons",
 }  # fmt: skip
 INPUT_REQUESTS = "inputRequests"
-CODE, METHOD = frozenset(("code",)), frozenset(("method",))
 
 
 class Reporter(Protocol):
@@ -25,17 +24,17 @@ class Reporter(Protocol):
 
 
 class Answers:
-    """Judges each answer by the request to which it belongs, not by its own shape."""
+    """Judges each answer by the method of its request, not by the fields that the answer has."""
 
     def __init__(self, rules: Rules, reporter: Reporter) -> None:
         self._rules = rules
         self._reporter = reporter
 
     def judge(self, method: str, message: Message) -> Message:
-        """Return the answer to pass on: the same one, one without refused parts, or an error."""
+        """Return the answer to pass on: unchanged, without its refused parts, or as an error."""
         if "error" in message:
             error = as_table(message["error"])
-            asks = error.get("code") == URL_ELICITATION_REQUIRED or has_lookalikes(error, CODE)
+            asks = error.get("code") == URL_ELICITATION_REQUIRED or has_lookalikes(error, {"code"})
             if asks and not self._rules.may_request(ELICITATION):
                 return self._replace(message, "request", ELICITATION, "mcp.requests")
             return message
@@ -53,7 +52,7 @@ class Answers:
         """Return the method of a request inside an answer that the server may not make, or None.
         Protocol 2026-07-28 has such requests.
         """
-        if has_lookalikes(result, frozenset((INPUT_REQUESTS,))):
+        if has_lookalikes(result, {INPUT_REQUESTS}):
             return INPUT_REQUESTS
         if (wanted := result.get(INPUT_REQUESTS)) is None:
             return None
@@ -61,17 +60,19 @@ class Answers:
             method = as_table(request).get("method")
             if not isinstance(method, str) or not self._rules.may_request(method):
                 return str(method)
-            if has_lookalikes(as_table(request), METHOD):
+            if has_lookalikes(as_table(request), {"method"}):
                 return INPUT_REQUESTS
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove entries from a list that may not be called or that differ from their pin. Replace
-        the answer with an error if it has no clear list.
+        """Remove the entries that may not be called or that differ from their pin. Replace the
+        answer with an error if it has no list, or if another key differs from the list's key only
+        in case.
         """
         found = result.get(listed.field)
-        if not isinstance(found, list) or has_lookalikes(result, frozenset((listed.field,))):
-            return self._replace(message, "message", listed.field, "mcp: the list is not a list")
+        if not isinstance(found, list) or has_lookalikes(result, {listed.field}):
+            rule = "mcp: the list is missing or ambiguous"
+            return self._replace(message, "message", listed.field, rule)
         kept = [item for item in found if self._may_list(item, listed)]
         if len(kept) == len(found):
             return message
@@ -88,8 +89,8 @@ class Answers:
         return self._is_as_pinned(listed.kind, name, item)
 
     def _check_instructions(self, message: Message, result: Message) -> Message:
-        if self._rules.has_pins and has_lookalikes(result, frozenset(("instructions",))):
-            return self._replace(message, "message", "instructions", "mcp.pins: another spelling")
+        if self._rules.has_pins and has_lookalikes(result, {"instructions"}):
+            return self._replace(message, "message", "instructions", "mcp.pins: ambiguous key")
         text = result.get("instructions")
         if text is None or self._is_as_pinned("instructions", "", text):
             return message

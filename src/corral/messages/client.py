@@ -59,7 +59,7 @@ class Client:
         self.strays = 0
 
     def connect(self) -> Message:
-        """Send `initialize`, or `server/discover` if the server answers that with an error. Return
+        """Send `initialize`. If the server answers with an error, send `server/discover`. Return
         the server's description of itself.
         """
         try:

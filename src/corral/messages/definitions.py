@@ -40,7 +40,7 @@ LISTS: Mapping[str, ListMethod] = {
 
 
 def list_items(value: Mapping[str, object], field: str) -> list[dict[str, object]]:
-    """Return the objects in a list of a result. Leave out other values."""
+    """Return the objects in the list `field` of a result. Leave out items that are not objects."""
     found = value.get(field)
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 

@@ -7,7 +7,7 @@ inside a line, bytes that are not UTF-8.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from corral.record import record
@@ -56,7 +56,7 @@ class FrameReader:
         self._clear()
 
     def feed(self, chunk: bytes) -> Iterator[bytes | TooLong]:
-        """Yield the frames that end in `chunk`, and keep the rest."""
+        """Yield the frames that end in `chunk`. Keep the start of the next frame."""
         *whole, rest = chunk.split(b"\n")
         for piece in whole:
             self._add(piece)
@@ -64,7 +64,7 @@ class FrameReader:
         self._add(rest)
 
     def end(self) -> bytes | TooLong | None:
-        """Return the rest of the stream after its last line feed, if any."""
+        """Return the bytes after the last line feed of the stream, or None if there are none."""
         return self._take(b"") if self._size else None
 
     def _clear(self) -> None:
@@ -103,7 +103,7 @@ def decode(frame: bytes) -> object:
     try:
         found: object = DECODER.decode(line.decode())
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
     return found
 
 
@@ -134,8 +134,8 @@ def as_table(value: object) -> Message:
     return value if isinstance(value, dict) else {}
 
 
-def has_lookalikes(value: Message, known: frozenset[str]) -> bool:
-    """Return whether a key differs from a known one only in case, which some parsers ignore."""
+def has_lookalikes(value: Message, known: Collection[str]) -> bool:
+    """Return whether a key differs from a known key only in case, which some parsers ignore."""
     strange = [key.casefold() for key in value if key not in known]
     return bool(strange) and not {key.casefold() for key in known}.isdisjoint(strange)
 

@@ -43,8 +43,8 @@ NAMED_BY: Mapping[str, tuple[str, str]] = {
 """Methods of the client that name one item: {method: (kind, parameter with the name)}."""
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""A judge returns the message to pass on, or None to drop it. It adds answers to the sender to the
-list of frames.
+"""A judge returns the message to pass on, or None to drop it. It appends answers for the sender to
+the list.
 """
 
 
@@ -92,7 +92,6 @@ class Guard:
         *,
         max_pending: int,
         describe_arguments: Callable[[object], str] = lambda _: "",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`describe_arguments` returns the text that is logged for the arguments of a call."""
         self._rules = rules
@@ -100,7 +99,6 @@ class Guard:
         self._answers = Answers(rules, reporter)
         self._max_pending = max_pending
         self._describe_arguments = describe_arguments
-        self._clock = clock
         self._asked: dict[IdKey, Asked] = {}
         self._cancelled: OrderedDict[IdKey, None] = OrderedDict()
         self._server_asked: set[IdKey] = set()
@@ -123,29 +121,10 @@ class Guard:
         self._asked.clear()
 
     def _route(self, frame: bytes, judge: Judge, *, aside: bool) -> Routed:
-        """Judge each message of a frame. If no message is changed, pass on the same frame."""
         try:
-            return self._judge_all(frame, judge, aside=aside)
+            return _judge_frame(frame, judge)
         except (ValueError, RecursionError) as error:
             return self._no_message(frame, str(error), aside=aside)
-
-    def _judge_all(self, frame: bytes, judge: Judge, *, aside: bool) -> Routed:
-        value = decode(frame)
-        messages = value if isinstance(value, list) else [value]
-        kinds = [kind_of(message) for message in messages]
-        if not messages or None in kinds:
-            return self._no_message(frame, "it is not a JSON-RPC message", aside=aside)
-        back: list[bytes] = []
-        judged = [
-            judge(message, kind, len(frame), back)
-            for message, kind in zip(messages, kinds, strict=True)
-            if kind is not None and isinstance(message, dict)
-        ]
-        if all(new is old for new, old in zip(judged, messages, strict=True)):
-            return Routed(onward=frame, back=b"".join(back))
-        kept = [message for message in judged if message is not None]
-        onward = encode(kept if isinstance(value, list) else kept[0]) if kept else b""
-        return Routed(onward=onward, back=b"".join(back))
 
     def _no_message(self, frame: bytes, why: str, *, aside: bool) -> Routed:
         if aside:
@@ -222,7 +201,7 @@ class Guard:
             method=method[:MAX_NAME_LENGTH],
             name=str(params.get("name", ""))[:MAX_NAME_LENGTH] if is_call else "",
             size=size,
-            since=self._clock(),
+            since=time.monotonic(),
             arguments=self._describe_arguments(params.get("arguments")) if is_call else "",
         )
 
@@ -329,10 +308,30 @@ class Guard:
                     outcome=outcome,
                     sent=asked.size,
                     received=received,
-                    seconds=self._clock() - asked.since,
+                    seconds=time.monotonic() - asked.since,
                     arguments=asked.arguments,
                 )
             )
+
+
+def _judge_frame(frame: bytes, judge: Judge) -> Routed:
+    """Judge each message of a frame. If no message is changed, pass on the same frame."""
+    value = decode(frame)
+    messages = value if isinstance(value, list) else [value]
+    kinds = [kind_of(message) for message in messages]
+    if not messages or None in kinds:
+        raise ValueError("it is not a JSON-RPC message")
+    back: list[bytes] = []
+    judged = [
+        judge(message, kind, len(frame), back)
+        for message, kind in zip(messages, kinds, strict=True)
+        if kind is not None and isinstance(message, dict)
+    ]
+    if all(new is old for new, old in zip(judged, messages, strict=True)):
+        return Routed(onward=frame, back=b"".join(back))
+    kept = [message for message in judged if message is not None]
+    onward = encode(kept if isinstance(value, list) else kept[0]) if kept else b""
+    return Routed(onward=onward, back=b"".join(back))
 
 
 def _replaced(message: Message, path: Sequence[str], change: Callable[[object], object]) -> Message:

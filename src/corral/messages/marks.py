@@ -45,11 +45,14 @@ ADDRESSED = (
     r"\b(?:conversation|chat) (?:history|context)\b",
 )
 PATTERN = re.compile("|".join(ADDRESSED), re.IGNORECASE | re.DOTALL)
+FIELDS = (*(listed.field for listed in LISTS.values()), "instructions")
 
 
 @record
 class Mark:
-    """A warning. `kind` is hidden, bidirectional, addressed, out of view, name or shadows."""
+    """A warning. `kind` is hidden, bidirectional, addressed (text that addresses a model), out of
+    view, name (an unusual tool name) or shadows (confusable with another server's tool).
+    """
 
     kind: str
     where: str
@@ -61,19 +64,13 @@ class Mark:
 
 def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]]) -> list[Mark]:
     """Return the marks of a server's definitions. `others` are the tools of other servers."""
-    marks = [
-        mark
-        for where, text in _texts("", {key: offer.get(key) for key in (*FIELDS, "instructions")})
-        for mark in _mark_text(where, text)
-    ]
+    texts = list(_texts("", {field: offer.get(field) for field in FIELDS}))
     names = [str(item.get("name")) for item in list_items(offer, "tools")]
+    marks = [mark for where, text in texts for mark in _mark_text(where, text)]
     marks += [mark for name in names for mark in _mark_name(name, names)]
     for server, tools in others.items():
-        marks += _find_shadows(offer, server, set(tools))
+        marks += _find_shadows(texts, names, server, set(tools))
     return list(dict.fromkeys(marks))
-
-
-FIELDS = tuple(listed.field for listed in LISTS.values())
 
 
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
@@ -130,19 +127,20 @@ def _mark_name(name: str, names: list[str]) -> Iterator[Mark]:
         yield Mark(kind="name", where=where, text=f"{shown(name)} is offered more than once")
 
 
-def _find_shadows(offer: Mapping[str, object], server: str, tools: set[str]) -> Iterator[Mark]:
+def _find_shadows(
+    texts: Iterable[tuple[str, str]], names: list[str], server: str, tools: set[str]
+) -> Iterator[Mark]:
+    """Mark tools that can be confused with tools of another server, and mentions of its tools."""
     alike = {_fold(tool): tool for tool in tools}
-    for item in list_items(offer, "tools"):
-        name = str(item.get("name"))
+    for name in names:
         if (tool := alike.get(_fold(name))) is not None:
             text = f"{server} has a tool {shown(tool)}"
             yield Mark(kind="shadows", where=f"tools[{name}].name", text=text)
-    own = {str(item.get("name")) for item in list_items(offer, "tools")}
-    wanted = [tool for tool in tools - own if len(tool) >= MIN_MENTIONED_LENGTH]
+    wanted = [tool for tool in tools.difference(names) if len(tool) >= MIN_MENTIONED_LENGTH]
     if not wanted:
         return
     pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, sorted(wanted)))})(?!\w)")
-    for where, text in _texts("", {key: offer.get(key) for key in (*FIELDS, "instructions")}):
+    for where, text in texts:
         if (found := pattern.search(text)) is not None:
             words = f"it mentions {shown(found[0])}, a tool of {server}"
             yield Mark(kind="shadows", where=where, text=words)

@@ -1,4 +1,5 @@
-"""Limit the supervisor's dials, descriptors and time that a target can use up.
+"""Limit how many dials and descriptors of the supervisor, and how much of its time, a target can
+use up.
 
 The target decides how many connections there are, and the owner of a DNS zone decides how many
 addresses are dialled for each connection. Without limits they could use up the supervisor's
@@ -43,8 +44,8 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits how many dials of all connections run at once. One dial of each connection does not
-    count.
+    """Limits how many extra dials run at once, for all connections together. A connection's dial is
+    extra if another dial of the same connection is running.
     """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:
@@ -74,16 +75,16 @@ def reserve_descriptors(max_connections: int, *, others: int) -> int:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = 2 * max_connections + others
-    if soft != resource.RLIM_INFINITY and soft < needed:
+    if soft == resource.RLIM_INFINITY:
+        return max_connections
+    if soft < needed:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return max_connections
-    return max(1, (soft - others) // 2)
+    return min(max_connections, max(1, (soft - others) // 2))
 
 
 class RateLimit:
-    """Limits requests that will be denied, so that they cannot keep the supervisor busy."""
+    """Limits how often a target may make requests, so that it cannot keep the supervisor busy."""
 
     def __init__(self, clock: Callable[[], float], *, burst: int, rate: int) -> None:
         self._clock = clock
@@ -98,7 +99,7 @@ class RateLimit:
         self._left -= count
 
     def pause_seconds(self) -> float:
-        """Return for how long no requests must be accepted, or 0 if the budget is not used up."""
+        """Return for how long no request may be accepted, or 0 if the budget is not used up."""
         self._refill()
         if self._left >= 1:
             return 0.0

@@ -3,10 +3,10 @@
 The gateway (Linux) and the HTTP proxies (macOS, Windows) dial only the addresses that
 `DestinationCheck` returned, and the host's own proxy. Both call its methods at the same points:
 
-    allows              before any lookup: the name, or the address, and the port
-    allows_hello        when a TLS client names a server
-    proxy_for           whether to use the host's own proxy instead of looking up the name
-    filter_addresses    when the addresses are known: the address guard
+    allows              first: whether an entry allows the name or the address, and the port
+    allows_hello        after a TLS client has named a server: whether an entry allows that name
+    proxy_for           before the lookup: the host's own proxy, if the host uses one for this name
+    filter_addresses    after the lookup: the address guard
 
 Each denial is recorded with the entry of `network.allow` that would allow it, if there is one.
 """
@@ -153,11 +153,11 @@ class DestinationCheck:
                 good.append(address)
                 continue
             text = format_host_port(format_address(address), destination.port)
-            led_to = text if destination.address is not None else f"{destination.host} ({text})"
+            named = text if destination.address is not None else f"{destination.host} ({text})"
             allow = ""
             if refusal.remedy is not None:
                 allow = format_host_port(format_address(refusal.remedy), destination.port)
-            self.denials.add("guard", led_to, allow=allow_net(allow), why=refusal.why)
+            self.denials.add("guard", named, allow=allow_net(allow), why=refusal.why)
         return tuple(good)
 
     def report_unreachable(self, destination: Destination, why: str) -> None:

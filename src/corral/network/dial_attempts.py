@@ -18,7 +18,7 @@ STAGGER_SECONDS = 0.25
 
 
 class Attempts:
-    """Chooses the next address of a host to dial, within the dial budget of all connections.
+    """Chooses the next address of a host to dial, within the budget that all connections share.
     `waiting` are the addresses that have not been tried.
     """
 
@@ -40,7 +40,7 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Give the attempts that have ended back to the budget."""
+        """Release the budget of attempts that have ended. `under_way` attempts still run."""
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)
         self._taken = needed

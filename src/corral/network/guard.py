@@ -2,8 +2,8 @@
 
 This is the address guard. The owner of a DNS zone chooses its addresses, so an allowed name may
 resolve to such an address. corral has its own table of networks, because `ipaddress` calls
-::127.0.0.1, 64:ff9b:1::a00:1, 2002:7f00:1:: and fec0::1 global. If an IPv6 address contains an IPv4
-address, both are checked.
+::127.0.0.1 and fec0::1 global, and in older versions of Python also 64:ff9b:1::a00:1 and
+2002:7f00:1::. If an IPv6 address contains an IPv4 address, both are checked.
 
 The policy and the user's config can name networks whose addresses are admitted. A network admits a
 guarded address only if it is not larger than the guarded network that contains the address. So
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    The smallest network that contains an address decides. If its `why` is empty, the IPv4 address
-    inside the IPv6 address decides.
+    The smallest network that contains an address decides. If its `why` is empty, it refuses nothing
+    itself: the IPv4 address inside the IPv6 address decides.
     """
 
     network: Network
@@ -137,7 +137,7 @@ def find_refusal(
 
 
 def is_admissible(address: bytes) -> bool:
-    """Return whether naming this address in a policy has an effect."""
+    """Return whether a policy can admit this address by naming it."""
     guarded = find_guarded(address)
     return guarded is None or guarded.why not in NOT_ADMISSIBLE
 

@@ -1,9 +1,9 @@
 """Parse the exceptions from the address guard in the user's config (`network.admit`).
 
 An exception is a network to whose addresses allowed names may resolve. It does not allow a name
-itself. It applies to every run and every allowed name, so the entries are restricted: no entry may
-be larger than its guarded network, loopback and link-local addresses are admitted one by one, and
-services that give out a cloud's credentials are never admitted.
+itself. It applies to every run and every allowed name, so the entries are restricted. No entry may
+be larger than its guarded network. Loopback and link-local addresses are admitted one by one.
+Services that give out a cloud's credentials are never admitted.
 """
 
 from corral.network.addresses import Network, parse_network
@@ -22,7 +22,7 @@ def parse_admitted(text: str) -> Network:
     if guarded is None:
         _check_unguarded(network)
     elif not guarded.why:
-        raise ValueError("contains IPv4 addresses: name those")
+        raise ValueError("contains IPv4 addresses: name the IPv4 networks instead")
     elif guarded.why in NOT_ADMISSIBLE:
         raise ValueError(f"is {guarded.why}: nothing can be reached there")
     elif guarded.why == "metadata":
@@ -42,7 +42,7 @@ def format_warning(network: Network) -> str:
         return ""
     return (
         f"config.toml admits {network} ({guarded.why}): "
-        f"an allowed name may lead to {ADDRESS_BY_ADDRESS[guarded.why]}"
+        f"connections to an allowed name may reach {ADDRESS_BY_ADDRESS[guarded.why]}"
     )
 
 
@@ -54,8 +54,8 @@ def _check_unguarded(network: Network) -> None:
     ]
     if inner:
         widest = min(inner, key=lambda found: found.bits)
-        raise ValueError(f"is wider than the guarded networks in it, such as {widest}: name those")
-    raise ValueError("is not guarded: names may resolve to it anyway")
+        raise ValueError(f"is wider than the guarded networks in it: name one, such as {widest}")
+    raise ValueError("is not guarded: allowed names may resolve to it anyway")
 
 
 def _is_address(network: Network) -> bool:

@@ -81,7 +81,7 @@ class HelloReader:
         if not self.data:
             return Hello(state="incomplete")
         if self.data[0] not in RECORD_TYPES:
-            return _foreign(self.data)
+            return _classify_other(self.data)
         try:
             message = self._next_records()
             if message is None:
@@ -123,8 +123,10 @@ class HelloReader:
         return self.data[start : self._at]
 
 
-def _foreign(data: bytearray) -> Hello:
-    """Classify bytes that are not TLS. An SSL 2 hello is refused, because old servers accept it."""
+def _classify_other(data: bytearray) -> Hello:
+    """Classify bytes that do not begin a TLS record. An SSL 2 hello counts as malformed, because
+    old servers would accept it.
+    """
     if not data[0] & 0x80:
         return Hello(state="not TLS")
     if len(data) < 3:

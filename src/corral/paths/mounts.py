@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
     from typing import Literal
 
     Mounts = Mapping[str, tuple[str, str]]
@@ -69,15 +69,18 @@ def read_kinds() -> Kinds:
 def find_file_system(path: str) -> str:
     """Return the type of the file system at a path; "" if it is not known."""
     types = {parse_mount(line)[0]: _file_system(line) for line in _read_lines()}
-    while path not in types and (parent := os.path.dirname(path)) != path:
-        path = parent
-    return types.get(path, "")
+    return types.get(_find_point(path, types), "")
 
 
 def find_kind(path: str, kinds: Kinds) -> Kind:
-    while path not in kinds and (parent := os.path.dirname(path)) != path:
+    return kinds.get(_find_point(path, kinds), "disk")
+
+
+def _find_point(path: str, points: Container[str]) -> str:
+    """Return the mount point of a path, or the root directory if `points` has none."""
+    while path not in points and (parent := os.path.dirname(path)) != path:
         path = parent
-    return kinds.get(path, "disk")
+    return path
 
 
 def _kind(file_system: str) -> Kind:
@@ -90,11 +93,9 @@ def _kind(file_system: str) -> Kind:
 
 
 def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
-    """Return the device of a path, and the path on that device. The device is "" if no mount is
-    known.
+    """Return the device of a path, and the path on that device. The device is "" if `mounts` has no
+    mount point above the path.
     """
-    point = path
-    while point not in mounts and (parent := os.path.dirname(point)) != point:
-        point = parent
+    point = _find_point(path, mounts)
     device, root = mounts.get(point, ("", ""))
     return device, f"{root.rstrip('/')}/{path[len(point) :].lstrip('/')}".rstrip("/")

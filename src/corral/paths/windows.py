@@ -98,7 +98,7 @@ def normalize(path: str) -> str:
     if text.startswith("\\\\"):
         raise Refused("network and device paths cannot be granted")
     if text[1:3] != ":\\" or text[:1].upper() not in LETTERS:
-        raise Refused("it does not begin with a drive")
+        raise Refused("it does not begin with a drive letter")
     parts = [part for part in text[3:].split("\\") if part]
     for part in parts:
         _check(part)
@@ -118,7 +118,7 @@ def _check(part: str) -> None:
     if part.partition(".")[0].rstrip(" ").upper() in DEVICES:
         raise Refused(f"{part!r} is a device")
     if is_short(part):
-        raise Refused(f"{part!r} may be the short name of another: write it in full")
+        raise Refused(f"{part!r} may be the short form of another name: write the full name")
 
 
 def is_short(part: str) -> bool:

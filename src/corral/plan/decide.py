@@ -3,8 +3,8 @@
 This code is pure. Each control has a list of options, best first. The first option whose needs were
 all proven on this host is chosen. Without such an option the control is not enforced:
 
-- If the control is a wall or a stated limit, the run is refused, and the error names all of them.
-- If it is a default limit, the run continues with a warning, unless the policy is strict.
+- If the control is a wall or a stated limit, the run is refused. The error names all such controls.
+- If the control is a default limit, the run continues with a warning, unless the policy is strict.
 - The user may allow any control to be unenforced.
 
 After planning nothing degrades: each step succeeds, or the target never runs.
@@ -15,6 +15,7 @@ from __future__ import annotations
 from corral.errors import UnenforceableError
 from corral.plan.model import SAMPLING, Held, Sample
 from corral.policy.model import CONTROLS, WALLS, format_limit
+from corral.record import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,16 +95,14 @@ def describe_control(control: Control, policy: Policy, system: System) -> str:
 
 
 def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option]) -> Held:
-    words, stated = describe_control(control, policy, host.system), control in policy.stated
-    common = {"control": control, "asked": words, "stated": stated}
-    if not words:
-        return Held(**common, mechanism="", status="not asked")  # type: ignore[arg-type]
-    for option in chain:
-        if not option.refused and all(host.has(need) for need in option.needs):
-            chosen = {"mechanism": option.mechanism, "status": option.status, "why": option.note}
-            return Held(**common, **chosen)  # type: ignore[arg-type]
-    why = _absence(control, host, chain)
-    return Held(**common, mechanism="", status="degraded", why=why)  # type: ignore[arg-type]
+    asked, stated = describe_control(control, policy, host.system), control in policy.stated
+    held = Held(control=control, asked=asked, stated=stated, mechanism="", status="not asked")
+    if not asked:
+        return held
+    for one in chain:
+        if not one.refused and all(host.has(need) for need in one.needs):
+            return replace(held, mechanism=one.mechanism, status=one.status, why=one.note)
+    return replace(held, status="degraded", why=_absence(control, host, chain))
 
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:

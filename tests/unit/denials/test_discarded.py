@@ -30,7 +30,9 @@ def test_a_path_is_created_only_if_it_is_missing(tmp_path, name):
     ],
 )
 def test_no_directory_is_suggested_that_programs_share(tmp_path, path, granted):
-    """In such a directory a target could make files that other programs run, and it chooses the path."""
+    """Check that for a file in a shared directory only the file itself is suggested. The target chooses the path, and
+    in the directory it could make files that other programs run.
+    """
     line = describe_discarded([Discarded(path=path, bytes=5)], home=str(tmp_path), whole=True)
     assert line.endswith(f"then --write {granted}")
     command = line.partition("`")[2].partition("`")[0]

@@ -93,7 +93,7 @@ def test_json_errors_have_positions(text):
 
 
 @pytest.mark.parametrize("form", [jsonc, toml, yaml])
-def test_deeply_nested_json_is_an_error(form):
+def test_deeply_nested_text_is_an_error(form):
     for deep in ("[" * 5_000, "[" * 5_000 + "]" * 5_000):
         with pytest.raises(BrokenFileError):
             form.read(f"x = {deep}" if form is toml else deep)

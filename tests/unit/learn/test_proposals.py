@@ -1,4 +1,4 @@
-"""Check that few accesses are proposed after a watched run, and never sensitive paths."""
+"""Test the proposals after a watched run: they are few, and none is for a sensitive path."""
 
 import os
 import socket
@@ -111,7 +111,7 @@ def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, na
         (["kernel/version"], False),  # a link to /proc
     ],
 )
-def test_no_path_or_link_proposes_a_forbidden_file(home, asked, write):
+def test_a_forbidden_file_is_not_proposed_directly_or_through_a_link(home, asked, write):
     for name in (".config/gh", "project/.vscode", "project/.github"):
         (home / name).mkdir(parents=True)
     for name, end in (("all", home), ("root", "/"), ("kernel", "/proc")):

@@ -99,7 +99,7 @@ def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name
 
 
 @pytest.mark.parametrize("name", ["*", "read?", "a[b]c", "[!a]"])
-def test_the_flag_for_a_tool_with_a_pattern_as_its_name_is_for_that_tool(name):
+def test_the_flag_for_a_tool_that_is_named_like_a_pattern_allows_only_that_tool(name):
     guard, seen = make(allow={"tools": []})
     ask(guard, "tools/call", {"name": name})
     [(_, _, _, flag)] = seen.denied
@@ -383,7 +383,7 @@ def test_a_changed_tool_is_left_out_and_refused_when_called():
     assert ask(guard, "tools/call", {"name": "a"}, 4).onward
 
 
-def test_warn_passes_and_reports_a_changed_tool():
+def test_with_warn_a_changed_tool_passes_and_is_reported():
     guard, seen = make(pins=pin(TOOL), refuse_changes=False)
     changed = {**TOOL, "annotations": {"readOnlyHint": True}}
     assert listed(guard, [changed])["result"]["tools"] == [changed]

@@ -1,4 +1,4 @@
-"""Test the rate limit of denied requests with a clock that only the test moves."""
+"""Test the rate limit of a target's requests with a clock that only the test moves."""
 
 from hypothesis import given
 from hypothesis import strategies as st

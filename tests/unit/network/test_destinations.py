@@ -108,7 +108,7 @@ def test_a_hello_must_name_an_allowed_server(hello, allowed, denied):
     ]
 
 
-def test_hellos_are_checked_on_ports_of_tls():
+def test_a_hello_is_needed_on_tls_ports():
     assert check().needs_hello(to("api.example", 443))
     assert not check().needs_hello(to("api.example", 80))
     assert check(tls_ports=frozenset({8443})).needs_hello(to("a.wild.example", 8443))
@@ -144,7 +144,7 @@ def test_the_guard_checks_every_address(host, port, found, good, denied):
 
 
 @given(st.lists(ADDRESS, max_size=8), st.sampled_from(["api.example", "8.8.8.8"]))
-def test_no_connection_is_made_to_a_name_without_addresses(found, host):
+def test_only_found_addresses_are_dialled_and_refused_ones_are_recorded(found, host):
     checked = check()
     dialled = checked.filter_addresses(to(host, 443), found)
     assert set(dialled) <= {address_destination(address, 443).address for address in found}

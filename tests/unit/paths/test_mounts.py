@@ -13,7 +13,7 @@ def test_escaped_spaces_and_backslashes_are_read():
     assert parse_mount(LINE) == ("/mnt/\\040\t\n", "98:0", "/a b")
 
 
-def test_the_innermost_mount_determines_the_position_of_a_path():
+def test_the_innermost_mount_determines_the_path_on_the_disk():
     mounts = {"/": ("8:1", "/"), "/home": ("8:2", "/"), "/srv/me": ("8:2", "/me")}
     assert on_disk("/home/me/x", mounts) == on_disk("/srv/me/x", mounts) == ("8:2", "/me/x")
     assert on_disk("/srv/x", mounts) == ("8:1", "/srv/x")

@@ -17,7 +17,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 class DeniedNetwork:
     """Answers the target's lookups and records its refused connections to loopback.
 
-    It owns the given sockets, and closes them. The caller drives it like the gateway.
+    It owns the given sockets, and closes them. The caller polls `fileno` until `deadline`, and then
+    calls `run_ready`.
     """
 
     def __init__(self, denials: Denials, dns_udp: int, dns_tcp: int, resets: list[int]) -> None:

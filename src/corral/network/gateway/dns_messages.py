@@ -98,7 +98,7 @@ def parse_name(data: bytes, start: int) -> tuple[str, int]:
         if length == 0:
             return ".".join(labels), at
         if length > MAX_LABEL_LENGTH or at + length - start > MAX_NAME_LENGTH - 1:
-            raise MalformedError(FORMERR, "a pointer, or a name that is too long")
+            raise MalformedError(FORMERR, "the name has a pointer or is too long")
         if at + length > len(data):
             raise MalformedError(FORMERR, "the name is truncated")
         labels.append(escape_label(data[at : at + length]))

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Pair(Protocol):
-        """A socket pair, one end of which the target has instead of a datagram socket.
+        """A socket pair. The target has one end, and uses it as if it were a datagram socket.
 
-        The target's datagrams are DNS queries if `is_resolver`. Otherwise they are refused.
+        If `is_resolver`, the target's datagrams are DNS queries. Otherwise they are refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -170,8 +170,8 @@ class _Stream:
             answers = [self._server.names.respond(item) for item in self._framing.feed(chunk)]
             self._server.inputs.count_requests(1 + len(answers))
             reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
-            # A client whose buffer is full is dropped, also by BlockingIOError. It would wait for
-            # a lost answer, and an answer that is sent only in part breaks the framing.
+            # If the client's buffer is full, `send` raises BlockingIOError or sends only a part.
+            # Then the client is closed, because it would wait for the lost bytes.
             whole = client.send(reply) == len(reply) if reply else True
         except (OSError, dns.MalformedError):
             self.close()

@@ -190,8 +190,10 @@ class Gateway:
         self._inputs.start()
 
     def _open_waiting(self) -> None:
-        """Open waiting connections. Those that fail at once end here, so do not recurse: a target
-        can make hundreds of them wait.
+        """Open waiting connections while there is room.
+
+        A connection that fails at once calls `_ended`, which calls this method again. The inner
+        call returns, because otherwise hundreds of waiting connections could exhaust the stack.
         """
         if self._opens_waiting:
             return

@@ -152,16 +152,12 @@ class Lookups:
 
 
 def pack(addresses: Sequence[bytes]) -> bytes:
-    return b"\0" + b"".join(bytes((len(item),)) + item for item in deduplicate(addresses))
+    """Return the reply of a child. It is never empty, because that would mean the end of file."""
+    return " ".join(["", *map(bytes.hex, deduplicate(addresses)), ""]).encode("ascii")
 
 
 def unpack(reply: bytes) -> tuple[bytes, ...]:
-    found: list[bytes] = []
-    at = 1
-    while at < len(reply):
-        found.append(reply[at + 1 : at + 1 + reply[at]])
-        at += 1 + reply[at]
-    return tuple(found)
+    return tuple(map(bytes.fromhex, reply.decode("ascii").split()))
 
 
 def _serve(channel: int, lookup: Lookup, parent: int) -> None:
@@ -177,7 +173,7 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
             try:
                 reply = pack(lookup(name.decode("ascii")))
             except (OSError, ValueError):
-                reply = b"\0"
+                reply = pack(())
             signal.alarm(0)
             os.write(channel, reply)
     finally:

@@ -59,8 +59,8 @@ class Pipe:
 
 
 class Pipes:
-    def __init__(self, *, max_pipes: int = MAX_PIPES) -> None:
-        self.max_pipes = max_pipes
+    def __init__(self) -> None:
+        self.max_pipes = MAX_PIPES
         self.lent = 0
         self._free: list[Pipe] = []
 
@@ -214,7 +214,6 @@ class SplicedCopy:
         for direction in (self.up, self.down):
             direction.close()
             self._loop.forget(direction.source.fileno())
-        for direction in (self.up, self.down):
             close_socket(direction.source, reset=reset)
         self._done()
 

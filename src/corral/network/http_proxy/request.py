@@ -1,8 +1,8 @@
 """Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, and find their destination.
 
-After `CONNECT host:port` all bytes are copied unchanged. A request with a whole `http://` URL is
-rewritten for the server, with the URL's host as Host. It also gets `Connection: close`, because a
-second request on the same connection could name another host and would not be checked.
+After `CONNECT host:port` all bytes are copied unchanged. A request with an absolute `http://` URL
+is rewritten for the server, with the URL's host as Host. It also gets `Connection: close`, because
+a second request on the same connection could name another host and would not be checked.
 """
 
 from corral.network.addresses import address_or_none

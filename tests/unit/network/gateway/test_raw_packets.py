@@ -39,7 +39,7 @@ def test_options_of_the_header_are_skipped():
     assert Packet(Received(header + DATAGRAM)).segment == DATAGRAM
 
 
-def test_an_ipv6_packets_addresses_come_beside_it():
+def test_the_addresses_of_an_ipv6_packet_are_other_results_of_recvmsg():
     address = bytes(range(16))
     info = [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, address + bytes(4))]
     received = Received(DATAGRAM, info=info, sender=("fe80::1%lo", 0, 0, 1))
@@ -50,7 +50,7 @@ def test_an_ipv6_packets_addresses_come_beside_it():
 
 
 @given(st.binary(max_size=200))
-def test_random_packets_have_whole_addresses_or_no_segment(data):
+def test_random_packets_have_complete_addresses_or_no_segment(data):
     packet = Packet(Received(data))
     assert not packet.segment or (len(packet.sender), len(packet.receiver)) == (4, 4)
 
@@ -59,6 +59,6 @@ def test_random_packets_have_whole_addresses_or_no_segment(data):
     ("address", "is_own"),
     [("127.8.9.1", True), ("::1", True), ("128.0.0.1", False), ("7f00::1", False)],
 )
-def test_only_the_sandboxs_own_addresses_are_loopback(address, is_own):
+def test_loopback_addresses_are_recognized(address, is_own):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     assert _is_loopback(socket.inet_pton(family, address)) is is_own

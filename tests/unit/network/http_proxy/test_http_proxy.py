@@ -212,7 +212,7 @@ def test_a_proxy_without_a_password_is_refused(run):
         server.HttpProxy(listener, b"", Outbound(check_from_policy((), (), {}, None)))
 
 
-def test_a_name_that_leads_to_the_host_is_denied_even_after_a_change(run, web):
+def test_a_name_that_resolves_to_the_host_is_denied_even_if_it_did_not_before(run, web):
     port = web.server_port
     guarded = run([f"allowed.test:{port}"], admitted=())
     assert guarded.open(f"http://allowed.test:{port}/")[0] == 502
@@ -427,8 +427,8 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
-    """Stop the clock, so that connections beyond the budget pause until the proxy is closed, and
-    use up its handlers.
+    """Stop the clock, so that connections beyond the budget pause until the proxy is closed. While
+    they pause, they use up the proxy's handlers.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
