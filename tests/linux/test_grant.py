@@ -86,6 +86,40 @@ def test_a_denied_name_is_kept_shown_and_granted(desk):
     assert path.read_text() == before
 
 
+ONCE = """\
+import os, socket
+for name in os.environ.get("NAMES", "").split():
+    try:
+        socket.getaddrinfo(name, 443)
+    except OSError:
+        pass
+"""
+
+
+def test_why_shows_a_denial_until_a_flag_allows_it(desk):
+    server = desk.put("server.py", ONCE)
+    command = (str(desk.user.python), str(server))
+
+    def start(names, *flags):
+        desk.does("run", f"--env=NAMES={names}", *flags, "--", *command)
+
+    start("a.x.com b.x.com")
+    start("")  # the client starts the server again, and nobody uses it
+    shown = desk.does("why", *command)
+    assert "--allow-net a.x.com" in shown
+    assert "--allow-net b.x.com" in shown
+    assert "(last on " not in shown
+    first = kept_files(desk)[0]
+    first.rename(first.with_name(f"{86_400_000_000:020}-1.jsonl"))  # on the second of January 1970
+    assert desk.does("why", *command).count("(last on 1970-01-0") == 2
+    first.with_name(f"{86_400_000_000:020}-1.jsonl").rename(first)
+    start("", "--allow-net", "a.x.com")
+    shown = desk.does("why", *command)
+    assert "--allow-net a.x.com" not in shown
+    assert "--allow-net b.x.com" in shown
+    assert not any("NAMES=" in file.read_text() for file in kept_files(desk))
+
+
 COUNTS = """\
 import os, socket, sys
 size = len(sys.argv[2])

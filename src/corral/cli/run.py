@@ -45,7 +45,7 @@ def main(options: Options, rest: list[str]) -> int:
         plan = _prepare(command, sources, rest, _output_files(options))
         if (until := options.get("--learn-until")) is not None:
             plan = _watch_paths(plan, until)
-        kept = _KeptDenials(plan)
+        kept = _KeptDenials(plan, options)
         denials = Denials(
             audit=_open_audit(options.get("--audit")), announce=output.note, keep=kept.add
         )
@@ -235,8 +235,9 @@ class _KeptDenials:
     the same server are stored.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, options: Options) -> None:
         self._program = plan.program
+        self._options = options
         self._run: LiveRun | None = None
 
     def add(self, denial: Denial) -> None:
@@ -251,13 +252,22 @@ class _KeptDenials:
         if self._run is None:
             from corral.denials.kept import LiveRun
 
-            self._run = LiveRun(self._server())
+            self._run = LiveRun(self._server(), self._flags())
         return self._run
 
     def _server(self) -> ServerId:
         from corral.policy.server_identity import identify_command
 
         return identify_command(self._program.server or self._program.typed)
+
+    def _flags(self) -> Sequence[str]:
+        """Return the flags that grant something, without secrets."""
+        if not self._options.values:
+            return ()
+        from corral.cli.run_flags import list_grants
+        from corral.policy.variables import masked
+
+        return masked(list_grants(self._options))
 
 
 def _explain_end(result: Report, told: set[str]) -> None:

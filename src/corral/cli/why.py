@@ -1,7 +1,6 @@
 """`corral why`: show what the last runs of a server were denied, and how to allow it."""
 
 import shlex
-import time
 from collections.abc import Sequence
 
 from corral.cli import client_output, grant, output
@@ -26,7 +25,8 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 @record
 class ServerDenials:
     """The denials of one server. `names` are the configured servers (CLIENT:SERVER) that start it
-    through corral. `granted` says for each denial whether their flags allow it by now.
+    through corral. `granted` says for each denial whether their flags allow it by now, and `times`
+    when a run last had it.
     """
 
     command: tuple[str, ...]
@@ -35,6 +35,7 @@ class ServerDenials:
     last_run: int = 0
     denials: tuple[Denial, ...] = ()
     granted: tuple[bool, ...] = ()
+    times: tuple[int, ...] = ()
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -120,7 +121,7 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
-    denials = kept.merge(runs)
+    seen = grant.merge_runs(runs)
     asked = [one for one in starters if one in named] or starters
     flags = [grant.split_flags(server.run_flags) for _, _, server in asked]
     return ServerDenials(
@@ -128,10 +129,11 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
         names=tuple(f"{client}:{server.name}" for client, _, server in starters),
         runs=len(runs),
         last_run=runs[-1].time if runs else 0,
-        denials=denials,
+        denials=tuple(one.denial for one in seen),
         granted=tuple(
-            bool(flags) and all(grant.is_allowed(one, has) for has in flags) for one in denials
+            bool(flags) and all(grant.is_allowed(one.denial, has) for has in flags) for one in seen
         ),
+        times=tuple(one.time for one in seen),
     )
 
 
@@ -143,15 +145,19 @@ def _print(found: ServerDenials, word: str) -> None:
         output.write_line("  no denials are recorded: it has not run yet, or nothing was denied")
         _point_to_learn(found, word)
         return
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.last_run))
+    when = grant.format_time(found.last_run)
     if not found.denials:
-        output.write_line(f"  the last run ({when}) had no denials")
+        output.write_line(f"  the last run ({when}) had no denials, and no earlier one is open")
         _point_to_learn(found, word)
         return
     output.write_line(f"  last run: {when}")
     missing: dict[str, None] = {}
-    for denial, granted in zip(found.denials, found.granted, strict=True):
-        output.write_line(f"  {denial.describe()}{' (granted since)' if granted else ''}")
+    rows = zip(found.denials, found.granted, found.times, strict=True)
+    for denial, granted, seen in rows:
+        notes = ["granted since"] if granted else []
+        notes += [f"last on {grant.format_time(seen)}"] if seen < found.last_run else []
+        added = f" ({', '.join(notes)})" if notes else ""
+        output.write_line(f"  {denial.describe()}{added}")
         if denial.allow and not granted:
             missing[denial.allow] = None
     _point_to_learn(found, word)
