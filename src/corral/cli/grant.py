@@ -7,7 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from corral.cli import approve, client_output, output, run_flags, wrap
+from corral.cli import approve, client_output, output, run_flags, wrap, wrapped_servers
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile, FileEdit, change_flags, lock_client_file
@@ -21,8 +21,8 @@ from corral.servers.reference import name_server
 
 SUMMARY = "change what a wrapped server may do"
 USAGE = (
-    "usage: corral grant [CLIENT:]SERVER [--read PATH] [--allow-net HOST] ...  [--remove]\n"
-    "       corral grant [CLIENT:]SERVER    asks about each of the last denials"
+    "usage: corral grant [CLIENT:|FILE:]SERVER [--read PATH] [--allow-net HOST] ...  [--remove]\n"
+    "       corral grant [CLIENT:|FILE:]SERVER    asks about each of the last denials"
 )
 OWN = (
     Flag(name="--remove", help="remove these grants instead"),
@@ -52,7 +52,7 @@ class FlagWords:
 def main(options: Options, rest: list[str]) -> int:
     if len(rest) != 1:
         raise UsageError("name one server", hint=USAGE.partition("\n")[0])
-    found = client_output.find_wrapped(rest[0])
+    found = wrapped_servers.find_wrapped(rest[0])
     change = wrap.select_flags(options) or _ask(
         rest[0], [server for _, _, server in found], options
     )

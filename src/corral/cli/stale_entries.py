@@ -9,7 +9,6 @@ from shlex import join
 
 from corral.cli import grant, wrap
 from corral.cli.grant import FlagWords
-from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.errors import ChangedPathsError, SandboxError, UnchosenReadsError
 from corral.servers.reference import parse_reference
@@ -27,16 +26,13 @@ def find_refusal(client: str, server: ConfiguredServer) -> tuple[str, str]:
 
 
 def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command that mends the server. If `client` is a file, never return `corral grant`,
-    which accepts only clients.
-    """
+    """Return the command that mends the server. `client` is a client or a file."""
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return join(["corral", "wrap", *reads, client, server.name])
     if isinstance(error, ChangedPathsError):
         return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
-    bad = _find_bad_flags(server) if catalogue.find_client(client) else []
-    if bad:
+    if bad := _find_bad_flags(server):
         words = [word for one in bad for word in one.words]
         return join(["corral", "grant", f"{client}:{server.name}", "--remove", *words])
     again = join([client, server.name])

@@ -3,8 +3,9 @@
 import shlex
 from collections.abc import Sequence
 
-from corral.cli import client_output, grant, output
+from corral.cli import grant, output, wrapped_servers
 from corral.cli.option_parser import Flag, Options, find_nearest
+from corral.clients.catalogue import find_client
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.find_server import read_own_files
 from corral.denials import kept
@@ -18,7 +19,7 @@ from corral.servers.reference import name_server
 from corral.supervisor.report import to_json
 
 SUMMARY = "show what a server's last runs were denied, and how to allow it"
-USAGE = "usage: corral why [--json] [[CLIENT:]SERVER | COMMAND...]"
+USAGE = "usage: corral why [--json] [[CLIENT:|FILE:]SERVER | COMMAND...]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 
 
@@ -39,7 +40,7 @@ class ServerDenials:
 
 
 def main(options: Options, rest: list[str]) -> int:
-    configured = client_output.list_wrapped()
+    configured = [*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded()]
     if rest:
         found = _find(rest, configured)
     else:
@@ -61,8 +62,9 @@ Configured = Sequence[tuple[str, str, ConfiguredServer]]
 def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
     """Find servers by their names in clients' files, or by the command that was run."""
     if len(rest) == 1:
-        named = [one for one in configured if rest[0] in {one[2].name, f"{one[0]}:{one[2].name}"}]
+        named = wrapped_servers.match_wrapped(rest[0])
         if named:
+            configured = [*configured, *(row for row in named if row not in configured)]
             servers = dict.fromkeys(identify(server) for _, _, server in named)
             return [_describe(server, configured, named) for server in servers]
     found = _find_typed(identify_command(name_server(rest)))
@@ -96,7 +98,7 @@ def _find_unwrapped(word: str) -> list[ServerId]:
     error that names the command to wrap the server.
     """
     found: list[ServerId] = []
-    for client, server in client_output.list_unwrapped(word):
+    for client, server in wrapped_servers.list_unwrapped(word):
         package = parse_runner(server.argv[0], server.argv[1:])
         start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
         used = package.used if isinstance(package, Package) else 0
@@ -162,8 +164,14 @@ def _print(found: ServerDenials, word: str) -> None:
             missing[denial.allow] = None
     _point_to_learn(found, word)
     if missing and found.names:
-        server = word if word in found.names else found.names[0].partition(":")[2]
+        server = word if word in found.names else _shorten(found.names[0])
         output.write_line(f"  to choose: corral grant {shlex.quote(server)}")
+
+
+def _shorten(name: str) -> str:
+    """Return the SERVER of CLIENT:SERVER. Return FILE:SERVER as it is."""
+    client, _, server = name.partition(":")
+    return server if find_client(client) else name
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
@@ -175,7 +183,8 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
     command = f"corral learn {server}"
     # `corral learn CLIENT:SERVER` does not search the files of projects.
     own = {f"{client}:{one.name}" for client, _, one in read_own_files()}
-    for client, path, one in client_output.list_wrapped() if name and name not in own else ():
+    others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
+    for client, path, one in others if name and name not in own else ():
         if name == f"{client}:{one.name}":
             command = f"corral wrap --learn 2h {shlex.quote(path)} {shlex.quote(one.name)}"
     output.write_line(f"  to see files that it did not find: {command}")
