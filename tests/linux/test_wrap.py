@@ -590,6 +590,13 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     by_name = {one["name"]: one["mend"] for one in by_path["servers"]}
     assert by_name["gone"] == f"corral grant {path}:gone --remove --read {places['gone']}"
     more = {"approve": ("--yes",), "wrap": ("--corral", str(desk.corral_path))}
+    shown = desk.does("wrap", "cursor", *more["wrap"])
+    assert shown.count("unchanged: it already starts through corral, but does not start: ") == 5
+    assert "fine  unchanged: it already starts through corral\n" in shown  # the control
+    for name, (why, mend) in refused.items():
+        assert f"    hint: {mend}\n" in shown
+        assert f"  it does not start: {why}\n  hint: {mend}\n" in desk.does("why", name)
+    assert "does not start" not in desk.does("why", "fine")
     for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
         # The remedy that names the file instead of the client works as well.

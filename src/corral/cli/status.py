@@ -134,9 +134,8 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     for one in file.servers:
         original = records.get(one.key_path)
         shown = _read_server(one, text, original, catalogue.find_project(path))
-        # A project's file may name any program, so only servers that corral wrapped are checked.
-        if find_refusals and original is not None and is_untouched(text, one, original):
-            refused, mend = find_refusal(client, one)
+        if find_refusals:
+            refused, mend = find_refusal(client, file, one)
             shown = replace(shown, refused=refused, mend=mend)
         servers.append(shown)
     return FileStatus(client=client, path=path, servers=tuple(servers))

@@ -1,5 +1,7 @@
 """`corral why`: show what the last runs of a server were denied, and how to allow it."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Sequence
 
@@ -7,6 +9,7 @@ from corral.cli import grant, output, wrapped_servers
 from corral.cli.option_parser import Flag, Options, find_nearest
 from corral.clients.catalogue import find_client
 from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.edit_file import read_client_file
 from corral.clients.find_server import read_own_files
 from corral.denials import kept
 from corral.denials.records import Denial
@@ -37,6 +40,8 @@ class ServerDenials:
     denials: tuple[Denial, ...] = ()
     granted: tuple[bool, ...] = ()
     times: tuple[int, ...] = ()
+    refused: str = ""  # the reason why a named server would not start now
+    mend: str = ""  # the command that makes it start again
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -125,7 +130,8 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
     seen = grant.merge_runs(runs)
     asked = [one for one in starters if one in named] or starters
-    flags = [grant.split_flags(server.run_flags) for _, _, server in asked]
+    flags = [_split_flags(server) for _, _, server in asked]
+    refused, mend = _find_refusal(asked) if named else ("", "")
     return ServerDenials(
         command=stored.command,
         names=tuple(f"{client}:{server.name}" for client, _, server in starters),
@@ -136,13 +142,36 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
             bool(flags) and all(grant.is_allowed(one.denial, has) for has in flags) for one in seen
         ),
         times=tuple(one.time for one in seen),
+        refused=refused,
+        mend=mend,
     )
+
+
+def _split_flags(server: ConfiguredServer) -> list[grant.FlagWords]:
+    try:
+        return grant.split_flags(server.run_flags)
+    except SandboxError:
+        return []  # the server has unknown flags, and cannot start
+
+
+def _find_refusal(rows: Configured) -> tuple[str, str]:
+    """Return why one of these servers would not start, and the command that mends it."""
+    from corral.cli.stale_entries import find_refusal
+
+    for client, path, server in rows:
+        refused, mend = find_refusal(client, read_client_file(path), server)
+        if refused:
+            return refused, mend
+    return "", ""
 
 
 def _print(found: ServerDenials, word: str) -> None:
     """Print the denials. `word` is the server's name as the user typed it, which hints repeat."""
     title = ", ".join(found.names) or shlex.join(found.command)
     output.write_line(output.Painted(title, "bold"))
+    if found.refused:
+        output.write_line(f"  it does not start: {found.refused}")
+        output.write_line(f"  hint: {found.mend}")
     if not found.runs:
         output.write_line("  no denials are recorded: it has not run yet, or nothing was denied")
         _point_to_learn(found, word)

@@ -9,7 +9,7 @@ from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients import catalogue
 from corral.clients.corral_path import find_corral
-from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
+from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, wrap_file
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.server_needs import refuse_elsewhere
 from corral.clients.wrap import Proposal, WrapRequest, find_granted, propose, refuse
@@ -91,6 +91,7 @@ def main(options: Options, rest: list[str]) -> int:
             ]
             if options.has("--pin-tools"):
                 proposals = [pin_tools(one, dry_run=dry_run) for one in proposals]
+            proposals = [_describe_refusal(one, selection.word, file) for one in proposals]
             done = wrap_file(file, proposals, request.corral, dry_run=dry_run)
         if not request.names and not learn:
             return done
@@ -101,6 +102,19 @@ def main(options: Options, rest: list[str]) -> int:
     return client_output.edit_files(
         selection, edit, options, texts=texts, fields=fields(ServerOutcome), show_diff=bool(again)
     )
+
+
+def _describe_refusal(proposal: Proposal, word: str, file: ClientFile) -> Proposal:
+    """Add to the outcome of a server that is already wrapped why it would not start."""
+    if proposal.outcome is None or proposal.outcome.state != "already":
+        return proposal
+    from corral.cli.stale_entries import find_refusal
+
+    refused, mend = find_refusal(word, file, proposal.server)
+    if not refused:
+        return proposal
+    why = f"{proposal.outcome.why}, but does not start: {refused}"
+    return replace(proposal, outcome=replace(proposal.outcome, why=why, hint=mend))
 
 
 def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: bool) -> FileEdit:
