@@ -546,7 +546,64 @@ def test_a_missing_corral_is_reported(desk):
     desk.corral_path.unlink()
     shown = desk.does("status", "cursor")
     assert f"it cannot start: {desk.corral_path} does not exist" in shown
-    assert f"or: corral unwrap {path} " in shown
+    assert f"or: corral wrap {path} " in shown
+
+
+def move_corral(desk, name="moved"):
+    """Move the program corral, and return its new path."""
+    place = desk.home / name
+    place.mkdir()
+    return desk.corral_path.rename(place / "corral")
+
+
+@pytest.mark.parametrize("client", ["cursor", "codex", "opencode", "goose"])
+def test_a_moved_corral_keeps_the_grants_of_the_servers(desk, client):
+    path = desk.config(client)
+    bare = path.read_bytes()
+    flags = ("--allow-net", "example.com", "--max-pids", "40")
+    desk.does("wrap", client, *flags, "--corral", str(desk.corral_path))
+    wrapped = path.read_text()
+    new = move_corral(desk)
+    assert f"or: corral wrap {path} " in desk.does("status", client)
+    corral = ("--corral", str(new))
+    dry = desk.does("wrap", "--dry-run", client, *corral)
+    assert dry.count("is now started by this corral") == 2
+    assert path.read_text() == wrapped
+    shown = desk.does("wrap", client, *corral)
+    assert shown.count("is now started by this corral") == 2
+    assert path.read_text() == wrapped.replace(str(desk.corral_path), str(new))
+    assert "does not exist" not in desk.does("status", client)
+    assert desk.tools(entries(path)["one"])
+    desk.does("unwrap", client)
+    assert path.read_bytes() == bare
+
+
+def test_a_moved_corral_does_not_keep_flags_that_it_did_not_write(desk):
+    path = desk.config("cursor")
+    desk.does("wrap", "cursor", "--max-pids", "40", "--corral", str(desk.corral_path))
+    new = move_corral(desk)
+    text = path.read_text().replace('"40"', '"4000"', 1)
+    path.write_text(text)
+    done = desk.corral("wrap", "cursor", "--corral", str(new))
+    assert done.returncode == 1
+    assert done.stdout.count(b"which is not this corral") == 1
+    assert (
+        path.read_text().count(str(new)) == 1
+    )  # the control: the other server's lines are as written
+
+
+def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
+    path = desk.config("cursor")
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    new = desk.home / "moved" / "corral"
+    new.parent.mkdir()
+    shutil.copy2(desk.corral_path, new)
+    done = desk.corral("wrap", "cursor", "--corral", str(new))
+    assert done.returncode == 1
+    assert path.read_text().count(str(new)) == 0
+    desk.does("wrap", "cursor", "one", "--corral", str(new))
+    assert entries(path)["one"]["command"] == str(new)
+    assert entries(path)["two"]["command"] == str(desk.corral_path)
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):

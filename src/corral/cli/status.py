@@ -255,8 +255,10 @@ def _print_file(file: FileStatus) -> None:
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"
-            again = f"corral unwrap {words} && corral wrap {words}"
-            output.write_line(f"    hint: install corral there, or: {again}, and grant again")
+            again = f"corral wrap {words}"
+            if not server.own:  # its lines are not as corral wrote them
+                again = f"corral unwrap {words} && corral wrap {words}, and grant again"
+            output.write_line(f"    hint: install corral there, or: {again}")
         elif not server.own:
             output.write_line(f"    it is started by {server.corral}, which is not this corral")
     if not file.servers and not file.error:

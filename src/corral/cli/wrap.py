@@ -9,7 +9,7 @@ from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients import catalogue
 from corral.clients.corral_path import find_corral
-from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, wrap_file
+from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.server_needs import refuse_elsewhere
 from corral.clients.wrap import Proposal, WrapRequest, find_granted, propose, refuse
@@ -82,6 +82,7 @@ def main(options: Options, rest: list[str]) -> int:
     )
 
     def edit(path: str) -> FileEdit:
+        moved = move_corral(path, request.corral, request.names, dry_run=dry_run)
         with lock_client_file(path, dry_run=dry_run) as file:
             if not catalogue.find_client(selection.word):
                 file.refuse_unknown_shape()
@@ -93,9 +94,9 @@ def main(options: Options, rest: list[str]) -> int:
                 proposals = [pin_tools(one, dry_run=dry_run) for one in proposals]
             proposals = [_describe_refusal(one, selection.word, file) for one in proposals]
             done = wrap_file(file, proposals, request.corral, dry_run=dry_run)
-        if not request.names and not learn:
-            return done
-        return _change_grants(path, done, request, dry_run=dry_run)
+        if request.names or learn:
+            done = _change_grants(path, done, request, dry_run=dry_run)
+        return _join_edits(moved, done, dry_run=dry_run) if moved else done
 
     texts = {**TEXTS, "wrapped": "would be wrapped"} if dry_run else TEXTS
     again = request.flags and (request.names or learn)
@@ -127,9 +128,23 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
     with lock_client_file(path, dry_run=dry_run) as file:
         servers = [one for one in file.servers if (one.name, one.scope) in before]
         changed = change_servers(file, servers, request.flags, dry_run=dry_run)
-    outcomes = {(one.name, one.scope): one for one in (*done.outcomes, *changed.outcomes)}
-    diff = "\n".join(filter(None, (done.diff, changed.diff)))
-    return replace(changed, outcomes=tuple(outcomes.values()), diff=diff)
+    return _join_edits(done, changed, dry_run=dry_run)
+
+
+def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
+    """Return two edits of the same file as one. The second outcome of a server counts, unless it
+    was only not changed again. In a dry run the first edit did not change it, so that the second
+    may refuse what it would find changed.
+    """
+    same = {"already", "refused"} if dry_run else {"already"}
+    outcomes = {(one.name, one.scope): one for one in first.outcomes}
+    for one in second.outcomes:
+        before = outcomes.get((one.name, one.scope))
+        if before is None or before.state != "changed" or one.state not in same:
+            outcomes[one.name, one.scope] = one
+    diff = "\n".join(filter(None, (first.diff, second.diff)))
+    backup = second.backup or first.backup
+    return replace(second, outcomes=tuple(outcomes.values()), diff=diff, backup=backup)
 
 
 def check(
