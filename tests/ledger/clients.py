@@ -73,7 +73,8 @@ CLAIMS: tuple[Claim, ...] = (
             ("grant-exact", "`grant` changes the flags of the wrapped server in every client that has it, prints the difference, and changes no other byte.", (f"{GRANT}::test_a_denied_name_is_kept_shown_and_granted", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
             ("grant-two", "If the server has different flags in two clients, both are shown, and each client keeps its own.", (f"{GRANT}::test_grant_changes_a_server_in_both_clients",)),
             ("wrap-regrant", "`corral wrap --read ~/notes cursor notes` does the same with a server that is wrapped already, and keeps its other flags.", (f"{GRANT}::test_wrap_does_not_change_a_wrapped_servers_grants",)),
-            ("wrap-moved", "If corral itself was moved, `corral wrap cursor` writes its new path and keeps all flags, unless the lines were edited.", ("tests/linux/test_wrap.py::test_a_moved_corral_keeps_the_grants_of_the_servers", "tests/linux/test_wrap.py::test_a_moved_corral_does_not_keep_flags_that_it_did_not_write")),
+            ("wrap-moved", "If corral itself was moved, `corral wrap cursor` writes its new path and keeps all flags, unless the lines were edited.", (f"{WRAP}::test_a_moved_corral_keeps_the_grants_of_the_servers", f"{WRAP}::test_a_moved_corral_does_not_keep_flags_that_it_did_not_write")),
+            ("wrap-later-link", "A link that the project makes later is refused when the server starts.", (f"{WRAP}::test_a_link_that_a_project_makes_after_wrap_opens_no_other_project",)),
             ("grant-mistakes", "A mistyped server, a grant that no run would accept, or the removal of an absent flag is an error, and nothing changes.", (f"{GRANT}::test_a_mistaken_grant_changes_nothing",)),
             ("wrap-pin", "`--pin` installs it now and writes the version into the settings.", (f"{WRAPPING}::test_a_package_is_pinned_on_request", f"{SUPPLY}::test_pinning_installs_once")),
             (

@@ -949,3 +949,53 @@ def test_two_wraps_at_once_keep_both_changes(desk):
     told = json.loads(desk.does("unwrap", "--json", "cursor"))
     assert {one["state"] for one in told[0]["servers"]} == {"restored"}
     assert path.read_bytes() == before
+
+
+LATER = {
+    "a file": ({"args": ["tools/server.py"]}, "tools/server.py", "other/tools/server.py"),
+    "a directory": ({"args": ["tools/server.py"]}, "tools", "other/tools"),
+    "a directory before ..": ({"args": ["tools/../server.py"]}, "tools", "other/tools"),
+    "a program before ..": ({"command": "tools/../server.py"}, "tools", "other/tools"),
+    "the start directory": ({"args": ["server.py"], "cwd": "app"}, "app", "other"),
+    "above the start directory": ({"args": ["server.py"], "cwd": "app/sub"}, "app", "other"),
+}
+READS = """\
+#!/usr/bin/python3
+import os
+print("started", os.path.exists({secret!r}))
+"""
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
+    """Wrap a server of a project, then replace one of the project's files by a link to another
+    project, as a new commit can. Without walls the server then reads the other project.
+    """
+    entry, replaced, target = LATER[kind]
+    secret = desk.put("work/other/secret.txt", "secret")
+    for project in ("project", "other"):
+        for name in ("server.py", "tools/server.py", "app/server.py", "app/sub/server.py"):
+            file = desk.put(f"work/{project}/{name}", READS.format(secret=str(secret)))
+            file.chmod(0o755)
+        desk.put(f"work/{project}/sub/server.py", READS.format(secret=str(secret)))
+        desk.put(f"work/{project}/.git/HEAD", "ref: refs/heads/main")
+    place = desk.home / "work/project"
+    servers = {"notes": {"command": str(desk.user.python), **entry}}
+    path = desk.put("work/project/.mcp.json", json.dumps({"mcpServers": servers}))
+    desk.does("wrap", "--corral", str(desk.corral_path), str(path))
+    assert start_in(desk, place, entries(path)["notes"]) == "started False\n"  # the control
+    (place / replaced).rename(place / "before")
+    (place / replaced).symlink_to(desk.home / "work" / target)
+    assert start_in(desk, place, servers["notes"]) == "started True\n"  # the control: no walls
+    assert start_in(desk, place, entries(path)["notes"]) == ""
+
+
+def start_in(desk, project, entry):
+    """Start a server as a client does, and return its output."""
+    argv = [entry["command"], *entry.get("args", [])]
+    directory = project / entry.get("cwd", "")
+    argv[0] = str(directory / argv[0])
+    process = desk.user.popen(
+        argv, env=desk.environment(), cwd=directory, stdin=subprocess.DEVNULL, stdout=PIPE
+    )
+    return process.communicate()[0].decode()

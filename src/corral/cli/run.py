@@ -42,6 +42,7 @@ def main(options: Options, rest: list[str]) -> int:
     try:
         rest = what_to_run.replace_runner(options, rest)
         sources, command = what_to_run.sources_and_command(options, rest)
+        _refuse_other_directory(options.get("--start-in"), rest)
         plan = _prepare(command, sources, rest, _output_files(options))
         if (until := options.get("--learn-until")) is not None:
             plan = _watch_paths(plan, until)
@@ -60,6 +61,20 @@ def main(options: Options, rest: list[str]) -> int:
             error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
             _write_refusal(rest, error, write_report)
         raise
+
+
+def _refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
+    """Refuse the run if it starts in another directory than `wanted`, which is a real path. A
+    client enters the directory, so corral sees no link on the way to it.
+    """
+    if wanted is None:
+        return
+    here = os.path.realpath(what_to_run.start_directory(rest))
+    if os.path.normcase(here) != os.path.normcase(wanted):
+        raise SandboxError(
+            f"it starts in {here}, but was wrapped to start in {wanted}",
+            hint="a link on the way may have changed; if you meant that, unwrap it and wrap it",
+        )
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:

@@ -57,6 +57,7 @@ FLAGS = (
     Flag(name="--node", value="VERSION|PATH", help="the installed Node.js for an npm: package"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
     Flag(name="--learn-until", value="TIME", help="record missing files until this time"),
+    Flag(name="--start-in", value="DIRECTORY", help="refuse to start in any other directory"),
     Flag(
         name="--strict",
         help="refuse if even a default limit cannot be enforced; end if a mask is lost",

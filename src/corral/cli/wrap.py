@@ -11,7 +11,7 @@ from corral.clients import catalogue
 from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
-from corral.clients.server_needs import refuse_elsewhere
+from corral.clients.server_needs import find_start_directory, refuse_elsewhere
 from corral.clients.wrap import Proposal, WrapRequest, find_granted, propose, refuse
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
@@ -163,6 +163,7 @@ def check(
         command: Sequence[str] = proposal.server.argv
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run, project=project)
+            proposal = _pin_directory(proposal, project)
         elif install:
             pinned, program = pin_package(proposal.package, proposal.flags)
             command = (*program, *proposal.arguments)
@@ -172,6 +173,16 @@ def check(
     except SandboxError as error:
         return refuse(proposal, error)
     return proposal
+
+
+def _pin_directory(proposal: Proposal, project: str) -> Proposal:
+    """Add the real path of the server's directory. The files in it are readable, and a project can
+    later replace a directory by a link to another project.
+    """
+    here = find_start_directory(proposal.server, project)
+    if not here or "--start-in" in proposal.flags:
+        return proposal
+    return replace(proposal, flags=(*proposal.flags, "--start-in", os.path.realpath(here)))
 
 
 def _check_state(proposal: Proposal) -> Proposal:
