@@ -86,6 +86,40 @@ def test_a_denied_name_is_kept_shown_and_granted(desk):
     assert path.read_text() == before
 
 
+ONCE = """\
+import os, socket
+for name in os.environ.get("NAMES", "").split():
+    try:
+        socket.getaddrinfo(name, 443)
+    except OSError:
+        pass
+"""
+
+
+def test_why_shows_a_denial_until_a_flag_allows_it(desk):
+    server = desk.put("server.py", ONCE)
+    command = (str(desk.user.python), str(server))
+
+    def start(names, *flags):
+        desk.does("run", f"--env=NAMES={names}", *flags, "--", *command)
+
+    start("a.x.com b.x.com")
+    start("")  # the client starts the server again, and nobody uses it
+    shown = desk.does("why", *command)
+    assert "--allow-net a.x.com" in shown
+    assert "--allow-net b.x.com" in shown
+    assert "(last on " not in shown
+    first = kept_files(desk)[0]
+    first.rename(first.with_name(f"{86_400_000_000:020}-1.jsonl"))  # on the second of January 1970
+    assert desk.does("why", *command).count("(last on 1970-01-0") == 2
+    first.with_name(f"{86_400_000_000:020}-1.jsonl").rename(first)
+    start("", "--allow-net", "a.x.com")
+    shown = desk.does("why", *command)
+    assert "--allow-net a.x.com" not in shown
+    assert "--allow-net b.x.com" in shown
+    assert not any("NAMES=" in file.read_text() for file in kept_files(desk))
+
+
 COUNTS = """\
 import os, socket, sys
 size = len(sys.argv[2])
@@ -393,15 +427,68 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
     assert "--learn-until" in entries(path)["app"]["args"]
 
 
-def test_a_server_of_another_file_is_answered_with_the_command_that_changes_it(desk):
-    entry = {"command": str(desk.user.python), "args": [str(desk.server)]}
-    path = desk.put("settings.json", json.dumps({"mcpServers": {"app": entry}}))
-    desk.does("wrap", "settings.json", "--corral", str(desk.corral_path))
-    done = desk.corral("grant", "app", "--read", "private.txt")
-    assert b"for a server of another file: corral wrap FILE SERVER FLAG" in done.stderr
-    corral = ("--corral", str(desk.corral_path))
-    desk.does("wrap", "settings.json", "app", "--read", "private.txt", *corral)
-    assert str(desk.private) in entries(path)["app"]["args"]
+def wrap_by_path(desk, *names):
+    """Wrap a server in each file, which is neither a client's own nor in the current project."""
+    paths = []
+    for name in names:
+        server = desk.put(os.path.join(os.path.dirname(name), "server.py"), SERVER)
+        entry = {"command": str(desk.user.python), "args": [str(server)]}
+        path = desk.put(name, json.dumps({"mcpServers": {"app": entry}}))
+        paths.append(path)
+        desk.does("wrap", str(path), "--corral", str(desk.corral_path))
+    return paths
+
+
+@pytest.mark.parametrize("name", ["settings.json", "work/project/.mcp.json"])
+def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
+    [path] = wrap_by_path(desk, name)
+    run(desk, path, "app")
+    for word in ("app", f"{path}:app", f"{name}:app"):
+        [row] = json.loads(desk.does("why", "--json", word))
+        assert row["names"] == [f"{path}:app"]
+        assert "api.x.com" in {one["destination"] for one in row["denials"]}
+    assert f"to choose: corral grant {path}:app" in desk.does("why", "app")
+    assert f"{path}\n  app  wrapped" in desk.does("status")
+    for word, flags in (
+        ("app", ["--allow-net", "a.x"]),
+        (f"{name}:app", ["--read", "private.txt"]),
+    ):
+        desk.does("grant", word, *flags)
+    words = entries(path)["app"]["args"]
+    assert words[words.index("--allow-net") :][:2] == ["--allow-net", "a.x"]
+    assert str(desk.private) in words
+    desk.does("unwrap", str(path))
+    assert desk.corral("grant", "app", "--read", "private.txt").returncode == 125
+    assert f"{path}" not in desk.does("status")
+
+
+def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
+    one, two = wrap_by_path(desk, "one/.mcp.json", "two/.mcp.json")
+    before = two.read_text()
+    done = desk.corral("grant", "app", "--allow-net", "a.x")
+    assert done.returncode == 125
+    assert done.stderr.endswith(f"hint: name {one}:app or {two}:app\n".encode())
+    desk.does("grant", f"{one}:app", "--allow-net", "a.x")
+    assert "a.x" in entries(one)["app"]["args"]
+    assert two.read_text() == before
+    # A client's own server comes before those of other directories.
+    own = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": bare_entry(desk)}}))
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    desk.does("grant", "app", "--allow-net", "b.x")
+    assert "b.x" in entries(own)["app"]["args"]
+    assert two.read_text() == before
+
+
+def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
+    [path] = wrap_by_path(desk, "work/.mcp.json")
+    servers = entries(path)
+    path.write_text(json.dumps({"mcpServers": {**servers, "notes": servers["app"]}}))
+    assert desk.corral("grant", "notes", "--allow-net", "a.x").returncode == 125
+    desk.does("grant", "app", "--allow-net", "a.x")  # the control: corral wrapped this entry
+
+
+def bare_entry(desk):
+    return {"command": str(desk.user.python), "args": [str(desk.server)]}
 
 
 def test_explain_suggests_no_grant_of_the_home_directory(desk):

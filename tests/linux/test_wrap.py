@@ -546,7 +546,64 @@ def test_a_missing_corral_is_reported(desk):
     desk.corral_path.unlink()
     shown = desk.does("status", "cursor")
     assert f"it cannot start: {desk.corral_path} does not exist" in shown
-    assert f"or: corral unwrap {path} " in shown
+    assert f"or: corral wrap {path} " in shown
+
+
+def move_corral(desk, name="moved"):
+    """Move the program corral, and return its new path."""
+    place = desk.home / name
+    place.mkdir()
+    return desk.corral_path.rename(place / "corral")
+
+
+@pytest.mark.parametrize("client", ["cursor", "codex", "opencode", "goose"])
+def test_a_moved_corral_keeps_the_grants_of_the_servers(desk, client):
+    path = desk.config(client)
+    bare = path.read_bytes()
+    flags = ("--allow-net", "example.com", "--max-pids", "40")
+    desk.does("wrap", client, *flags, "--corral", str(desk.corral_path))
+    wrapped = path.read_text()
+    new = move_corral(desk)
+    assert f"or: corral wrap {path} " in desk.does("status", client)
+    corral = ("--corral", str(new))
+    dry = desk.does("wrap", "--dry-run", client, *corral)
+    assert dry.count("is now started by this corral") == 2
+    assert path.read_text() == wrapped
+    shown = desk.does("wrap", client, *corral)
+    assert shown.count("is now started by this corral") == 2
+    assert path.read_text() == wrapped.replace(str(desk.corral_path), str(new))
+    assert "does not exist" not in desk.does("status", client)
+    assert desk.tools(entries(path)["one"])
+    desk.does("unwrap", client)
+    assert path.read_bytes() == bare
+
+
+def test_a_moved_corral_does_not_keep_flags_that_it_did_not_write(desk):
+    path = desk.config("cursor")
+    desk.does("wrap", "cursor", "--max-pids", "40", "--corral", str(desk.corral_path))
+    new = move_corral(desk)
+    text = path.read_text().replace('"40"', '"4000"', 1)
+    path.write_text(text)
+    done = desk.corral("wrap", "cursor", "--corral", str(new))
+    assert done.returncode == 1
+    assert done.stdout.count(b"which is not this corral") == 1
+    assert (
+        path.read_text().count(str(new)) == 1
+    )  # the control: the other server's lines are as written
+
+
+def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
+    path = desk.config("cursor")
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    new = desk.home / "moved" / "corral"
+    new.parent.mkdir()
+    shutil.copy2(desk.corral_path, new)
+    done = desk.corral("wrap", "cursor", "--corral", str(new))
+    assert done.returncode == 1
+    assert path.read_text().count(str(new)) == 0
+    desk.does("wrap", "cursor", "one", "--corral", str(new))
+    assert entries(path)["one"]["command"] == str(new)
+    assert entries(path)["two"]["command"] == str(desk.corral_path)
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
@@ -588,11 +645,19 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     }
     [by_path] = json.loads(desk.does("status", "--json", str(path)))
     by_name = {one["name"]: one["mend"] for one in by_path["servers"]}
-    assert by_name["gone"] == f"corral unwrap {path} gone && corral wrap {path} gone"
+    assert by_name["gone"] == f"corral grant {path}:gone --remove --read {places['gone']}"
     more = {"approve": ("--yes",), "wrap": ("--corral", str(desk.corral_path))}
-    for _, mend in refused.values():
+    shown = desk.does("wrap", "cursor", *more["wrap"])
+    assert shown.count("unchanged: it already starts through corral, but does not start: ") == 5
+    assert "fine  unchanged: it already starts through corral\n" in shown  # the control
+    for name, (why, mend) in refused.items():
+        assert f"    hint: {mend}\n" in shown
+        assert f"  it does not start: {why}\n  hint: {mend}\n" in desk.does("why", name)
+    assert "does not start" not in desk.does("why", "fine")
+    for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
-        for command in mend.split(" && "):
+        # The remedy that names the file instead of the client works as well.
+        for command in (by_name[name] if name == "gone" else mend).split(" && "):
             words = shlex.split(command)[1:]
             desk.does(*words, *more.get(words[0], ()))
     assert "does not start" not in desk.does("status", "cursor")
@@ -884,3 +949,53 @@ def test_two_wraps_at_once_keep_both_changes(desk):
     told = json.loads(desk.does("unwrap", "--json", "cursor"))
     assert {one["state"] for one in told[0]["servers"]} == {"restored"}
     assert path.read_bytes() == before
+
+
+LATER = {
+    "a file": ({"args": ["tools/server.py"]}, "tools/server.py", "other/tools/server.py"),
+    "a directory": ({"args": ["tools/server.py"]}, "tools", "other/tools"),
+    "a directory before ..": ({"args": ["tools/../server.py"]}, "tools", "other/tools"),
+    "a program before ..": ({"command": "tools/../server.py"}, "tools", "other/tools"),
+    "the start directory": ({"args": ["server.py"], "cwd": "app"}, "app", "other"),
+    "above the start directory": ({"args": ["server.py"], "cwd": "app/sub"}, "app", "other"),
+}
+READS = """\
+#!/usr/bin/python3
+import os
+print("started", os.path.exists({secret!r}))
+"""
+
+
+@pytest.mark.parametrize("kind", LATER)
+def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
+    """Wrap a server of a project, then replace one of the project's files by a link to another
+    project, as a new commit can. Without walls the server then reads the other project.
+    """
+    entry, replaced, target = LATER[kind]
+    secret = desk.put("work/other/secret.txt", "secret")
+    for project in ("project", "other"):
+        for name in ("server.py", "tools/server.py", "app/server.py", "app/sub/server.py"):
+            file = desk.put(f"work/{project}/{name}", READS.format(secret=str(secret)))
+            file.chmod(0o755)
+        desk.put(f"work/{project}/sub/server.py", READS.format(secret=str(secret)))
+        desk.put(f"work/{project}/.git/HEAD", "ref: refs/heads/main")
+    place = desk.home / "work/project"
+    servers = {"notes": {"command": str(desk.user.python), **entry}}
+    path = desk.put("work/project/.mcp.json", json.dumps({"mcpServers": servers}))
+    desk.does("wrap", "--corral", str(desk.corral_path), str(path))
+    assert start_in(desk, place, entries(path)["notes"]) == "started False\n"  # the control
+    (place / replaced).rename(place / "before")
+    (place / replaced).symlink_to(desk.home / "work" / target)
+    assert start_in(desk, place, servers["notes"]) == "started True\n"  # the control: no walls
+    assert start_in(desk, place, entries(path)["notes"]) == ""
+
+
+def start_in(desk, project, entry):
+    """Start a server as a client does, and return its output."""
+    argv = [entry["command"], *entry.get("args", [])]
+    directory = project / entry.get("cwd", "")
+    argv[0] = str(directory / argv[0])
+    process = desk.user.popen(
+        argv, env=desk.environment(), cwd=directory, stdin=subprocess.DEVNULL, stdout=PIPE
+    )
+    return process.communicate()[0].decode()

@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from corral.cli import client_output, output, why
+from corral.cli import output, why, wrapped_servers
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.platforms import states
@@ -95,9 +95,9 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
     homes = states.list_states()
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
     for word in () if found else words:
-        named = [
-            why.identify(one) for _, _, one in client_output.list_wrapped() if one.name == word
-        ]
+        rows = wrapped_servers.match_wrapped(word)
+        wrapped_servers.refuse_ambiguous(word, rows)
+        named = [why.identify(one) for _, _, one in rows]
         fitting = [
             one
             for one in homes

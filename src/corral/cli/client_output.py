@@ -6,8 +6,9 @@ from shlex import quote
 
 from corral.cli import output, run, what_to_run
 from corral.cli.option_parser import Options, UsageError, find_nearest, parse
+from corral.cli.wrapped_servers import Row
 from corral.clients import catalogue
-from corral.clients.configured_servers import ConfiguredServer, mask_command
+from corral.clients.configured_servers import mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
 from corral.clients.file_formats import load_format
 from corral.clients.rewrite import ServerOutcome
@@ -18,7 +19,6 @@ from corral.policy.requests import GUARD, requested_items
 from corral.policy.secret_files import Client
 from corral.record import record
 
-Row = tuple[str, str, ConfiguredServer]  # a client, its file, and a server in the file
 # Flags of `run` that permit something and are not part of the policy.
 OTHER_PERMISSIONS = {
     "--best-effort": "run even if a control cannot be enforced",
@@ -131,69 +131,6 @@ def list_existing(client: Client) -> list[str]:
     if len(found) > 1:
         found = [path for path in found if not os.path.isfile(path) or os.path.getsize(path)]
     return found
-
-
-def find_all_files() -> list[tuple[str, str]]:
-    """Return (client, file) for every client's own files, and for the clients' files of the project
-    in the current directory.
-    """
-    here = what_to_run.current_directory()
-    found: dict[str, tuple[str, str]] = {}
-    for client in catalogue.CLIENTS:
-        for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
-            if os.path.lexists(path):
-                # If the project is the home directory, its file may also be the client's own file.
-                found.setdefault(os.path.realpath(path), (client.name, path))
-    return list(found.values())
-
-
-def list_wrapped() -> list[Row]:
-    """Return each wrapped server. Broken files are skipped, because `status` reports them."""
-    return [row for row in _list_servers() if row[2].is_wrapped and row[2].inner_argv]
-
-
-def _list_servers(note: Callable[[str], None] = lambda _: None) -> list[Row]:
-    found: list[Row] = []
-    for client, path in find_all_files():
-        try:
-            found += [(client, path, one) for one in read_client_file(path).servers]
-        except SandboxError as error:
-            note(error.message)
-    return found
-
-
-def find_wrapped(word: str) -> list[Row]:
-    """Find a wrapped server by its name or as CLIENT:SERVER, in every client that has it. Raise an
-    error if no client has it.
-    """
-    wrapped = list_wrapped()
-    found = [one for one in wrapped if word in {one[2].name, f"{one[0]}:{one[2].name}"}]
-    if found:
-        return found
-    for client, server in list_unwrapped(word):
-        raise SandboxError(
-            f"{server.name} of {client} is not wrapped: corral does not start it",
-            hint=f"corral wrap {quote(client)} {quote(server.name)}",
-        )
-    names = [server.name for _, _, server in wrapped]
-    near = find_nearest(word, names)
-    listed = ", ".join(dict.fromkeys(names))
-    others = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
-    others += "; for a server of another file: corral wrap FILE SERVER FLAG..."
-    raise SandboxError(
-        f"no client has a wrapped server {word}", hint=f"did you mean {near}?" if near else others
-    )
-
-
-def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
-    """Return (client, server) of each server of this name that is not wrapped. The name may be
-    CLIENT:SERVER.
-    """
-    return [
-        (client, one)
-        for client, _, one in _list_servers(output.note)
-        if not one.is_wrapped and one.argv and word in {one.name, f"{client}:{one.name}"}
-    ]
 
 
 def format_flags(flags: Sequence[str]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Sequence
 
-from corral.cli import approve, client_output, output, run_flags, wrap
+from corral.cli import approve, client_output, output, run_flags, wrap, wrapped_servers
 from corral.cli.option_parser import Flag, Options, UsageError, parse
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile, FileEdit, change_flags, lock_client_file
@@ -20,8 +21,8 @@ from corral.servers.reference import name_server
 
 SUMMARY = "change what a wrapped server may do"
 USAGE = (
-    "usage: corral grant [CLIENT:]SERVER [--read PATH] [--allow-net HOST] ...  [--remove]\n"
-    "       corral grant [CLIENT:]SERVER    asks about each of the last denials"
+    "usage: corral grant [CLIENT:|FILE:]SERVER [--read PATH] [--allow-net HOST] ...  [--remove]\n"
+    "       corral grant [CLIENT:|FILE:]SERVER    asks about each of the last denials"
 )
 OWN = (
     Flag(name="--remove", help="remove these grants instead"),
@@ -51,7 +52,7 @@ class FlagWords:
 def main(options: Options, rest: list[str]) -> int:
     if len(rest) != 1:
         raise UsageError("name one server", hint=USAGE.partition("\n")[0])
-    found = client_output.find_wrapped(rest[0])
+    found = wrapped_servers.find_wrapped(rest[0])
     change = wrap.select_flags(options) or _ask(
         rest[0], [server for _, _, server in found], options
     )
@@ -143,11 +144,27 @@ def split_flags(words: Sequence[str]) -> list[FlagWords]:
     return found
 
 
-def list_open_denials(server: ConfiguredServer) -> list[Denial]:
-    """Return the denials of a server's last runs that its current flags do not allow."""
+def list_open_denials(server: ConfiguredServer) -> list[kept.SeenDenial]:
+    """Return the denials of a server's stored runs that its current flags do not allow."""
     runs = kept.load_server(identify_command(name_server(server.inner_argv)))
     has = split_flags(server.run_flags)
-    return [one for one in kept.merge(runs) if not is_allowed(one, has)]
+    return [one for one in merge_runs(runs) if not is_allowed(one.denial, has)]
+
+
+def merge_runs(runs: Sequence[kept.KeptRun]) -> tuple[kept.SeenDenial, ...]:
+    """Return the denials of stored runs that the flags of no later run allow."""
+
+    def allow(denial: Denial, words: Sequence[str]) -> bool:
+        try:
+            return is_allowed(denial, split_flags(words))
+        except SandboxError:
+            return False  # another version of corral knew these flags
+
+    return kept.merge(runs, allow)
+
+
+def format_time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
@@ -176,9 +193,10 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
     """Ask about each recent denial that is not granted yet, and return the flags to which the user
     agrees. Refuse if there is no such denial, or no terminal.
     """
-    rows: dict[str, Denial] = {}
+    rows: dict[str, kept.SeenDenial] = {}
     for server in servers:
-        rows |= {one.allow: one for one in list_open_denials(server) if _parse_allow(one.allow)}
+        found = list_open_denials(server)
+        rows |= {one.denial.allow: one for one in found if _parse_allow(one.denial.allow)}
     if options.has("--remove"):
         raise UsageError("no flag to remove was given", hint=USAGE.partition("\n")[0])
     if not rows:
@@ -196,8 +214,8 @@ def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> li
         )
     output.note("the server chose what to ask for: grant only what you want it to reach")
     agreed: list[str] = []
-    for allow, denial in rows.items():
-        output.note(denial.describe())
+    for allow, seen in rows.items():
+        output.note(f"{seen.denial.describe()} (last on {format_time(seen.time)})")
         if missing := _find_missing(allow):
             output.note(f"{missing} does not exist, so this cannot be granted yet")
         elif approve.ask(f"grant {allow}?"):

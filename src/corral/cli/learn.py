@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from corral.cli import approve, client_output, output, run, run_flags, what_to_run
+from corral.cli import approve, output, run, run_flags, what_to_run, wrapped_servers
 from corral.cli.option_parser import Flag, Options
 from corral.denials.records import Denial, Denials
 from corral.disk_hints import disk_hint
@@ -116,7 +116,7 @@ def _name_next_command(word: str, accepted: list[Proposal]) -> None:
         return
     client, _, server = word.partition(":")
     wrapped = any(
-        (one, found.name) == (client, server) for one, _, found in client_output.list_wrapped()
+        (one, found.name) == (client, server) for one, _, found in wrapped_servers.list_wrapped()
     )
     command = ["grant", word] if wrapped else ["wrap", client, server]
     flags = " ".join(one.typed() for one in accepted)

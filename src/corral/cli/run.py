@@ -41,10 +41,11 @@ def main(options: Options, rest: list[str]) -> int:
     try:
         rest = what_to_run.replace_runner(options, rest)
         sources, command = what_to_run.sources_and_command(options, rest)
+        _refuse_other_directory(options.get("--start-in"), rest)
         plan = _prepare(command, sources, rest, _output_files(options))
         if (until := options.get("--learn-until")) is not None:
             plan = _watch_paths(plan, until)
-        kept = _KeptDenials(plan)
+        kept = _KeptDenials(plan, options)
         denials = Denials(
             audit=_open_audit(options.get("--audit")), announce=output.note, keep=kept.add
         )
@@ -59,6 +60,20 @@ def main(options: Options, rest: list[str]) -> int:
             error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
             _write_refusal(rest, error, write_report)
         raise
+
+
+def _refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
+    """Refuse the run if it starts in another directory than `wanted`, which is a real path. A
+    client enters the directory, so corral sees no link on the way to it.
+    """
+    if wanted is None:
+        return
+    here = os.path.realpath(what_to_run.start_directory(rest))
+    if os.path.normcase(here) != os.path.normcase(wanted):
+        raise SandboxError(
+            f"it starts in {here}, but was wrapped to start in {wanted}",
+            hint="a link on the way may have changed; if you meant that, unwrap it and wrap it",
+        )
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
@@ -226,8 +241,9 @@ class _KeptDenials:
     the same server are stored.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, options: Options) -> None:
         self._program = plan.program
+        self._options = options
         self._run: LiveRun | None = None
 
     def add(self, denial: Denial) -> None:
@@ -242,13 +258,22 @@ class _KeptDenials:
         if self._run is None:
             from corral.denials.kept import LiveRun
 
-            self._run = LiveRun(self._server())
+            self._run = LiveRun(self._server(), self._flags())
         return self._run
 
     def _server(self) -> ServerId:
         from corral.policy.server_identity import identify_command
 
         return identify_command(self._program.server or self._program.typed)
+
+    def _flags(self) -> Sequence[str]:
+        """Return the flags that grant something, without secrets."""
+        if not self._options.values:
+            return ()
+        from corral.cli.run_flags import list_grants
+        from corral.policy.variables import masked
+
+        return masked(list_grants(self._options))
 
 
 def _explain_end(result: Report, told: set[str]) -> None:

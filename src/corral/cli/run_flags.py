@@ -5,6 +5,8 @@ Most flags set a key of the policy. Their names and kinds of values come from th
 
 from __future__ import annotations
 
+import os
+
 from corral.cli.option_parser import Flag, Options
 from corral.platforms.deadlines import GRACE_SECONDS
 from corral.policy.schema import BY_PATH, LISTS
@@ -13,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from corral.policy.manifest import Manifest
 
+GRANTING = {"network", "filesystem", "subprocess", "environment", "mcp"}
+"""Sections of the policy whose flags can allow a denial."""
 PLACEHOLDERS = {
     "size": "SIZE", "cpu": "CORES", "duration": "TIME", "count": "N", "paths": "PATH",
     "destinations": "HOST[:PORT]", "ports": "PORT", "names": "NAME", "patterns": "NAME",
@@ -53,6 +57,7 @@ FLAGS = (
     Flag(name="--node", value="VERSION|PATH", help="the installed Node.js for an npm: package"),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
     Flag(name="--learn-until", value="TIME", help="until then, record files it does not find"),
+    Flag(name="--start-in", value="DIRECTORY", help="refuse to start in any other directory"),
     Flag(
         name="--strict",
         help="refuse if a default limit cannot be enforced; end if a hidden file is replaced",
@@ -70,6 +75,28 @@ OUTPUTS = (
 """Flags that name files that a run writes. No grant may contain these files."""
 VERBOSE = Flag(name="--verbose", short="-v", help="print every warning, not only new ones")
 ALL = (*FLAGS, *OUTPUTS, VERBOSE)
+
+
+def list_grants(options: Options) -> list[str]:
+    """Return the words of the flags that grant something, without the values of variables."""
+    words: list[str] = []
+    for flag in FLAGS:
+        if flag.key.partition(".")[0] not in GRANTING:
+            continue
+        if not flag.value:
+            words += [flag.name] if options.has(flag.name) else []
+        for value in options.all(flag.name) if flag.value else ():
+            words += [flag.name, _strip_value(flag.key, value)]
+    return words
+
+
+def _strip_value(key: str, value: str) -> str:
+    """Return an absolute path if the key of the policy has paths, and the name of a variable."""
+    if key.startswith("environment."):
+        return value.partition("=")[0]
+    if BY_PATH[key].kind == "paths":
+        return os.path.abspath(os.path.expanduser(value))
+    return value
 
 
 def to_manifest(options: Options) -> Manifest | None:

@@ -9,16 +9,23 @@ from shlex import join
 
 from corral.cli import grant, wrap
 from corral.cli.grant import FlagWords
-from corral.clients import catalogue
+from corral.clients import backups
 from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.edit_file import ClientFile
+from corral.clients.unwrap import is_untouched
 from corral.errors import ChangedPathsError, SandboxError, UnchosenReadsError
 from corral.servers.reference import parse_reference
 
 
-def find_refusal(client: str, server: ConfiguredServer) -> tuple[str, str]:
+def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that mends it. Return two empty texts if
     no reason is found. Install nothing.
+
+    Check only servers that corral wrapped, because a project's file may name any program.
     """
+    original = backups.load(file.content.path).get(server.key_path)
+    if original is None or not is_untouched(file.content.text, server, original):
+        return "", ""
     try:
         _check(server, server.run_flags)
     except SandboxError as error:
@@ -27,16 +34,13 @@ def find_refusal(client: str, server: ConfiguredServer) -> tuple[str, str]:
 
 
 def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command that mends the server. If `client` is a file, never return `corral grant`,
-    which accepts only clients.
-    """
+    """Return the command that mends the server. `client` is a client or a file."""
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return join(["corral", "wrap", *reads, client, server.name])
     if isinstance(error, ChangedPathsError):
         return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
-    bad = _find_bad_flags(server) if catalogue.find_client(client) else []
-    if bad:
+    if bad := _find_bad_flags(server):
         words = [word for one in bad for word in one.words]
         return join(["corral", "grant", f"{client}:{server.name}", "--remove", *words])
     again = join([client, server.name])

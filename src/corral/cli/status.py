@@ -3,7 +3,7 @@
 import os
 import shlex
 
-from corral.cli import client_output, grant, output, why
+from corral.cli import client_output, grant, output, why, wrapped_servers
 from corral.cli.option_parser import Flag, Options
 from corral.clients import backups, catalogue
 from corral.clients.backups import Original
@@ -62,7 +62,7 @@ def main(options: Options, rest: list[str]) -> int:
     named = [(word, path) for word in rest for path in client_output.find_files(word)]
     found = [
         _read_file(client, path, find_refusals=True)
-        for client, path in (named if rest else client_output.find_all_files())
+        for client, path in (named if rest else _find_files())
     ]
     if options.has("--json"):
         output.write_json(to_json(tuple(found)))
@@ -75,6 +75,15 @@ def main(options: Options, rest: list[str]) -> int:
         _print_inventory(found)
     unknown = any(one.state == NOT_UNDERSTOOD for file in found for one in file.servers)
     return int(unknown or any(file.error for file in found))
+
+
+def _find_files() -> list[tuple[str, str]]:
+    """Return (client, file) for all files that corral knows. A file that only its record names is
+    left out once it has no wrapped servers.
+    """
+    recorded = {path for _, path, _ in wrapped_servers.list_recorded()}
+    others = [one for one in wrapped_servers.find_recorded_files() if one[1] in recorded]
+    return [*wrapped_servers.find_all_files(), *others]
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
@@ -124,9 +133,8 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     for one in file.servers:
         original = records.get(one.key_path)
         shown = _read_server(one, text, original, catalogue.find_project(path))
-        # A project's file may name any program, so only servers that corral wrapped are checked.
-        if find_refusals and original is not None and is_untouched(text, one, original):
-            refused, mend = find_refusal(client, one)
+        if find_refusals:
+            refused, mend = find_refusal(client, file, one)
             shown = replace(shown, refused=refused, mend=mend)
         servers.append(shown)
     return FileStatus(client=client, path=path, servers=tuple(servers))
@@ -246,8 +254,10 @@ def _print_file(file: FileStatus) -> None:
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"
-            again = f"corral unwrap {words} && corral wrap {words}"
-            output.write_line(f"    hint: install corral there, or: {again}, and grant again")
+            again = f"corral wrap {words}"
+            if not server.own:  # its lines are not as corral wrote them
+                again = f"corral unwrap {words} && corral wrap {words}, and grant again"
+            output.write_line(f"    hint: install corral there, or: {again}")
         elif not server.own:
             output.write_line(f"    it is started by {server.corral}, which is not this corral")
     if not file.servers and not file.error:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from corral.cli import approve, client_output, output
+from corral.cli import approve, output, wrapped_servers
 from corral.cli.inspect import plan_inspection
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
@@ -76,12 +76,7 @@ def _select(words: list[str]) -> list[Entry]:
 
 def _find_wrapped(word: str) -> list[str]:
     """Return the references with which clients start the wrapped server that `word` names."""
-    wrapped = client_output.list_wrapped()
-    found = [
-        server.inner_argv[0]
-        for client, _, server in wrapped
-        if word in {server.name, f"{client}:{server.name}"}
-    ]
+    found = [server.inner_argv[0] for _, _, server in wrapped_servers.match_wrapped(word)]
     return [name_server([one])[0].partition("#")[0] for one in found if parse_reference(one)]
 
 

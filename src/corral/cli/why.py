@@ -1,12 +1,15 @@
 """`corral why`: show what the last runs of a server were denied, and how to allow it."""
 
+from __future__ import annotations
+
 import shlex
-import time
 from collections.abc import Sequence
 
-from corral.cli import client_output, grant, output
+from corral.cli import grant, output, wrapped_servers
 from corral.cli.option_parser import Flag, Options, find_nearest
+from corral.clients.catalogue import find_client
 from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.edit_file import read_client_file
 from corral.clients.find_server import read_own_files
 from corral.denials import kept
 from corral.denials.records import Denial
@@ -19,14 +22,15 @@ from corral.servers.reference import name_server
 from corral.supervisor.report import to_json
 
 SUMMARY = "show what a server's last runs were denied, and how to allow it"
-USAGE = "usage: corral why [--json] [[CLIENT:]SERVER | COMMAND...]"
+USAGE = "usage: corral why [--json] [[CLIENT:|FILE:]SERVER | COMMAND...]"
 FLAGS = (Flag(name="--json", help="as JSON"),)
 
 
 @record
 class ServerDenials:
     """The denials of one server. `names` are the configured servers (CLIENT:SERVER) that start it
-    through corral. `granted` says for each denial whether their flags allow it by now.
+    through corral. `granted` says for each denial whether their flags allow it by now, and `times`
+    when a run last had it.
     """
 
     command: tuple[str, ...]
@@ -35,10 +39,13 @@ class ServerDenials:
     last_run: int = 0
     denials: tuple[Denial, ...] = ()
     granted: tuple[bool, ...] = ()
+    times: tuple[int, ...] = ()
+    refused: str = ""  # the reason why a named server would not start now
+    mend: str = ""  # the command that makes it start again
 
 
 def main(options: Options, rest: list[str]) -> int:
-    configured = client_output.list_wrapped()
+    configured = [*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded()]
     if rest:
         found = _find(rest, configured)
     else:
@@ -60,8 +67,9 @@ Configured = Sequence[tuple[str, str, ConfiguredServer]]
 def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
     """Find servers by their names in clients' files, or by the command that was run."""
     if len(rest) == 1:
-        named = [one for one in configured if rest[0] in {one[2].name, f"{one[0]}:{one[2].name}"}]
+        named = wrapped_servers.match_wrapped(rest[0])
         if named:
+            configured = [*configured, *(row for row in named if row not in configured)]
             servers = dict.fromkeys(identify(server) for _, _, server in named)
             return [_describe(server, configured, named) for server in servers]
     found = _find_typed(identify_command(name_server(rest)))
@@ -95,7 +103,7 @@ def _find_unwrapped(word: str) -> list[ServerId]:
     error that names the command to wrap the server.
     """
     found: list[ServerId] = []
-    for client, server in client_output.list_unwrapped(word):
+    for client, server in wrapped_servers.list_unwrapped(word):
         package = parse_runner(server.argv[0], server.argv[1:])
         start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
         used = package.used if isinstance(package, Package) else 0
@@ -120,44 +128,79 @@ def _describe(stored: ServerId, configured: Configured, named: Configured = ()) 
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
-    denials = kept.merge(runs)
+    seen = grant.merge_runs(runs)
     asked = [one for one in starters if one in named] or starters
-    flags = [grant.split_flags(server.run_flags) for _, _, server in asked]
+    flags = [_split_flags(server) for _, _, server in asked]
+    refused, mend = _find_refusal(asked) if named else ("", "")
     return ServerDenials(
         command=stored.command,
         names=tuple(f"{client}:{server.name}" for client, _, server in starters),
         runs=len(runs),
         last_run=runs[-1].time if runs else 0,
-        denials=denials,
+        denials=tuple(one.denial for one in seen),
         granted=tuple(
-            bool(flags) and all(grant.is_allowed(one, has) for has in flags) for one in denials
+            bool(flags) and all(grant.is_allowed(one.denial, has) for has in flags) for one in seen
         ),
+        times=tuple(one.time for one in seen),
+        refused=refused,
+        mend=mend,
     )
+
+
+def _split_flags(server: ConfiguredServer) -> list[grant.FlagWords]:
+    try:
+        return grant.split_flags(server.run_flags)
+    except SandboxError:
+        return []  # the server has unknown flags, and cannot start
+
+
+def _find_refusal(rows: Configured) -> tuple[str, str]:
+    """Return why one of these servers would not start, and the command that mends it."""
+    from corral.cli.stale_entries import find_refusal
+
+    for client, path, server in rows:
+        refused, mend = find_refusal(client, read_client_file(path), server)
+        if refused:
+            return refused, mend
+    return "", ""
 
 
 def _print(found: ServerDenials, word: str) -> None:
     """Print the denials. `word` is the server's name as the user typed it, which hints repeat."""
     title = ", ".join(found.names) or shlex.join(found.command)
     output.write_line(output.Painted(title, "bold"))
+    if found.refused:
+        output.write_line(f"  it does not start: {found.refused}")
+        output.write_line(f"  hint: {found.mend}")
     if not found.runs:
         output.write_line("  no denials are recorded: it has not run yet, or nothing was denied")
         _point_to_learn(found, word)
         return
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.last_run))
+    when = grant.format_time(found.last_run)
     if not found.denials:
-        output.write_line(f"  the last run ({when}) had no denials")
+        output.write_line(f"  the last run ({when}) had no denials, and no earlier one is open")
         _point_to_learn(found, word)
         return
     output.write_line(f"  last run: {when}")
     missing: dict[str, None] = {}
-    for denial, granted in zip(found.denials, found.granted, strict=True):
-        output.write_line(f"  {denial.describe()}{' (granted since)' if granted else ''}")
+    rows = zip(found.denials, found.granted, found.times, strict=True)
+    for denial, granted, seen in rows:
+        notes = ["granted since"] if granted else []
+        notes += [f"last on {grant.format_time(seen)}"] if seen < found.last_run else []
+        added = f" ({', '.join(notes)})" if notes else ""
+        output.write_line(f"  {denial.describe()}{added}")
         if denial.allow and not granted:
             missing[denial.allow] = None
     _point_to_learn(found, word)
     if missing and found.names:
-        server = word if word in found.names else found.names[0].partition(":")[2]
+        server = word if word in found.names else _shorten(found.names[0])
         output.write_line(f"  to choose: corral grant {shlex.quote(server)}")
+
+
+def _shorten(name: str) -> str:
+    """Return the SERVER of CLIENT:SERVER. Return FILE:SERVER as it is."""
+    client, _, server = name.partition(":")
+    return server if find_client(client) else name
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
@@ -169,7 +212,8 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
     command = f"corral learn {server}"
     # `corral learn CLIENT:SERVER` does not search the files of projects.
     own = {f"{client}:{one.name}" for client, _, one in read_own_files()}
-    for client, path, one in client_output.list_wrapped() if name and name not in own else ():
+    others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
+    for client, path, one in others if name and name not in own else ():
         if name == f"{client}:{one.name}":
             command = f"corral wrap --learn 2h {shlex.quote(path)} {shlex.quote(one.name)}"
     output.write_line(f"  to see files that it did not find: {command}")

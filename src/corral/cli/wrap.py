@@ -9,9 +9,9 @@ from corral.cli.learn_time import format_end
 from corral.cli.option_parser import Flag, Options, parse
 from corral.clients import catalogue
 from corral.clients.corral_path import find_corral
-from corral.clients.edit_file import FileEdit, lock_client_file, wrap_file
+from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
-from corral.clients.server_needs import refuse_elsewhere
+from corral.clients.server_needs import find_start_directory, refuse_elsewhere
 from corral.clients.wrap import Proposal, WrapRequest, find_granted, propose, refuse
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
@@ -82,6 +82,7 @@ def main(options: Options, rest: list[str]) -> int:
     )
 
     def edit(path: str) -> FileEdit:
+        moved = move_corral(path, request.corral, request.names, dry_run=dry_run)
         with lock_client_file(path, dry_run=dry_run) as file:
             if not catalogue.find_client(selection.word):
                 file.refuse_unknown_shape()
@@ -91,16 +92,30 @@ def main(options: Options, rest: list[str]) -> int:
             ]
             if options.has("--pin-tools"):
                 proposals = [pin_tools(one, dry_run=dry_run) for one in proposals]
+            proposals = [_describe_refusal(one, selection.word, file) for one in proposals]
             done = wrap_file(file, proposals, request.corral, dry_run=dry_run)
-        if not request.names and not learn:
-            return done
-        return _change_grants(path, done, request, dry_run=dry_run)
+        if request.names or learn:
+            done = _change_grants(path, done, request, dry_run=dry_run)
+        return _join_edits(moved, done, dry_run=dry_run) if moved else done
 
     texts = {**TEXTS, "wrapped": "would be wrapped"} if dry_run else TEXTS
     again = request.flags and (request.names or learn)
     return client_output.edit_files(
         selection, edit, options, texts=texts, fields=fields(ServerOutcome), show_diff=bool(again)
     )
+
+
+def _describe_refusal(proposal: Proposal, word: str, file: ClientFile) -> Proposal:
+    """Add to the outcome of a server that is already wrapped why it would not start."""
+    if proposal.outcome is None or proposal.outcome.state != "already":
+        return proposal
+    from corral.cli.stale_entries import find_refusal
+
+    refused, mend = find_refusal(word, file, proposal.server)
+    if not refused:
+        return proposal
+    why = f"{proposal.outcome.why}, but does not start: {refused}"
+    return replace(proposal, outcome=replace(proposal.outcome, why=why, hint=mend))
 
 
 def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: bool) -> FileEdit:
@@ -113,9 +128,23 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
     with lock_client_file(path, dry_run=dry_run) as file:
         servers = [one for one in file.servers if (one.name, one.scope) in before]
         changed = change_servers(file, servers, request.flags, dry_run=dry_run)
-    outcomes = {(one.name, one.scope): one for one in (*done.outcomes, *changed.outcomes)}
-    diff = "\n".join(filter(None, (done.diff, changed.diff)))
-    return replace(changed, outcomes=tuple(outcomes.values()), diff=diff)
+    return _join_edits(done, changed, dry_run=dry_run)
+
+
+def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
+    """Return two edits of the same file as one. The second outcome of a server counts, unless it
+    was only not changed again. In a dry run the first edit did not change it, so that the second
+    may refuse what it would find changed.
+    """
+    same = {"already", "refused"} if dry_run else {"already"}
+    outcomes = {(one.name, one.scope): one for one in first.outcomes}
+    for one in second.outcomes:
+        before = outcomes.get((one.name, one.scope))
+        if before is None or before.state != "changed" or one.state not in same:
+            outcomes[one.name, one.scope] = one
+    diff = "\n".join(filter(None, (first.diff, second.diff)))
+    backup = second.backup or first.backup
+    return replace(second, outcomes=tuple(outcomes.values()), diff=diff, backup=backup)
 
 
 def check(
@@ -134,6 +163,7 @@ def check(
         command: Sequence[str] = proposal.server.argv
         if proposal.package is None:
             proposal = grant_reads(proposal, dry_run=dry_run, project=project)
+            proposal = _pin_directory(proposal, project)
         elif install:
             pinned, program = pin_package(proposal.package, proposal.flags)
             command = (*program, *proposal.arguments)
@@ -143,6 +173,16 @@ def check(
     except SandboxError as error:
         return refuse(proposal, error)
     return proposal
+
+
+def _pin_directory(proposal: Proposal, project: str) -> Proposal:
+    """Add the real path of the server's directory. The files in it are readable, and a project can
+    later replace a directory by a link to another project.
+    """
+    here = find_start_directory(proposal.server, project)
+    if not here or "--start-in" in proposal.flags:
+        return proposal
+    return replace(proposal, flags=(*proposal.flags, "--start-in", os.path.realpath(here)))
 
 
 def _check_state(proposal: Proposal) -> Proposal:

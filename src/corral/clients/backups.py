@@ -71,6 +71,22 @@ def load(path: str) -> dict[tuple[str, ...], Original]:
     return {one.key_path: one for one in originals if one is not None}
 
 
+def list_files() -> list[str]:
+    """Return the files of which there are records. Skip records of other users."""
+    directory = os.path.join(directories().state, STORE)
+    found: list[str] = []
+    for name in sorted(glob(os.path.join(escape(directory), "*.json"))):
+        try:
+            content = safe_write.read(name)
+            data: object = json.loads(content.data)
+        except (SandboxError, ValueError, RecursionError):
+            continue
+        path = data.get("path") if isinstance(data, dict) else None
+        if isinstance(path, str) and is_private(content.stat, 0o077):
+            found.append(path)
+    return found
+
+
 def _parse_original(item: object) -> Original | None:
     if not isinstance(item, dict):
         return None

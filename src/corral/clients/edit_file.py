@@ -14,6 +14,7 @@ from corral.clients.configured_servers import (
     read_servers,
 )
 from corral.clients.file_formats import Format, load_format
+from corral.clients.moved_corral import change_corral, find_moved
 from corral.clients.rewrite import KeyPath, ServerOutcome
 from corral.clients.safe_write import FileContent
 from corral.clients.unwrap import unwrap
@@ -111,6 +112,21 @@ def change_flags(
     text, known = file.content.text, backups.load(file.content.path)
     result = grants.change_flags(text, file.form, file.servers, flags, known)
     return _edit(file, result.text, result.outcomes, list(result.originals), dry_run=dry_run)
+
+
+def move_corral(
+    path: str, corral: str, names: tuple[str, ...], *, dry_run: bool = False
+) -> FileEdit | None:
+    """Let `corral` start the servers that a moved corral had wrapped. Return None if there are
+    none.
+    """
+    with lock_client_file(path, dry_run=dry_run) as file:
+        text, known = file.content.text, backups.load(file.content.path)
+        servers = find_moved(text, file.servers, known, corral, names)
+        if not servers:
+            return None
+        result = change_corral(text, file.form, servers, known, corral)
+        return _edit(file, result.text, result.outcomes, list(result.originals), dry_run=dry_run)
 
 
 def unwrap_file(

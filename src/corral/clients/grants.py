@@ -46,7 +46,7 @@ def change_flags(
         state: State = "changed" if changed else "already"
         outcomes.append(describe_outcome(server, state, why, command=command))
         if key in kept and is_untouched(text, server, kept[key]):
-            kept[key] = _follow(kept[key], after[key], new)
+            kept[key] = follow_record(kept[key], after[key], new)
     return RewrittenText(text=new, outcomes=tuple(outcomes), originals=tuple(kept.values()))
 
 
@@ -69,7 +69,7 @@ def _rewrite(text: str, form: Format, server: ConfiguredServer, flags: tuple[str
     return Rewrite(splices=tuple(splices), argv=(*server.argv[:2], *flags, *rest))
 
 
-def _follow(original: Original, server: ConfiguredServer, text: str) -> Original:
+def follow_record(original: Original, server: ConfiguredServer, text: str) -> Original:
     replaced = [
         replace(one, after=text[slice(*find_span(server, one.part))]) for one in original.replaced
     ]

@@ -153,8 +153,8 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # Links in the project are checked when the server starts, except for links before `..` and
-        # links in a directory that several servers share.
+        # A link in the project is checked when the server starts, but links in a directory that
+        # several servers share are not. On Windows, links before `..` are not checked either.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -165,6 +165,15 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
                 reads=[path],
                 hint=f"to let it read this: --read {shell_word(path)}",
             )
+
+
+def find_start_directory(server: ConfiguredServer, project: str) -> str:
+    """Return the directory that the client enters; '' if it names none, or only the client knows
+    it.
+    """
+    here = _fill(server.cwd, project or "${workspaceFolder}")
+    here = os.path.join(project, here) if here and project else here
+    return here if os.path.isabs(here) and "${" not in here else ""
 
 
 def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:

@@ -175,7 +175,10 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
             paths = _find_ungranted_arguments(server) if request.grant_arguments else ()
             return describe_outcome(server, "already", why, hint, command=command, suggested=paths)
         why = f"it is started by {server.argv[0]}, which is not this corral"
-        hint = "look at its command, unwrap it, and wrap it again"
+        hint = (
+            "look at its command; if you name the server, this corral will start it, unless its "
+            "lines were edited"
+        )
         return describe_outcome(server, "refused", why, hint, command=command)
     if server.why and not server.understood:
         hint = (

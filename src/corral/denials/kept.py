@@ -3,8 +3,8 @@
 Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
 so that a killed run loses none. At its end the run replaces the file with one that has all counts.
 
-A server's directory is named after the digest of its command. The first line of each file is the
-command with masked secrets.
+A server's directory is named after the digest of its command. The first line of each file has the
+command and the run's flags, with masked secrets.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from corral.safe_text import is_digest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-MAX_LINES = 200
-"""The maximum number of lines for one server, over all of its runs."""
+MAX_DENIALS = 200
+"""The maximum number of denials of one run."""
+MAX_LINES = 3 * MAX_DENIALS
+"""The maximum number of lines for one server, over all of its runs. Several runs fit, so that one
+run with many denials does not displace all earlier ones."""
+MAX_AGE_SECONDS = 30 * 24 * 3600
 MAX_SERVERS = 200
 MAX_BYTES = 1 << 20
 ENDING = ".jsonl"
@@ -33,14 +37,27 @@ ENDING = ".jsonl"
 
 @record
 class KeptRun:
-    """A stored run. `time` is its end in Unix seconds, or its first denial if it was killed."""
+    """A stored run. `time` is its end in Unix seconds, or its first denial if it was killed.
+    `flags` are the words of the flags that granted something to it.
+    """
 
     time: int
     server: ServerId
     denials: tuple[Denial, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
-def keep(server: ServerId, denials: Sequence[Denial], now: float) -> None:
+@record
+class SeenDenial:
+    """A denial, and the time of the last stored run that had it."""
+
+    denial: Denial
+    time: int
+
+
+def keep(
+    server: ServerId, denials: Sequence[Denial], now: float, flags: Sequence[str] = ()
+) -> None:
     """Write a run's denials. A run without denials is stored only if earlier runs of the same
     server are stored.
 
@@ -51,18 +68,19 @@ def keep(server: ServerId, denials: Sequence[Denial], now: float) -> None:
         if not denials and not os.path.isdir(directory):
             return
         path = _new_path(directory, now)
-        text = _format(server, denials[:MAX_LINES])
+        text = _format_head(server, flags) + _format_rows(denials[:MAX_DENIALS])
         replace_file(path, text.encode("ascii"), sync=False)
-        _prune(directory)
+        _prune(directory, now)
     except OSError:
         return
 
 
 class LiveRun:
-    def __init__(self, server: ServerId) -> None:
+    def __init__(self, server: ServerId, flags: Sequence[str] = ()) -> None:
         self._server = server
+        self._flags = flags
         self._path = ""
-        self._left = MAX_LINES
+        self._left = MAX_DENIALS
 
     def add(self, denial: Denial, now: float) -> None:
         """Append a denial. A reader ignores an incomplete last line."""
@@ -72,17 +90,17 @@ class LiveRun:
         try:
             if not self._path:
                 self._path = _new_path(kept_directory(self._server), now)
-                text = _format(self._server, [denial])
+                text = _format_head(self._server, self._flags) + _format_rows([denial])
                 replace_file(self._path, text.encode(), sync=False)
                 return
             fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0))
             with open(fd, "w", encoding="ascii") as file:
-                file.write(_format(None, [denial]))
+                file.write(_format_rows([denial]))
         except OSError:
             return
 
     def end(self, denials: Sequence[Denial], now: float) -> None:
-        keep(self._server, denials, now)
+        keep(self._server, denials, now, self._flags)
         if self._path:
             try:
                 os.unlink(self._path)
@@ -98,11 +116,16 @@ def _new_path(directory: str, now: float) -> str:
     return os.path.join(directory, f"{int(now * 1e6):020}-{os.getpid()}{ENDING}")
 
 
-def _format(server: ServerId | None, denials: Sequence[Denial]) -> str:
+def _format_head(server: ServerId, flags: Sequence[str]) -> str:
     import json
 
-    head = [] if server is None else [{"command": list(server.command)}]
-    return "".join(f"{json.dumps(row)}\n" for row in (*head, *map(_to_json, denials)))
+    return json.dumps({"command": list(server.command), "flags": list(flags)}) + "\n"
+
+
+def _format_rows(denials: Sequence[Denial]) -> str:
+    import json
+
+    return "".join(f"{json.dumps(_to_json(one))}\n" for one in denials)
 
 
 def load(directory: str) -> list[KeptRun]:
@@ -125,30 +148,45 @@ def load_all() -> list[KeptRun]:
     return sorted(found, key=lambda run: run.time)
 
 
-def merge(runs: Iterable[KeptRun]) -> tuple[Denial, ...]:
-    """Return the denials since the last run that had none; count equal denials together."""
-    counts: dict[Denial, int] = {}
+def merge(
+    runs: Iterable[KeptRun],
+    is_allowed: Callable[[Denial, Sequence[str]], bool] = lambda _denial, _flags: False,
+) -> tuple[SeenDenial, ...]:
+    """Return the denials of all runs, oldest first; count equal denials together. Leave out a
+    denial if the flags of a later run allow it.
+
+    A run without denials removes nothing. It only shows that the server did not try again.
+    """
+    found: dict[Denial, SeenDenial] = {}
     for run in runs:
-        if not run.denials:
-            counts.clear()
+        for key in [one for one in found if run.flags and is_allowed(one, run.flags)]:
+            del found[key]
         for one in run.denials:
             key = replace(one, count=1)
-            counts[key] = counts.get(key, 0) + one.count
-    return tuple(replace(key, count=count) for key, count in counts.items())
+            before = found.get(key)
+            count = one.count + (before.denial.count if before else 0)
+            found[key] = SeenDenial(denial=replace(one, count=count), time=run.time)
+    return tuple(found.values())
 
 
 def _to_json(denial: Denial) -> dict[str, object]:
     return {name: getattr(denial, name) for name in fields(Denial)}
 
 
-def _prune(directory: str) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, beyond the limits."""
+def _prune(directory: str, now: float) -> None:
+    """Remove the oldest runs of a server, and the oldest servers, beyond the limits. Of the runs
+    without denials keep the last one with the same flags, so that they displace no denials.
+    """
     lines = 0
+    without_denials: set[tuple[str, ...]] = set()
     for name in reversed(_list(directory)):
         path = os.path.join(directory, name)
         run = _read(path)
         lines += 1 + len(run.denials) if run else MAX_LINES
-        if lines > MAX_LINES + 1:
+        repeated = run is not None and not run.denials and run.flags in without_denials
+        if run is not None and not run.denials:
+            without_denials.add(run.flags)
+        if repeated or lines > MAX_LINES or (run and now - run.time > MAX_AGE_SECONDS):
             os.unlink(path)
     base = all_kept()
     servers = [os.path.join(base, name) for name in _list(base, "")]
@@ -184,6 +222,7 @@ def _read(path: str) -> KeptRun | None:
             time=int(name.partition("-")[0]) // 1_000_000,
             server=ServerId(digest=digest, command=command),
             denials=tuple(Denial(**row) for row in rows),
+            flags=tuple(map(str, first.get("flags", ()))),
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -150,6 +150,7 @@ class Usage:
     cpu: float = 0.0  # seconds of CPU time, including reaped children
     memory: int = 0  # bytes
     tasks: int = 0  # threads; on Windows processes
+    certain: int = 0  # bytes in use in any case; `memory` may be too high or too low
 
 
 @record

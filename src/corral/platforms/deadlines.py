@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5.0
 """Seconds between asking the tree to stop and killing it."""
+MAX_EXACT_MEASUREMENTS = 3
+"""The maximum number of exact measurements in one sample, if all results exceed the limit. A result
+is too high if processes that share memory end meanwhile: the others' shares grow, one after the
+other. The next result is then lower. A limit is exceeded only if all results exceed it.
+"""
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
 """The longest wait while a timeout is set. A wait does not count the time that the machine sleeps,
@@ -129,8 +134,12 @@ class Deadlines:
             self.child.signal(SIGCONT)
         try:
             usage = self.child.measure(interrupted=interrupted)
-            if sampler.needs_exact(usage):
+            for _ in range(MAX_EXACT_MEASUREMENTS):
+                if not sampler.needs_exact(usage):
+                    break
                 usage = self.child.measure(exact=True, interrupted=interrupted)
+                if interrupted():
+                    break  # another measurement would end at once, and find less memory
         except OSError as problem:
             self._sampling_error = problem.strerror or str(problem)
             self._sampler = None

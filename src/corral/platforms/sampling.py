@@ -69,7 +69,7 @@ class Sampler:
         self.tasks = max(self.tasks, usage.tasks)
         interval = INTERVAL if self.asked.cpu is None else DUTY_INTERVAL
         self.next = time.monotonic() + interval
-        if self.asked.memory is not None and usage.memory > self.asked.memory:
+        if self.asked.memory is not None and max(usage.memory, usage.certain) > self.asked.memory:
             return "memory"
         if self.asked.cpu_time is not None and usage.cpu * 1000 >= self.asked.cpu_time:
             return "cpu_time"
@@ -78,10 +78,11 @@ class Sampler:
         return None
 
     def needs_exact(self, usage: Usage) -> bool:
-        """Return whether the memory exceeds the limit, so that an exact measurement is needed. A
-        quick measurement counts a shared page once for each process.
+        """Return whether the memory seems to exceed the limit, so that an exact measurement is
+        needed. A quick measurement counts a shared page once for each process.
         """
-        return self.asked.memory is not None and usage.memory > self.asked.memory
+        limit = self.asked.memory
+        return limit is not None and usage.memory > limit >= usage.certain
 
     def pause_seconds(self, usage: Usage) -> float:
         """Return how many seconds the tree must be stopped to keep its CPU share; 0 lets it run."""

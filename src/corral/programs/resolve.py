@@ -73,6 +73,7 @@ def resolve(
     start = locate_program(argv[0], caller)
     if "/" in argv[0]:
         needed.scope.check_word(start)
+        check_typed_links(argv[0], caller, needed)
     chain = follow_chain(start, tuple(argv[1:]), caller, needed)
     arguments = collect_files(chain, caller, needed)
     needed.scope.raise_refused()
@@ -96,6 +97,15 @@ def resolve(
         inode=found.inode,
         notes=(*find_advice(argv, found, subprocess=subprocess), *needed.notes),
     )
+
+
+def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
+    """Check the links before each `..` of a typed path, which the absolute path no longer has."""
+    if ".." in word.split("/"):
+        try:
+            needed.check_links(os.path.join(caller.cwd, word))
+        except (OSError, ValueError):
+            return  # there is no such file, which is reported when it is opened
 
 
 def check_argv(argv: Sequence[str]) -> None:
@@ -304,6 +314,7 @@ def collect_script(
 ) -> tuple[str, ...]:
     # A relative path would be wrong if the target starts in another directory.
     typed = arguments[at]
+    check_typed_links(typed, caller, needed)
     script = caller.absolute(typed)
     if typed.startswith("/") and "/../" not in typed:
         script = typed

@@ -24,13 +24,17 @@ def denial(name, count=1):
     return Denial(kind="name", destination=name, allow=f"--allow-net {name}", count=count)
 
 
+def seen(name, time, count=1):
+    return kept.SeenDenial(denial=denial(name, count), time=time)
+
+
 def test_kept_denials_are_counted_across_runs():
     kept.keep(COMMAND, [denial("a", 2)], 1.0)
     kept.keep(COMMAND, [denial("a"), denial("b")], 2.0)
     kept.keep(identify_command(("other",)), [denial("c")], 3.0)
     runs = kept.load_server(COMMAND)
     assert [run.time for run in runs] == [1, 2]
-    assert kept.merge(runs) == (denial("a", 3), denial("b"))
+    assert kept.merge(runs) == (seen("a", 2, 3), seen("b", 2))
     assert len(kept.load_all()) == 3
 
 
@@ -39,7 +43,36 @@ def test_a_run_without_denials_is_kept_only_after_others():
     assert kept.load_all() == []
     kept.keep(COMMAND, [denial("a")], 2.0)
     kept.keep(COMMAND, [], 3.0)
-    assert kept.merge(kept.load_server(COMMAND)) == ()
+    assert [run.time for run in kept.load_server(COMMAND)] == [2, 3]
+
+
+def test_a_run_without_denials_does_not_hide_earlier_denials():
+    kept.keep(COMMAND, [denial(str(at)) for at in range(kept.MAX_DENIALS)], 1.0)
+    for second in range(2, kept.MAX_LINES + 50):
+        kept.keep(COMMAND, [], float(second))
+    found = kept.merge(kept.load_server(COMMAND))
+    assert len(found) == kept.MAX_DENIALS
+    assert {one.time for one in found} == {1}
+    assert len(kept.load_server(COMMAND)) == 2  # the last run without denials, not all of them
+
+
+def test_flags_of_a_later_run_remove_only_what_they_allow():
+    def allows(denial, flags):
+        return denial.allow.split() == list(flags)
+
+    kept.keep(COMMAND, [denial("a"), denial("b")], 1.0)
+    kept.keep(COMMAND, [], 2.0, ["--allow-net", "a"])
+    kept.keep(COMMAND, [], 3.0)
+    assert kept.merge(kept.load_server(COMMAND), allows) == (seen("b", 1),)
+    kept.keep(COMMAND, [denial("a")], 4.0)  # the flag was removed again
+    assert kept.merge(kept.load_server(COMMAND), allows) == (seen("b", 1), seen("a", 4))
+
+
+def test_old_denials_are_removed():
+    kept.keep(COMMAND, [denial("a")], 1.0)
+    kept.keep(COMMAND, [denial("b")], 1000.0)
+    kept.keep(COMMAND, [], kept.MAX_AGE_SECONDS + 500.0)
+    assert kept.merge(kept.load_server(COMMAND)) == (seen("b", 1000),)
 
 
 def test_a_denial_is_kept_before_the_run_ends(home):
@@ -48,30 +81,30 @@ def test_a_denial_is_kept_before_the_run_ends(home):
     live.add(denial("b"), 6.0)
     [file] = home.rglob("*.jsonl")
     assert [run.time for run in kept.load_server(COMMAND)] == [5]
-    assert kept.merge(kept.load_server(COMMAND)) == (denial("a"), denial("b"))
+    assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 5), seen("b", 5))
     with file.open("a") as text:
         text.write('{"kind": "na')  # the writer was killed in the middle of a line
-    assert kept.merge(kept.load_server(COMMAND)) == (denial("a"), denial("b"))
+    assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 5), seen("b", 5))
     live.end([denial("a", 7), denial("b")], 9.0)
     assert [run.time for run in kept.load_server(COMMAND)] == [9]
-    assert kept.merge(kept.load_server(COMMAND)) == (denial("a", 7), denial("b"))
+    assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 9, 7), seen("b", 9))
 
 
 def test_the_lines_of_a_live_run_are_bounded():
     live = kept.LiveRun(COMMAND)
-    for number in range(kept.MAX_LINES + 50):
+    for number in range(kept.MAX_DENIALS + 50):
         live.add(denial(f"n{number}"), 1.0)
-    assert len(kept.load_server(COMMAND)[0].denials) == kept.MAX_LINES
+    assert len(kept.load_server(COMMAND)[0].denials) == kept.MAX_DENIALS
 
 
 def test_the_oldest_runs_are_removed_first():
-    for second in range(30):
+    for second in range(40):
         kept.keep(COMMAND, [denial(f"{second}-{at}") for at in range(20)], float(second + 1))
     runs = kept.load_server(COMMAND)
-    assert runs[-1].time == 30
-    assert 100 < sum(1 + len(run.denials) for run in runs) <= kept.MAX_LINES + 1
-    kept.keep(COMMAND, [denial(str(at)) for at in range(1000)], 40.0)
-    assert len(kept.load_server(COMMAND)[-1].denials) == kept.MAX_LINES
+    assert runs[-1].time == 40
+    assert kept.MAX_LINES - 21 < sum(1 + len(run.denials) for run in runs) <= kept.MAX_LINES
+    kept.keep(COMMAND, [denial(str(at)) for at in range(1000)], 50.0)
+    assert len(kept.load_server(COMMAND)[-1].denials) == kept.MAX_DENIALS
 
 
 def test_the_oldest_servers_are_removed_first(monkeypatch):
@@ -98,8 +131,8 @@ def test_servers_that_differ_only_in_their_secrets_do_not_share_denials():
     kept.keep(one, [denial("a")], 1.0)
     assert kept.load_server(other) == []
     kept.keep(other, [denial("b")], 2.0)
-    assert kept.merge(kept.load_server(one)) == (denial("a"),)
-    assert kept.merge(kept.load_server(other)) == (denial("b"),)
+    assert kept.merge(kept.load_server(one)) == (seen("a", 1),)
+    assert kept.merge(kept.load_server(other)) == (seen("b", 2),)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")

@@ -181,3 +181,42 @@ def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
 def test_links_in_a_missing_directory_are_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         run_directories.make_links(str(tmp_path / "missing"), [("notes", "/granted")])
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32" or os.geteuid() != 0, reason="only root's targets have another id"
+)
+def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
+    """Let six runs make the same home at once, a hundred times. Without a lock one of several
+    hundred starts found the home already given to the target, and failed.
+    """
+    failed = 0
+    for number in range(100):
+        home = tmp_path / f"{number}" / "homes" / "server"
+        home.parent.parent.mkdir()
+        step = run_directories.State(
+            path=str(home), inside="/state", server=("server",), owner=(65534, 65534)
+        )
+        waiting, start = os.pipe()
+        started = [fork_start(step, waiting, start) for _ in range(6)]
+        os.close(start)
+        failed += sum(os.waitpid(pid, 0)[1] != 0 for pid in started)
+        os.close(waiting)
+        assert home.stat().st_uid == 65534
+        assert sorted(os.listdir(home.parent)) == ["server", "server.server"]
+    assert failed == 0
+
+
+def fork_start(step, waiting, start):
+    """Fork a process that applies a step once `start` is closed everywhere else."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.close(start)
+        os.read(waiting, 1)
+        step.apply(None)
+        code = 0
+    finally:
+        os._exit(code)

@@ -27,8 +27,8 @@ def clock(monkeypatch):
     return chosen
 
 
-def usage(cpu=0.0, memory=0, tasks=1):
-    return Usage(cpu=cpu, memory=memory, tasks=tasks)
+def usage(cpu=0.0, memory=0, tasks=1, certain=0):
+    return Usage(cpu=cpu, memory=memory, tasks=tasks, certain=certain)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ def usage(cpu=0.0, memory=0, tasks=1):
         (Sample(memory=100), usage(memory=100), None),
         (Sample(memory=100), usage(memory=101), "memory"),
         (Sample(cpu_time=1500), usage(cpu=1.49), None),
+        (Sample(memory=100), usage(memory=90, certain=101), "memory"),
         (Sample(cpu_time=1500), usage(cpu=1.5), "cpu_time"),
         (Sample(pids=3), usage(tasks=3), None),
         (Sample(pids=3), usage(tasks=4), "pids"),
@@ -51,6 +52,7 @@ def test_a_limit_is_exceeded_only_above_its_value(asked, seen, hit):
 def test_only_memory_needs_a_second_sample():
     assert Sampler(Sample(memory=100)).needs_exact(usage(memory=101))
     assert not Sampler(Sample(memory=100)).needs_exact(usage(memory=100))
+    assert not Sampler(Sample(memory=100)).needs_exact(usage(memory=200, certain=101))
     assert not Sampler(Sample(pids=1)).needs_exact(usage(memory=1 << 40, tasks=9))
 
 

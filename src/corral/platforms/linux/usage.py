@@ -7,7 +7,9 @@ and files in memory. Files in memory are open memfds and, if root measures, mapp
 anonymous mappings.
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
-measurement divides shared pages by the number of their users.
+measurement divides shared pages by the number of their users. This number changes while one process
+after the other is read: the sum is too high if users of shared pages end meanwhile, and too low if
+others start. In any case the tree has the memory of its largest process, which is `certain`.
 
 A target chooses how much there is to read, so a `Budget` limits the work. Beyond the budget no more
 descriptors and mappings are read, so a file in memory may be missed, or count twice.
@@ -46,6 +48,8 @@ OF_PROCESS = (b"VmPTE:", b"HugetlbPages:")
 one byte in every 2 MiB of a mapping uses memory only for page tables.
 """
 RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmSwap:", *OF_PROCESS)
+OWN = (b"RssAnon:", b"VmSwap:", *OF_PROCESS)
+"""Rows of memory that only processes of the same tree can share."""
 PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
 MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
@@ -97,14 +101,17 @@ def measure(
         measured.append(pid)
     device, space = _private_space(measured)
     memory += space + sum(files.values())
+    certain = 0
     for pid in measured:
         if interrupted():
             break
         if exact:
             memory += _proportional(pid, files, device, budget, segments=objects > 0)
+            certain = max(certain, _resident(pid, OWN))
         else:
             memory += _resident(pid)
-    return Usage(cpu=ticks / os.sysconf("SC_CLK_TCK"), memory=memory, tasks=tasks)
+    cpu = ticks / os.sysconf("SC_CLK_TCK")
+    return Usage(cpu=cpu, memory=memory, tasks=tasks, certain=certain)
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:

@@ -96,7 +96,7 @@ class Child:
             self._status = raw  # the target ended before the watcher could answer
             return Usage()
         cpu, memory, tasks = watcher.USAGE.unpack(raw)
-        return Usage(cpu=cpu, memory=memory, tasks=tasks)
+        return Usage(cpu=cpu, memory=memory, tasks=tasks, certain=memory)
 
     def reap(self) -> Reaped:
         """Wait for the watcher. Return the target's wait status, and the usage of the tree."""

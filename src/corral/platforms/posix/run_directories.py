@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 
-from corral.abi.private_directory import make_private_directory
+from corral.abi.private_directory import lock, make_private_directory
 from corral.abi.whole_file import replace_file
 from corral.directories import WORK_DIRECTORIES, directories, refuse_shared
 from corral.platforms import run_records
@@ -145,8 +145,18 @@ class State:
         refuse_shared(above, os.lstat(above))
         os.chown(above, -1, gid, follow_symlinks=False)
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
-        if not os.path.lexists(self.path):
-            self._make()
+        held = os.open(above, DIRECTORY)
+        try:
+            # A concurrent first start would find the directory already given to the target, and
+            # would refuse to make a directory for root there. No target can open `above`.
+            lock(held, wait=True)
+            if not os.path.lexists(self.path):
+                self._make()
+            self._give(uid, gid)
+        finally:
+            os.close(held)
+
+    def _give(self, uid: int, gid: int) -> None:
         top = os.open(self.path, DIRECTORY)
         try:
             found = os.fstat(top)

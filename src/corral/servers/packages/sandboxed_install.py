@@ -21,7 +21,10 @@ from corral.api.policy_dict import LimitsDict, PolicyDict
 from corral.api.sandbox import Sandbox, end_zygote
 from corral.errors import SandboxError
 from corral.network.guard import find_refusal
+from corral.policy.merge import is_larger
+from corral.policy.model import GIB, Limits, format_limit
 from corral.policy.user_config import load
+from corral.record import replace
 from corral.safe_text import printable, shown
 from corral.servers.packages.install_errors import SILENT, UNREACHABLE, explain_failure
 from corral.servers.packages.sources import Registry
@@ -33,7 +36,10 @@ from corral.servers.store.tree import check_tree
 if TYPE_CHECKING:
     from corral.policy.model import Control
 
-LIMITS: LimitsDict = {"memory": "4G", "disk": "4G", "pids": 512, "timeout": "15m"}
+LIMITS = Limits(memory=4 * GIB, disk=4 * GIB, pids=512, timeout=15 * 60 * 1000)
+"""Limits that are enough for a large package, unless the user's ceilings are lower."""
+MAX_ANSWER_MS = 30_000
+"""How long an interpreter may take to tell its version."""
 DEGRADABLE: list["Control"] = ["memory", "pids", "disk", "timeout"]
 """Limits that may be missing. An installation is refused only if it cannot be isolated."""
 MAX_LOG_LINES = 12
@@ -110,11 +116,8 @@ def ask_program(argv: Sequence[str]) -> str:
     This is for interpreters. A client's configuration may name any file as an interpreter, and a
     server with a write grant may have replaced it.
     """
-    limits = _read_limits()
-    if "timeout" in limits:
-        limits["timeout"] = "30s"
     policy: PolicyDict = {
-        "limits": limits,
+        "limits": lower_limits(replace(LIMITS, timeout=MAX_ANSWER_MS)),
         "subprocess": {"allow": True},  # some interpreters are started by a shell script
         "degrade": {"allow": DEGRADABLE},
     }
@@ -166,7 +169,7 @@ def build_policy(
 ) -> PolicyDict:
     downloads = make_downloads(staging)
     return {
-        "limits": _read_limits(),
+        "limits": lower_limits(LIMITS),
         "network": {"allow": urls_to_rules(registry.urls)},
         "filesystem": {"write": [staging, downloads], "read": [*registry.reads, *reads]},
         "subprocess": {"allow": subprocess},
@@ -178,17 +181,23 @@ def build_policy(
     }
 
 
-def _read_limits() -> LimitsDict:
-    """Return limits that are enough for a large package. Leave out those for which the user set a
-    ceiling. For these the default applies, or the ceiling if it is lower.
+def lower_limits(limits: Limits) -> LimitsDict:
+    """Return limits for an installer, each lowered to the user's ceiling. A stated limit above its
+    ceiling would be refused, and the default would be too low for a large package.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
-    found = LIMITS.copy()
-    for name in LIMITS:
-        if lower.get(name) is not None:
-            del found[name]  # type: ignore[misc]
-    return found
+
+    def find(name: str) -> str:
+        asked, ceiling = getattr(limits, name), lower.get(name)
+        return format_limit(name, ceiling if is_larger(asked, ceiling) else asked)
+
+    return {
+        "memory": find("memory"),
+        "disk": find("disk"),
+        "pids": int(find("pids")),
+        "timeout": find("timeout"),
+    }
 
 
 class _Silence:

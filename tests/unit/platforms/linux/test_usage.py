@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import pathlib
+import select
+import signal
 import subprocess
 import sys
 
 import pytest
 
 import corral
+from corral.plan.model import Sample
+from corral.platforms import deadlines
 from corral.platforms.linux import usage
+from corral.platforms.sampling import Sampler
 
 ROLLUP = b"""5583-7ffe ---p 00000000 00:00 0 [rollup]
 Rss:               20000 kB
@@ -162,6 +167,122 @@ def test_an_exact_sample_counts_shared_pages_once():
     assert cheap.tasks == exact.tasks == 5
     assert cheap.memory > 5 * 32 * MIB
     assert 32 * MIB <= exact.memory < 64 * MIB
+
+
+# Twenty processes share the pages of a child of init. They are killed from outside.
+ENDING = """
+import signal
+ready, tell = os.pipe()
+if os.fork() == 0:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    kept = bytearray(b'x' * (32 << 20))
+    for _ in range(20):
+        if os.fork() == 0:
+            os.write(tell, b'.')
+            signal.pause()
+    signal.pause()
+for _ in range(20):
+    os.read(ready, 1)
+"""
+
+
+class Tree:
+    """A real process tree. At each question whether a measurement has to end, one of the processes
+    that were already read ends.
+    """
+
+    def __init__(self, root):
+        self.root = root
+        self.first, *self.sharing = usage.tree(root)
+        self.is_exact = self.was_killed = False
+        self.questions = 0
+
+    def measure(self, *, exact=False, interrupted=lambda: False):
+        self.is_exact, self.questions = exact, 0
+        return usage.measure(self.root, exact=exact, interrupted=interrupted)
+
+    def end_one(self):
+        """End a process once the first reading of all processes is over."""
+        self.questions += 1
+        if self.is_exact and self.questions > 23 and self.sharing:
+            end_process(self.sharing.pop(0))
+        return False
+
+    def kill(self):
+        self.was_killed = True
+
+
+def end_process(pid):
+    fd = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    select.select([fd], [], [])
+    os.close(fd)
+
+
+@LINUX
+@pytest.mark.parametrize(("limit", "hit"), [(64, ""), (24, "memory")])
+def test_memory_counts_once_if_processes_that_share_it_end(limit, hit):
+    with Child(ENDING) as pid:
+        child = Tree(pid)
+        try:
+            watched = deadlines.Deadlines(child, timeout=None, sample=Sample(memory=limit * MIB))
+            watched.sample_if_due(child.end_one)
+            assert len(child.sharing) < 3
+            assert (watched.reason, child.was_killed) == (hit, bool(hit))
+        finally:
+            for one in usage.tree(pid):
+                os.kill(one, signal.SIGKILL)
+
+
+# A child of init shares its pages with ten processes, which it replaces at a signal.
+REPLACING = """
+import signal
+ready, tell = os.pipe()
+def start(*_):
+    for _ in range(10):
+        if os.fork() == 0:
+            os.write(tell, b'.')
+            signal.pause()
+if os.fork() == 0:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, start)
+    kept = bytearray(b'x' * (32 << 20))
+    start()
+    while True:
+        signal.pause()
+for _ in range(10):
+    os.read(ready, 1)
+"""
+
+
+@LINUX
+def test_memory_is_not_divided_by_processes_that_were_not_found():
+    """Replace the found processes by others before their memory is read. The one that stays still
+    has its 32 MiB, although it shares them with ten processes.
+    """
+    with Child(REPLACING) as pid:
+        first, *others = usage.tree(pid)
+        questions = []
+
+        def replace():
+            questions.append(0)
+            if len(questions) == 12:
+                os.kill(first, signal.SIGUSR1)
+                while len(usage.tree(pid)) < 21:
+                    select.select([], [], [], 0.01)
+                for one in others:
+                    end_process(one)
+            return False
+
+        try:
+            seen = usage.measure(pid, exact=True, interrupted=replace)
+            assert seen.memory < 32 * MIB < seen.certain
+            assert Sampler(Sample(memory=24 * MIB)).check(seen) == "memory"
+            # The control: nothing counts twice.
+            assert Sampler(Sample(memory=64 * MIB)).check(seen) is None
+        finally:
+            for one in usage.tree(pid):
+                os.kill(one, signal.SIGKILL)
 
 
 THREADS = """

@@ -1,0 +1,141 @@
+"""Find configured servers by name, for `why`, `grant` and other commands that take a server.
+
+A server is named by SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
+the project in the current directory are searched first. Files elsewhere that corral wrapped count
+only if none of those has the server, because servers of two projects often have the same name.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from shlex import quote
+
+from corral.cli import output, what_to_run
+from corral.cli.option_parser import find_nearest
+from corral.clients import backups, catalogue
+from corral.clients.configured_servers import ConfiguredServer
+from corral.clients.edit_file import read_client_file
+from corral.errors import SandboxError
+
+# A client, its file, and a server in the file. For a file elsewhere, the client is the file.
+Row = tuple[str, str, ConfiguredServer]
+
+
+def find_all_files() -> list[tuple[str, str]]:
+    """Return (client, file) for every client's own files, and for its files in the project in the
+    current directory.
+    """
+    here = what_to_run.current_directory()
+    found: dict[str, tuple[str, str]] = {}
+    for client in catalogue.CLIENTS:
+        for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
+            if os.path.lexists(path):
+                # In the home directory, a project's file may be the client's own file.
+                found.setdefault(os.path.realpath(path), (client.name, path))
+    return list(found.values())
+
+
+def find_recorded_files() -> list[tuple[str, str]]:
+    """Return (file, file) for the other files in which corral wrapped servers."""
+    known = {os.path.realpath(path) for _, path in find_all_files()}
+    return [
+        (path, path) for path in backups.list_files() if path not in known and os.path.exists(path)
+    ]
+
+
+def list_wrapped() -> list[Row]:
+    """Return each wrapped server. Broken files are skipped, because `status` reports them."""
+    return _select_wrapped(_list_servers(find_all_files()))
+
+
+def list_recorded() -> list[Row]:
+    """Return the servers in other files that corral wrapped. An entry without a record is left out,
+    because a project's file may contain any command.
+    """
+    found = _select_wrapped(_list_servers(find_recorded_files()))
+    return [row for row in found if row[2].key_path in backups.load(os.path.realpath(row[1]))]
+
+
+def _select_wrapped(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if row[2].is_wrapped and row[2].inner_argv]
+
+
+def _list_servers(
+    files: Iterable[tuple[str, str]], note: Callable[[str], None] = lambda _: None
+) -> list[Row]:
+    found: list[Row] = []
+    for client, path in files:
+        try:
+            found += [(client, path, one) for one in read_client_file(path).servers]
+        except SandboxError as error:
+            note(error.message)
+    return found
+
+
+def _is_named(row: Row, word: str) -> bool:
+    client, path, server = row
+    if word in {server.name, f"{client}:{server.name}"}:
+        return True
+    file, _, _ = word.rpartition(f":{server.name}")
+    return word == f"{file}:{server.name}" and os.path.realpath(file) == os.path.realpath(path)
+
+
+def _find_named_files(word: str) -> list[tuple[str, str]]:
+    """Return the files that FILE:SERVER may name. Both can contain a colon."""
+    files = [word[:at] for at, letter in enumerate(word) if letter == ":"]
+    return [(file, file) for file in files if os.path.isfile(file)]
+
+
+def match_wrapped(word: str) -> list[Row]:
+    """Return the wrapped servers that a word names, in several files if it names no file; [] if
+    there are none.
+    """
+    places = (list_wrapped, list_recorded, lambda: _select_wrapped(_list_named(word)))
+    for place in places:
+        if found := [row for row in place() if _is_named(row, word)]:
+            return found
+    return []
+
+
+def _list_named(word: str) -> list[Row]:
+    return _list_servers(_find_named_files(word), output.note)
+
+
+def find_wrapped(word: str) -> list[Row]:
+    """Find a wrapped server by name, in every client that has it. Raise an error if no client has
+    it, or if servers of several other files have this name.
+    """
+    found = match_wrapped(word)
+    refuse_ambiguous(word, found)
+    if found:
+        return found
+    for client, server in list_unwrapped(word):
+        raise SandboxError(
+            f"{server.name} of {client} is not wrapped: corral does not start it",
+            hint=f"corral wrap {quote(client)} {quote(server.name)}",
+        )
+    names = [server.name for _, _, server in (*list_wrapped(), *list_recorded())]
+    near = find_nearest(word, names)
+    listed = ", ".join(dict.fromkeys(names))
+    hint = f"wrapped servers: {listed}" if listed else "`corral wrap CLIENT` wraps its servers"
+    raise SandboxError(
+        f"no client has a wrapped server {word}",
+        hint=f"did you mean {near}?" if near else hint,
+    )
+
+
+def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
+    """Refuse a name that servers in several files elsewhere have. They may be different servers."""
+    files = sorted({path for client, path, _ in rows if client == path})
+    if len(files) > 1:
+        named = " or ".join(quote(f"{file}:{word}") for file in files)
+        raise SandboxError(f"several files have a wrapped server {word}", hint=f"name {named}")
+
+
+def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
+    """Return (client, server) of each server that a word names and that is not wrapped."""
+    rows = [*_list_servers(find_all_files(), output.note), *_list_named(word)]
+    return [
+        (row[0], row[2])
+        for row in rows
+        if not row[2].is_wrapped and row[2].argv and _is_named(row, word)
+    ]
