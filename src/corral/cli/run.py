@@ -71,8 +71,8 @@ def _refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     here = os.path.realpath(what_to_run.start_directory(rest))
     if os.path.normcase(here) != os.path.normcase(wanted):
         raise SandboxError(
-            f"it starts in {here}, but was wrapped to start in {wanted}",
-            hint="a link on the way may have changed; if you meant that, unwrap it and wrap it",
+            f"the server would start in {here}, but `corral wrap` recorded {wanted}",
+            hint="a link to it has changed; if you changed it, unwrap and wrap the server again",
         )
 
 
