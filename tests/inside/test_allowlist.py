@@ -18,7 +18,7 @@ from world import GUARDED, NEAR, OTHER, PUBLIC, PUBLIC6, Inhabitant, make_world
 TALK = """
 import socket
 def talked(host, port=80, data=b""):
-    # Returns the first words of a server, or the error.
+    # Returns the first bytes that the server sends, or the error.
     try:
         with socket.create_connection((host, int(port)), timeout=20) as end:
             end.sendall(data)
@@ -428,7 +428,9 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """After the flood, only new names get no address. The number of recorded denials is bounded."""
+    """Look up more names than the gateway gives addresses to. Then earlier names still work, and
+    only new names get no address. The number of recorded denials is bounded.
+    """
     code = """
 first = asked(wire(b"good", b"test"))
 codes = [asked(wire(b"n%d" % number, b"example", b"com"))[0] for number in range(4200)]

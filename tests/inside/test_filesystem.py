@@ -227,7 +227,9 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Existing files of this kind are read-only, and the directories around them cannot be renamed."""
+    """Check that existing files that git, an editor, a client or direnv uses by itself are
+    read-only, and that the directories around them cannot be renamed.
+    """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
         give_directory(user, (scratch / name).parent)
@@ -270,9 +272,9 @@ answer["source.py"] = tried(put, "source.py")
 
 
 @BOTH_TIERS
-def test_absent_protected_names_are_reported(user, scratch):
-    """Check that the run reports a protected name that did not exist at its start, because a
-    missing file cannot be covered.
+def test_missing_protected_files_are_reported(user, scratch):
+    """Let the target create protected files that did not exist at the start. Check that corral
+    reports them, because a missing file cannot be covered.
     """
     report = user.home / "report.json"
     names = (".git/hooks/x", ".vscode/tasks.json", ".mcp.json", ".envrc")

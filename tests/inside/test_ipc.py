@@ -194,7 +194,9 @@ def terminal_code():
 
 @pytest.fixture
 def terminal(user):
-    """Open a terminal that does not control a session yet. Its slave shows what was typed into it."""
+    """Open a pseudo terminal that is not the controlling terminal of a session yet. Return its slave
+    end, from which a test can read the characters that a target typed with TIOCSTI.
+    """
     master, slave = os.openpty()
     tty.setraw(slave)
     os.fchown(slave, user.owner, user.owner)

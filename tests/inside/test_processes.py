@@ -14,7 +14,7 @@ from attempts import BOTH_TIERS, by_tier, everywhere, inside, outside
 def victim(user):
     """Start a process of the same user with a secret in its environment.
 
-    The process allows all others to trace it. Otherwise Yama would deny this to the control outside.
+    The process allows all others to trace it. Otherwise Yama would deny tracing to the control, which runs outside.
     """
     anyone = "import ctypes, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1))"
     process = user.popen(
@@ -134,7 +134,7 @@ answer = [
 ]
 tried(lambda: os.kill(-1, signal.SIGCONT))
 """
-    # Without a PID namespace the target knows the pid, but its signals are denied.
+    # Without a PID namespace the victim's pid is valid inside, but signals to it are denied.
     bare = ["EPERM", "ESRCH", "done", "EPERM", "EPERM", "EPERM"]
     expected = by_tier(user, ["ESRCH"] * 6, bare)
     assert everywhere(user, code, str(victim.pid)) == (expected, expected)

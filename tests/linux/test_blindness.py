@@ -1,4 +1,4 @@
-"""Test a sampled limit when the supervisor can no longer read /proc."""
+"""Test a limit that is enforced by sampling, when the supervisor can no longer read /proc."""
 
 from subprocess import PIPE
 

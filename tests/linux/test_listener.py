@@ -37,7 +37,7 @@ thread.join()
 
 
 def threads_of(supervisor: int) -> list[str]:
-    """Return the number of the system call in which each thread of the supervisor and its descendants is."""
+    """Return the number of the current system call of each thread of the supervisor and its descendants."""
     found, waiting = [], [supervisor]
     while waiting:
         pid = waiting.pop()
@@ -130,8 +130,8 @@ def without_ptrace(argv: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_programs_name_is_reported_only_if_the_targets_memory_can_be_read(user):
-    """Compare runs in which root may read a target's memory with runs in which it may not. Root may
-    if it owns the target's namespaces, or has CAP_SYS_PTRACE.
+    """Run corral as root without CAP_SYS_PTRACE. It can then read the target's memory only if it owns
+    the target's namespaces.
     """
     if user.uid:
         pytest.skip("an ordinary user needs no capability to read its targets")

@@ -1,7 +1,7 @@
-"""Test `corral run` with the macOS backend on Linux. Features that only Linux has are turned off.
+"""Test `corral run` with the macOS backend on Linux, in the model of a Mac that `mac_world.py` implements.
 
-There is no Seatbelt here, so most runs are `--best-effort`. `mac_world.py` describes the model. The model's process
-ends only when no process of the run is left. So the end of each test shows that none was left.
+There is no Seatbelt here, so most runs are `--best-effort`. Features that only Linux has are turned off. The model's
+process ends only when no process of the run is left, so the end of each test shows that none was left.
 """
 
 import json
@@ -292,8 +292,8 @@ def test_too_many_tasks_end_the_run(mac):
 
 
 def test_a_daemon_ends_with_the_target(mac):
-    """Start a daemon in a new session, whose parents have ended. The model ends only when the
-    daemon has ended.
+    """Let the target start a daemon in its own session, and let the target end. The model's process
+    ends only after all processes of the run, so its end shows that the daemon has ended too.
     """
     assert mac.python(DAEMON, fifo(mac), flags=MANY).returncode == 0
 
@@ -431,8 +431,8 @@ def test_when_the_watcher_is_killed_the_supervisor_ends_the_tree(mac):
 @pytest.mark.parametrize("pause", [600, 0.001], ids=["once", "again and again"])
 @pytest.mark.parametrize("limits", [("--max-memory", "1G"), ()], ids=["sampled", "not sampled"])
 def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits, pause):
-    """Let the target stop the watcher, which a real Seatbelt would not allow. A target that stops it
-    again and again can do so while corral waits for the watcher's answer.
+    """Let the target stop the watcher, which a real Seatbelt would not allow. If the target
+    does so again and again, it also stops the watcher while corral waits for the watcher's answer.
     """
     code = (
         "import os, signal, time\n"

@@ -335,7 +335,7 @@ def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
     assert found == ["FileNotFoundError", "note"]
 
 
-def test_absent_protected_names_are_reported_at_start_and_end(tmp_path):
+def test_protected_paths_that_do_not_exist_are_found(tmp_path):
     (tmp_path / "sub/.git").mkdir(parents=True)
     (tmp_path / "sub/.git/config").write_text("[core]\n\thooksPath = .hooks\n")
     (tmp_path / ".mcp.json").symlink_to("nowhere.json")

@@ -1,6 +1,6 @@
 r"""Find the interpreter that `py` or `py -3.12` would start (PEP 397 and PEP 514).
 
-The installed interpreters are read from the registry. The choice among them is pure.
+The installed interpreters are read from the registry. `choose` selects one of them without I/O.
 """
 
 import itertools
@@ -17,8 +17,8 @@ KEY = "Software\\Python\\PythonCore"
 
 
 def follow(hop: Hop, caller: Caller) -> Hop:
-    """Return the interpreter that `py` starts, or a Store alias named `python` or `python3`. Only
-    `py` accepts a version in its arguments.
+    """Return the interpreter that `py`, or a Store alias named `python` or `python3`, would start.
+    Only `py` accepts a version in its arguments.
     """
     versioned = ntpath.basename(hop.path).lower().startswith("py.")
     wanted, arguments = _split_version(hop.arguments) if versioned else ("", hop.arguments)
@@ -60,8 +60,8 @@ def choose(found: Mapping[str, str], wanted: str) -> str:
 
 
 def installed() -> dict[str, str]:
-    """Return {tag: executable} of the registered Pythons. If the user and the machine have the same
-    tag, the user's Python is returned.
+    """Return {tag: executable} of the registered Pythons. If a tag is registered both for the user
+    and for the machine, the user's Python is returned.
     """
     found: dict[str, str] = {}
     if sys.platform == "win32":

@@ -261,8 +261,8 @@ def _python(hop: Hop, found: windows_shims.Launcher | None, script: str, caller:
 
 
 def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
-    """Add the virtual environment of the redirector, and the variable by which Python finds it. The
-    redirector, which is not executed, would set this variable.
+    """Return `hop` with the redirector's virtual environment, and with the variable by which Python
+    finds this environment. The redirector would set the variable, but corral does not execute it.
     """
     venv = _environment_of(redirector, caller)[1]
     if not venv or hop.venv:

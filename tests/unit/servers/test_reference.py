@@ -1,5 +1,6 @@
-"""Test that references and commands are distinguished without guessing, and that no tool can
-misread a name.
+"""Test how corral distinguishes commands from references to servers, such as `npm:server`.
+
+An ambiguous word is refused. So is a name that npm or pip would read as an option or a path.
 """
 
 from __future__ import annotations

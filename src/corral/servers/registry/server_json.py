@@ -35,8 +35,11 @@ class Package:
 
 @record
 class Variables:
-    """The permissions that the publisher requests, and those that the user's own values grant.
-    `secrets` are the user's secret values, by the names of their variables.
+    """The environment variables of a package, as permissions.
+
+    `asked` are the variables with a value from the publisher, and those that the server requires
+    from the user's environment. `granted` are the variables for which the user has given a value.
+    `secrets` contains the values of those that are secret, by the names of the variables.
     """
 
     asked: Manifest

@@ -136,8 +136,8 @@ def assert_same(machine, rules, ours, theirs):
     them.
 
     libseccomp's program is always for x86_64 (see the oracle). The number -1, which tracers use to
-    replace a number, is not compared: libseccomp does not treat it as an x32 call, but corral's
-    filter kills the process for it, as for any number in that range.
+    skip a call, is not compared: libseccomp does not treat it as an x32 call, but corral's filter
+    kills the process for it, as for every number in the range of x32.
     """
     arch = AUDIT_ARCHES[machine]
     tuples = corpus(words_of(ours))
@@ -389,8 +389,8 @@ def test_unix_sockets_need_permission_and_only_stream_pairs_exist(junk, flags):
         args = (1 | junk, kind | flags | junk, 0)
         assert closed("socket", *args) == EPERM
         assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
-        # Pairs of datagram sockets are denied, because one end can be connected anew, to a socket
-        # of the host. SOCK_RAW also makes datagram sockets.
+        # Pairs of datagram sockets are denied, because the target could connect one end again, to
+        # a socket of the host. For unix sockets SOCK_RAW means SOCK_DGRAM.
         assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
 
 
@@ -569,7 +569,7 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
-    """Check that the filter does not read the arguments of frequent calls. The kernel then decides them by a bitmap,
+    """Check that the filter does not read the arguments of frequent calls. The kernel then allows them by a bitmap,
     and does not run the filter.
     """
     filter_ = target(machine, **options)
@@ -636,8 +636,8 @@ def test_only_brokered_internet_sockets_exist(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_brokered_unix_sockets_are_streams(machine):
-    """Check that datagram sockets are denied, because each datagram could be sent to another
-    socket.
+    """Check that datagram sockets are denied, because the target could send each datagram to a
+    different socket.
     """
     held = brokered(machine, unix_sockets=True)
     assert (held("socket", 1, 1, 0), held("socket", 1, 5, 0)) == (ALLOW, ALLOW)
@@ -696,9 +696,9 @@ def test_only_harmless_socket_options_can_be_set(machine):
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_target_cannot_install_a_listener_with_a_broker(machine):
-    """Check that the target cannot install its own listener, because the kernel asks only the
-    newest filter that notifies. With its own listener the target could connect without the
-    supervisor. The network's wall depends on this rule.
+    """Check that the target cannot install its own listener. The kernel asks only the listener of
+    the newest filter that notifies, so the target could allow itself connections that the
+    supervisor would deny.
     """
     held = brokered(machine)
     for flags in (8, 8 | 32, 8 | 1 | JUNK):

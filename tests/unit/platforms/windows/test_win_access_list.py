@@ -167,8 +167,8 @@ DOCUMENTED = [
     # group and of everyone add up.
     ([(1, 0, ALL, ANDREW), (0, 0, WRITE, GROUP_A), (0, 0, READ | EXECUTE, EVERYONE)],
      {(ANDREW, EVERYONE): 0, (JANE, GROUP_A, EVERYONE): ALL, (JANE, EVERYONE): READ | EXECUTE}),
-    # The same page: an entry that denies the user has no effect after an entry that allows the
-    # group.
+    # Microsoft, "DACLs and ACEs": an entry that denies a user everything has no effect if an
+    # earlier entry allows the user's group everything.
     ([(0, 0, ALL, GROUP_A), (1, 0, ALL, ANDREW)], {(ANDREW, GROUP_A): ALL, (ANDREW,): 0}),
     # [MS-DTYP] 2.5.3.2: a list without entries allows nothing.
     ([], {(ANDREW, EVERYONE): 0}),

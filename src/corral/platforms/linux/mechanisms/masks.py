@@ -61,9 +61,10 @@ MAX_PATH = 4000  # in bytes: the kernel takes 4095, but a target can make longer
 class Found:
     """The result of a search.
 
-    `masks` are ordered from the outermost. `absent` are paths to cover that do not exist, but that
-    the target can create. `named` are repositories, and files that git runs, if they are or contain
-    a write grant. `unsearched` are paths that the search had to skip.
+    `masks` are ordered from the outermost. `absent` are paths that should be covered and do not
+    exist, but that the target can create. `named` are paths for a warning, because the target can
+    make git run programs through them: repositories, and paths that their settings name. Each is a
+    write grant or contains one. `unsearched` are paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -275,8 +276,8 @@ class _Search:
                 self.protect(path)
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
-        """Protect a path unless it is `named`. Record it for a warning if it is or contains a write
-        grant.
+        """Protect a path, unless the user granted its repository by name (`named`). Record the path
+        for a warning if it is a write grant or contains one.
         """
         if not named:
             self.consider(path, "protect", role=role)

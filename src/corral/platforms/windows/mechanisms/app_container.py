@@ -6,7 +6,7 @@ the capabilities of its policy. Both are read back from the suspended process be
 
 Creating a profile fails with ACCESS_DENIED if a policy of the machine forbids profiles, or if
 corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no
-AppContainers. If a profile already exists, a kept one is used again, and that of a single run is
+AppContainers. If the profile already exists, it is used again if `state = true`. Otherwise it is
 deleted and created again.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
@@ -69,7 +69,7 @@ class Profile:
             text = f"{why}; {hint}" if hint else why
             raise OSError(0, text, self.profile, win32.winerror(error)) from error
         if made != package:
-            why = f"Windows has given it the SID {format_sid(made)}, not {self.package}"
+            why = f"Windows has given the profile the SID {format_sid(made)}, not {self.package}"
             raise OSError(0, why, self.profile)
         found = win32_security.profile_folder(self.package)
         os.makedirs(os.path.join(found, "Temp"), exist_ok=True)
@@ -82,14 +82,15 @@ class Profile:
                 raise OSError(0, "the process is not in an AppContainer", self.profile)
             package = win32_security.app_container_sid(token.value)
             if package != parse_sid(self.package):
-                raise OSError(0, "the process is in another AppContainer", self.profile)
+                text = "the process is in an AppContainer, but not in this one"
+                raise OSError(0, text, self.profile)
             found = win32_security.token_capabilities(token.value)
         having = sorted(format_sid(sid) for sid, _ in found)
         if having != sorted(set(self.capabilities)):
-            text = f"its capabilities are {', '.join(having) or 'none'}"
+            text = f"the process has the wrong capabilities: {', '.join(having) or 'none'}"
             raise OSError(0, text, self.profile)
         if any(not attributes & win32_security.SE_GROUP_ENABLED for _, attributes in found):
-            raise OSError(0, "a capability is not enabled", self.profile)
+            raise OSError(0, "a capability of the process is not enabled", self.profile)
 
 
 @record
