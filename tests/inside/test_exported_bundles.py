@@ -157,7 +157,9 @@ answer.append(tried(opened))
 
 
 def test_each_private_directory_has_the_disk_limit(user, scratch):
-    """In a run of corral all private directories share one limit. The export's list says that a bundle differs."""
+    """Fill the private directories. In a bundle each of them has its own limit, as the list that the export prints
+    says. In a run of corral they share one limit.
+    """
     code = FILL + "answer = fill(int(sys.argv[1]))"
     flags = ("--max-disk", "4M")
     (written, said), listed = in_listed_bundle(user, scratch, code, str(64 << 20), flags=flags)

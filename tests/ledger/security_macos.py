@@ -169,7 +169,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="corral therefore starts a Python server in its private home instead, and a warning says so.",
         tests=(
             "tests/unit/platforms/macos/test_macos.py::test_a_python_server_does_not_start_beside_a_hidden_environment_file",
-            "tests/unit/platforms/macos/test_macos.py::test_the_plan_starts_beside_no_hidden_environment_file",
+            "tests/unit/platforms/macos/test_macos.py::test_the_plan_starts_no_server_beside_a_hidden_environment_file",
             f"{SEATBELT}::test_a_hidden_environment_file_is_known_at_planning",
             "tests/macos/test_servers.py::test_a_fastmcp_server_answers",
         ),

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def identify_command(words: Sequence[str]) -> ServerId:
-    """Return the identity of a command whose secrets are not masked."""
+    """Return the identity of a command, with masked secrets. In `words` the secrets must not be
+    masked, because a masked command has another digest.
+    """
     return ServerId(
         digest=digest_command(words),
         command=masked(words),

@@ -135,8 +135,8 @@ class MessageRelay:
             return judge(frame)
 
     def _send(self, routed: Sequence[Routed], sink: Sink) -> bool:
-        """Send the guard's notes to stderr, its answers back to the sender, and the messages to
-        `sink`. Return whether the reader of `sink` still reads.
+        """Send messages to `sink`, the guard's answers back to the sender, and a server's output
+        that is not a message to stderr. Return whether the reader of `sink` still reads.
         """
         if aside := b"".join(one.aside for one in routed):
             write_if_ready(self._stderr, aside)
@@ -165,7 +165,9 @@ class MessageRelay:
 
 
 class Sink:
-    """A descriptor that several threads write to. `written` grows as long as its reader reads."""
+    """A descriptor that several threads write to. `written` is the number of bytes written so far.
+    If it does not grow during a write, the reader has stopped reading.
+    """
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

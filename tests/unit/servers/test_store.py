@@ -289,7 +289,7 @@ with locks.Lock(sys.argv[2]):
 """
 
 
-def test_a_lock_has_one_owner_and_is_freed_with_it(home):
+def test_a_lock_has_one_owner_and_is_freed_when_the_owner_ends(home):
     source = os.path.dirname(os.path.dirname(directories.__file__))
     path = str(home / "lock")
     assert not locks.is_locked(path)
@@ -332,9 +332,9 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
-def test_a_staging_root_of_another_user_has_no_garbage():
-    """Do not collect garbage in another user's directory, because root would change files to which that user has made
-    links.
+def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
+    """Collect garbage as root. The collection changes the modes of the paths that it removes. A user who replaces one
+    of these paths with a link could make root change the mode of any file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
@@ -393,7 +393,7 @@ def test_list_remove_and_verify_from_the_command_line(capfd):
 
 
 @POSIX
-def test_directories_deeper_than_any_path_are_removed_too(home):
+def test_directories_too_deep_for_a_path_are_removed_too(home):
     """Make the directories by going down one level at a time, as a package's script can."""
     top = home / "deep"
     top.mkdir()

@@ -188,7 +188,7 @@ class Reader:
             signature = self._text("B")
             kinds = split(signature)
             if len(kinds) != 1:
-                raise ProtocolError(f"a variant has not one type, but {signature!r}")
+                raise ProtocolError(f"a variant must have exactly one type, not {signature!r}")
             return Variant(signature=signature, value=self.value(kinds[0], depth + 1))
         if code == "a":
             return self._array(kind[1:], depth)

@@ -104,7 +104,10 @@ def _tree(policy: Policy) -> tuple[Option, ...]:
     if policy.macos.seatbelt == "off":
         return ()
     walled = Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt", "marker"))
-    note = "a process whose parent ended before it was seen survives if it left the process group"
+    note = (
+        "a process that left the process group survives if its parent ended before the process "
+        "was seen"
+    )
     return walled, replace(walled, needs=walled.needs[:2], status="cooperative", note=note)
 
 
@@ -121,12 +124,13 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Return the jetsam option, but only if the target may not start processes, because jetsam
-    limits one process. A limit that the policy states is sampled instead.
+    """Return the jetsam option, but only for the default memory limit of a target that may not
+    start processes. jetsam limits only one process. If the policy states a memory limit, sampling
+    enforces that limit.
     """
     if policy.subprocess or "memory" in policy.stated:
         return ()
-    note = "ends when the program executes again; state a memory limit to have the tree measured"
+    note = "this limit ends at the target's next exec; state a memory limit to measure the tree"
     return (Option(mechanism=JETSAM, needs=("jetsam",), status="cooperative", note=note),)
 
 

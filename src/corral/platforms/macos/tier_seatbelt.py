@@ -38,7 +38,9 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""How much RLIMIT_NPROC is above a stated limit, because sampling enforces the limit itself."""
+"""If the policy states a limit for processes, RLIMIT_NPROC is higher by this number, because
+sampling enforces the stated limit.
+"""
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),

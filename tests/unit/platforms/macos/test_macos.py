@@ -108,7 +108,9 @@ def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
         (Policy(best_effort=True), ("seatbelt",), True),
     ],
 )
-def test_consents_are_disclaimed_if_possible_and_wanted(policy, missing, disclaims):
+def test_privacy_consents_are_not_inherited_if_that_is_possible_and_wanted(
+    policy, missing, disclaims
+):
     assert ("Disclaimer" in steps(policy, *missing)) == disclaims
     held = decide(policy, mac(*missing), options.chains(policy))
     (syscalls,) = [item for item in held if item.control == "syscalls"]
@@ -577,7 +579,7 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
     assert pids(table.living.values()) == [20, 32]
 
 
-def test_no_process_descends_from_an_unknown_one(table):
+def test_processes_with_an_unknown_parent_are_not_in_a_tree(table):
     """Use parent 0, which the table reports for unknown parents. If the target ended at once, its
     own unique id is also 0, and no process may be killed.
     """
@@ -672,7 +674,7 @@ def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
     assert working_directory.choose(view, program, "/home") == ("", [])
 
 
-def test_the_plan_starts_beside_no_hidden_environment_file(tmp_path):
+def test_the_plan_starts_no_server_beside_a_hidden_environment_file(tmp_path):
     (tmp_path / ".env").touch()
     top = os.path.realpath(tmp_path)
     grant = Grant(path=top, access="write", device=1, inode=1, directory=True, owner=501, group=20)

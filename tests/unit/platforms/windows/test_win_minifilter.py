@@ -1,4 +1,6 @@
-"""Test the minifilter client with a driver over a socket pair, and its messages with a C compiler."""
+"""Test the minifilter client with an imitated driver over a socket pair. Compare the layout of its messages with C
+structs that a compiler has laid out.
+"""
 
 import pathlib
 import struct
@@ -56,7 +58,7 @@ def layout(tmp_path_factory):
     return {name: int(number) for name, number in map(str.split, done.stdout.splitlines())}
 
 
-def test_sizes_match_those_of_c(layout):
+def test_sizes_match_those_of_the_c_structs(layout):
     header = wire.HEADER.size
     found = {
         "header": header,
@@ -84,7 +86,7 @@ def unpack(form, data, at):
     return struct.unpack_from(f"<{form}", data, at)[0]
 
 
-def test_sent_messages_have_the_layout_of_c(layout):
+def test_sent_messages_have_the_layout_of_the_c_structs(layout):
     sent = wire.register_session(1, 0x1122334455667788, 4242, "C:\\w")
     assert unpack("Q", sent, layout["session.token"]) == 0x1122334455667788
     assert unpack("I", sent, layout["session.root"]) == 4242
@@ -109,7 +111,7 @@ def test_sent_messages_have_the_layout_of_c(layout):
         ("registry", 2, ("token", "process", "thread", "operation", "type", "size"), ("key", "value")),
     ],
 )  # fmt: skip
-def test_received_messages_have_the_layout_of_c(layout, name, kind, numbers, texts):
+def test_received_messages_have_the_layout_of_the_c_structs(layout, name, kind, numbers, texts):
     body = bytearray(layout[name])
     struct.pack_into("<IIQ", body, 0, kind, layout[name], 99)
     for at, field in enumerate(numbers, start=1):
@@ -236,7 +238,7 @@ def test_only_one_registry_operation_is_allowed(driver, session, operation, deci
     assert driver.decide(registry_check(session.token, operation, key))[0] == decision
 
 
-def test_questions_of_another_session_are_denied(driver, session):
+def test_checks_of_another_session_are_denied(driver, session):
     assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
     assert driver.decide(file_check(session.token ^ 1, 3, rf"{DATA}\x"))[0] == DENY
 

@@ -39,11 +39,11 @@ class PreparedSockets:
 
 @record
 class BrokeredSockets:
-    """Prepares the sockets, and has the settings of the broker.
+    """Opens the sockets before the target starts, and has the settings of the broker.
 
     `unix` has (path as written, path, device, inode) of granted sockets. `uid` and `gid` are the
-    target's ids. With `same_file` the target's own sockets are connected. Otherwise connected
-    sockets replace them.
+    target's ids. If `same_file` is true, the broker connects the target's own TCP socket. Otherwise
+    the broker connects a new socket, which replaces the target's socket.
     """
 
     name = "brokered_sockets"

@@ -113,7 +113,8 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """If corral is elevated, return the SIDs in its token that still give its targets access.
+    """If corral is elevated, return the SIDs of its token that its targets also use to get access:
+    the user's SID and the groups, except Administrators and groups that only deny access.
     Otherwise return no SIDs.
     """
     with abi.own_token(TOKEN_QUERY) as own:
