@@ -1,4 +1,4 @@
-"""Make the Python type of a policy from the schema. `python3 tests/policy_types.py` writes the file."""
+"""Generate the Python types of a policy from the schema. `python3 tests/policy_types.py` writes the file."""
 
 import keyword
 import pathlib
@@ -30,7 +30,7 @@ def type_of(key: Key) -> str:
 
 
 def render() -> str:
-    """Return the code of the types."""
+    """Return the source code of the module that defines the types."""
     tables: dict[str, list[tuple[str, str]]] = {path: [] for path in ("", *TABLES)}
     for key in KEYS:
         table, _, name = key.path.rpartition(".")
@@ -38,7 +38,8 @@ def render() -> str:
     for path in TABLES:
         table, _, name = path.rpartition(".")
         tables[table].append((name, type_name(path)))
-    # A nested table comes before its table, and all tables before the policy. Nested tables share one type.
+    # A type is defined before the types that use it, so nested tables come first and the policy last. Nested tables
+    # share one type.
     order = sorted(tables, key=lambda path: -path.count(".") if path else 1)
     return HEAD + "".join(
         dict.fromkeys(render_table(type_name(path), tables[path]) for path in order)

@@ -41,7 +41,7 @@ stream, datagram = socket.SOCK_STREAM, socket.SOCK_DGRAM
 
 
 class Host:
-    """Sockets that listen on the host. They show whether the target reaches them."""
+    """Has sockets that listen on the host, and counts how many of them the target reaches."""
 
     def __init__(self):
         self.sockets = []
@@ -219,8 +219,10 @@ def ask(user, argv, stdin, stderr=subprocess.PIPE):
 
 @BOTH_TIERS
 def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
-    """The target first makes the terminal its controlling terminal, so the kernel alone would allow the typing."""
-    # Before Linux 6.2 this switch did not exist, and typing was always possible.
+    """Let the target first make the terminal its controlling terminal, because otherwise the kernel would deny the typing
+    anyway.
+    """
+    # Since Linux 6.2 this switch can forbid TIOCSTI to processes that are not root's. Older kernels always allow it.
     switch = pathlib.Path("/proc/sys/dev/tty/legacy_tiocsti")
     possible = user.uid == 0 or not switch.exists() or switch.read_text().strip() == "1"
     code = terminal_code()
@@ -246,7 +248,7 @@ def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
 
 @BOTH_TIERS
 def test_a_terminal_cannot_be_opened_again(user, terminal):
-    """If the target opened the terminal again through /proc/self/fd, it could choose other flags for the descriptor."""
+    """Try to open the terminal again through /proc/self/fd, which would give the target a descriptor with other flags."""
     code = f"import json, os, sys\n{PRELUDE}\nprint(json.dumps([os.isatty(0), tried(os.open, '/proc/self/fd/0', os.O_RDWR | os.O_NOCTTY)]))"
     assert ask(user, [user.python, "-c", code], terminal) == [True, "done"]
     inside_argv = user.corral_argv("run", "--", user.python, "-c", code)
@@ -286,7 +288,9 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 @BOTH_TIERS
 def test_a_closed_stream_is_not_replaced_by_corrals_descriptor(user, scratch):
-    """If descriptor 0, 1 or 2 is closed, the next file that corral opens must not become the target's stream."""
+    """Start corral with closed streams. The next file that corral opens gets the number of a closed stream, and must not
+    become the target's stream.
+    """
     report, seen = scratch / "report.json", give_directory(user, scratch / "seen")
     code = """
 def kind(fd):

@@ -202,7 +202,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="denial-announced",
-        sentence="Each denial is printed on stderr when it is first seen, at most twenty in a run.",
+        sentence="corral prints each denial on stderr when it happens for the first time, but at most twenty denials in a run.",
         tests=(
             f"{FLAGS}::test_a_denied_start_names_the_program_and_its_flag",
             "tests/unit/denials/test_denials.py::test_each_denial_is_announced_once_up_to_twenty",
@@ -211,7 +211,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="denial-names",
-        sentence="Names are also reported in runs that allow no network.",
+        sentence="On Linux with namespaces, corral also reports the names that a target looks up in a run that allows no network.",
         tests=(f"{FLAGS}::test_a_name_is_reported_without_an_allowlist",),
         source=GATEWAY,
     ),
@@ -370,7 +370,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="win-relay-hostile",
-        sentence="corral checks frames that the target writes itself like all others.",
+        sentence="corral checks all frames in the same way, even those that the target writes itself.",
         tests=(
             f"{RELAY}::test_frames_written_by_the_target_are_checked",
             f"{RELAY}::test_an_invalid_frame_ends_the_relay",

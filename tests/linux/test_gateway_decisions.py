@@ -233,7 +233,9 @@ def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
 
 
 def test_without_descriptors_an_address_counts_as_the_hosts_own():
-    """Let the gateway run out of descriptors, as a target can. The guard must then still refuse."""
+    """Use up all descriptors, as a target can do in the gateway. Then corral cannot check
+    whether an address is the host's own, and must refuse the address.
+    """
     from corral.network.guard import HostAddresses
 
     elsewhere = socket.inet_aton("198.51.100.1")
@@ -274,7 +276,7 @@ def test_a_lookup_that_hangs_is_given_up_and_others_go_on(gateway, server):
 
 def test_a_lookup_has_no_descriptor_of_the_supervisor_and_ends_with_it(gateway, server):
     port = server(echo)
-    # A long timeout, so that only the supervisor's end ends the lookup.
+    # The timeout is long, so the lookup ends only because the supervisor ends.
     running = gateway(port, patience=600)
     running.zone.silent = {NAME}
     with running.connect(NAME, port):

@@ -41,7 +41,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def home():
-    """Return a user's home with a key. It keeps the packages that earlier runs installed."""
+    """Return a home directory with a key. The packages of earlier test runs are still in it."""
     place = rigs.cache("servers")
     (place / ".ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
     (place / ".ssh" / "id_ed25519").write_text("a key")
@@ -84,7 +84,9 @@ def work(tmp_path, environment):
 
 
 def filled(item: object, words: dict[str, str]) -> object:
-    """Return `item` with each `{name}` in its texts replaced by the word of that name."""
+    """Return a copy of `item` in which `words[name]` replaces each `{name}`. Strings inside dicts,
+    lists and tuples are changed too.
+    """
     if isinstance(item, str):
         for name, value in words.items():
             item = item.replace(f"{{{name}}}", value)
@@ -124,7 +126,7 @@ def bare_argv(environment, server, words) -> list[str]:
 
 
 def processes_with(mark: str) -> list[str]:
-    """Return the processes that have this word in their environment."""
+    """Return the ids of the processes whose environment contains `mark`."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -213,7 +215,7 @@ def listener():
 def test_a_published_server_cannot_do_forbidden_acts(
     server, environment, home, listener, page, work
 ):
-    """Try forbidden acts with the server's own program. The control is the same act without corral."""
+    """Try forbidden acts with the server's runtime. The control is the same act without corral."""
     words = {"work": str(work), "host": page, "url": f"http://{page}/"}
     start, acts = RUNTIMES[server.runtime]
     targets = {"read": str(home / ".ssh" / "id_ed25519"), "connect": listener}

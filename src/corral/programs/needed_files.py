@@ -37,7 +37,7 @@ SHARED = frozenset((
     "/run/user", "/snap", "/srv", "/var", "/var/cache", "/var/home", "/var/lib", "/var/opt",
     "/var/run", "/Applications", "/Library", "/Users", "/Volumes", "/private", "/private/tmp",
     "/private/var", "/private/var/tmp",
-    "/tmp", "/var/tmp",  # noqa: S108 - named here so that they are never handed out
+    "/tmp", "/var/tmp",  # noqa: S108 - no file is made here; these are never bound
 ))  # fmt: skip
 # Each directory in these is a user's home or runtime directory, or a disk.
 PARENTS_OF_HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
@@ -97,7 +97,7 @@ def read_json(path: str) -> dict[str, object]:
 
 
 def list_names(directory: str) -> list[str]:
-    """Return the sorted names in a directory, or none if it cannot be read."""
+    """Return the sorted names in a directory, or [] if it cannot be read."""
     try:
         return sorted(os.listdir(directory))
     except (OSError, ValueError):
@@ -199,8 +199,9 @@ def is_shared(directory: str, homes: set[str]) -> bool:
 class NeededFiles:
     """Collects the files that must be visible in the sandbox.
 
-    `reads` maps a real path to its reason. `links` maps the path of a symlink to its target.
-    `scope` decides whether the server's own files may make a path readable.
+    `reads` maps a real path to its reason. `links` maps the path of a symlink to its target. A
+    server's file can refer to another file, for example by a symlink. `scope` decides whether that
+    other file becomes readable.
     """
 
     def __init__(self, homes: set[str], scope: Scope) -> None:
@@ -299,9 +300,7 @@ class NeededFiles:
 
 
 def inspect_executable(path: str, needed: NeededFiles) -> Executable:
-    """Return the file that executing `path` would execute. Raise CommandError if that would
-    fail.
-    """
+    """Return the file to which `path` leads. Raise CommandError if it cannot be executed."""
     try:
         real = needed.trace(path)[0]
         status = os.stat(real, follow_symlinks=False)

@@ -78,7 +78,7 @@ def meant(entry: dict) -> dict:
 
 
 class Writer:
-    """Write values with white space and comments that hypothesis chooses."""
+    """Writes values with white space and comments that hypothesis chooses."""
 
     def __init__(self, draw, newline):
         self.draw = draw
@@ -608,7 +608,7 @@ def test_a_package_is_pinned_on_request(monkeypatch):
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
     assert rehearsed == [("/store/python",)]
-    # The control: without the request no version is written.
+    # The control: if the user does not ask for a pin, no version is written.
     assert "9.1" not in wrapped(request, pin=False).text
 
     def fails(package, flags):
@@ -684,7 +684,7 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
 
 
 def test_a_wrong_splice_is_refused(monkeypatch):
-    """Make every inserted text wrong. This is the control for the test above."""
+    """Insert a wrong text and check that corral notices it. This is the control for the test above."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -885,7 +885,7 @@ def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    # The control: an entry is wrapped if packages are proven.
+    # The control: the entry is wrapped if npm packages are known to work on this machine.
     assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"
     monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
     left, good = wrap(text, jsonc, REQUEST).outcomes

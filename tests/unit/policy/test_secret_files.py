@@ -1,6 +1,4 @@
-"""Test that all code that uses the table of secret files uses all of its entries, on
-every system.
-"""
+"""Test for every system that all code which uses the table of secret files uses every entry."""
 
 import os
 
@@ -95,6 +93,6 @@ def test_a_java_outside_of_an_installation_makes_only_itself_readable():
         needs.runtime(program, "java", "")
         assert list(needs.reads) == [program]
         needs.reads.clear()
-    # The control: for a whole JDK its directory is readable.
+    # The control: a java inside a JDK makes the whole directory of the JDK readable.
     needs.runtime("D:\\jdk\\bin\\java.exe", "java", "")
     assert list(needs.reads) == ["D:\\jdk"]

@@ -1,4 +1,4 @@
-"""Make idmapped mounts: root's files belong to the target inside, and still to root on disk.
+"""Make idmapped mounts: files belong to the target inside, and still to their owner on disk.
 
 Only the host's root may make such mounts. So the supervisor makes them before the namespaces exist,
 and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the
@@ -30,11 +30,12 @@ EINVAL = 22
 
 @record
 class IdmappedMounts:
-    """Makes a mount for each bind, in which the owner's files belong to `uid` and `gid`.
+    """Makes a mount for each bind. In the mount, the files of the owner belong to the target.
 
-    `binds` has (bind, owner's uid on disk, owner's gid), with ids of the host. `state` is the
-    directory that corral keeps for the target. If it cannot be idmapped, corral changes its owner
-    to the target's id.
+    Each entry of `binds` is a bind with the uid and gid of the owner on disk. `uid` and `gid` are
+    the target's. All ids are the host's, not those of the target's namespace. `state` is the
+    directory that corral keeps for the target. If this directory cannot be idmapped, corral gives
+    it to the target with chown.
     """
 
     name = "idmapped_mounts"

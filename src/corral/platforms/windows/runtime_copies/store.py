@@ -6,10 +6,10 @@ files that a run needs are copied, never linked, into corral's own directory. Th
 copy gets an entry for its own capability before files are copied into it, so that the files inherit
 the entry.
 
-The name of a copy is a digest of its source and of the name, size and time of every file. A file
-beside the copy, its mark, says that the copy is complete. A process owns a mutex while it makes a
-copy. Copied files keep their times, because otherwise every start would compile Python's modules
-again.
+The name of a copy is a digest of its source and of the name, size and time of every file. When a
+copy is complete, corral writes a file beside it, which is called its mark. A process owns a mutex
+while it makes a copy. Copied files keep their times, because otherwise every start would compile
+Python's modules again.
 
 Links out of a tree are refused, because they would point out of the store. Also, node starts in an
 AppContainer only with `--preserve-symlinks`, and then linked packages do not find each other.
@@ -75,8 +75,8 @@ class Store:
         return f"store: copy {'; '.join(copies) or 'nothing'}; start {self.program.path}{untried}"
 
     def has_started(self) -> bool:
-        """Return whether the copied runtime has started in a trial, which leaves a note
-        beside it.
+        """Return whether the copied runtime has already started in a trial. Such a trial leaves a
+        file beside the copy.
         """
         tree = next((one for one in self.trees if is_inside(self.program.path, one.staged)), None)
         if tree is None:
@@ -102,15 +102,17 @@ class Store:
 
 
 class OpenCopies:
-    """Keeps the marks of used copies open, so that `collect` does not remove the copies: Windows
-    does not delete open files.
+    """Keeps the mark files of used copies open, so that `collect` does not remove the copies.
+    Windows does not delete open files.
     """
 
     def __init__(self) -> None:
         self._marks: list[int] = []
 
     def open(self, tree: TreeCopy) -> None:
-        """Open the mark of a copy. Make the copy first if it does not exist."""
+        """Open the mark file of a copy and keep it open. Make the copy first if it does not
+        exist.
+        """
         try:
             self._marks.append(os.open(mark_path(tree), OPEN_FLAGS))
         except FileNotFoundError:
@@ -326,7 +328,7 @@ def _is_copy_of(mark: str, tree: TreeCopy) -> bool:
 
 
 def mark_path(tree: TreeCopy) -> str:
-    """Return the path of a complete copy's mark, beside the copy, where no target can read it."""
+    """Return the path of a copy's mark file. It is beside the copy, where no target can read it."""
     return tree.directory + MARK
 
 
@@ -348,8 +350,8 @@ def make_copy(tree: TreeCopy) -> None:
 
 
 def mark_text(tree: TreeCopy) -> str:
-    """Return the text of a copy's mark. All copies of the same tree have the same text, by which
-    `collect` finds older copies.
+    """Return the content of a copy's mark file. All copies of the same tree have the same content,
+    by which `collect` finds older copies.
     """
     return "\n".join((tree.source, *tree.listing.without))
 
@@ -366,7 +368,7 @@ def collect(directory: str, *, of: TreeCopy | None = None) -> list[str]:
                 for name in sorted(names, key=lambda name: not name.endswith(MARK)):
                     os.unlink(ntpath.join(directory, name))
             except PermissionError:
-                continue  # a run has the mark open
+                continue  # a run has the mark file open
             file_trees.remove(copy)
         removed += [] if os.path.exists(copy) else [copy]
     return removed
