@@ -216,7 +216,7 @@ CLAIMS: tuple[Claim, ...] = (
         source=SECURITY,
     ),
     Claim(
-        id="denial-names",
+        id="denial-shown",
         sentence="sets, and names that only look like a key, are shown, so that a server cannot hide its denials.",
         tests=(
             "tests/linux/test_denial_secrets.py::test_names_in_the_form_of_keys_are_reported",

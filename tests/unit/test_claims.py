@@ -55,6 +55,7 @@ def names_in(path: pathlib.Path) -> set[str]:
 def test_every_promise_of_the_docs_is_in_the_ledger_once():
     written = [name for path in DOCS for name, _ in anchors(path)]
     assert collections.Counter(written) == collections.Counter(IDS)
+    assert len(set(IDS)) == len(IDS)
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=IDS)

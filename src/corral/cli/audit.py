@@ -22,7 +22,9 @@ def main(options: Options, rest: list[str]) -> int:
         ) from error
     text = f"the chain of {verdict.lines} lines is unbroken"
     text += "" if verdict.ended else "; the last run did not write its last line"
-    if verdict.broken is not None:
+    if verdict.broken == 1:
+        text = "line 1 is not the first line of an audit: changed, cut, or another kind of file"
+    elif verdict.broken is not None:
         text = f"line {verdict.broken} does not follow from the lines before it: changed or cut"
     output.write_result(to_json(verdict), [f"{rest[1]}: {text}"], as_json=options.has("--json"))
     return 1 if verdict.broken is not None else 0

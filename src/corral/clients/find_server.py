@@ -41,8 +41,9 @@ def find_server(name: str) -> FoundServer:
     named = [one for one in found if one[1].name == wanted]
     fitting = [one for one in named if one[1].scope in {"", here}]
     if not fitting:
-        names = ", ".join(dict.fromkeys(server.name for _, server in found)) or "none"
-        raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=f"it has: {names}")
+        names = ", ".join(dict.fromkeys(server.name for _, server in found))
+        hint = f"its servers: {names}" if names else "its settings name no server"
+        raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=hint)
     # A server of this project takes precedence over one of the same name for all projects.
     path, server = max(fitting, key=lambda one: one[1].scope)
     return prepare_server(path, server)

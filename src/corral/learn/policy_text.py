@@ -26,8 +26,7 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
     for one in accepted:
         by_flag.setdefault(one.flag, []).append(one)
     tables: dict[str, list[str]] = {name: [] for name in TABLES}
-    for one in by_flag.get("--profile", ()):
-        _add_profile(load(one.path).manifest, tables)
+    _add_profiles([load(one.path).manifest for one in by_flag.get("--profile", ())], tables)
     for flag, (table, key) in SWITCHES.items():
         if flag in by_flag:
             tables[table].append(f"{key} = true  # {printable(by_flag[flag][-1].why)}")
@@ -44,12 +43,12 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _add_profile(profile: Manifest, tables: Mapping[str, list[str]]) -> None:
-    """Add a profile's lines that keep the server's home and set variables with which the server
+def _add_profiles(profiles: Sequence[Manifest], tables: Mapping[str, list[str]]) -> None:
+    """Add the profiles' lines that keep the server's home and set variables with which the server
     writes there.
     """
-    if profile.state:
+    if any(profile.state for profile in profiles):
         tables["filesystem"].append("state = true  # the server keeps files")
-    if profile.set_values:
-        pairs = ", ".join(f"{name} = {quote(value)}" for name, value in profile.set_values)
+    if values := dict(pair for profile in profiles for pair in profile.set_values or ()):
+        pairs = ", ".join(f"{name} = {quote(value)}" for name, value in values.items())
         tables["environment"].append(f"set = {{ {pairs} }}  # where the server keeps its files")

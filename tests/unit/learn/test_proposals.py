@@ -219,6 +219,7 @@ def test_a_written_policy_has_every_proposal_with_its_reason():
         Proposal(flag="--max-memory", path="2G", why="memory"),
         Proposal(flag="--allow-net", path="a.b:443", why="a name"),
         Proposal(flag="--profile", path="memory", why="its own files"),
+        Proposal(flag="--profile", path="qdrant", why="its own files"),
         Proposal(flag="--allow-subprocess", path="", why="a start"),
     ]
     text = policy_text(accepted)
@@ -229,7 +230,10 @@ def test_a_written_policy_has_every_proposal_with_its_reason():
         "filesystem": {"state": True, "read": ['/a "b"\n']},
         "network": {"allow": ["a.b:443"]},
         "environment": {
-            "set": {"MEMORY_FILE_PATH": "${STATE_DIRECTORY}/memory.jsonl"},
+            "set": {
+                "MEMORY_FILE_PATH": "${STATE_DIRECTORY}/memory.jsonl",
+                "FASTEMBED_CACHE_PATH": "${STATE_DIRECTORY}/fastembed",
+            },
             "pass": ["NAME"],
         },
         "limits": {"memory": "2G"},
