@@ -241,6 +241,12 @@ CLAIMS: tuple[Claim, ...] = (
         source=SECURITY,
     ),
     Claim(
+        id="learn-remote",
+        sentence="corral lists a path on a network or FUSE file system that the run does not use, but does not look it up.",
+        tests=(f"{LEARNING}::test_a_file_system_without_answers_does_not_stop_learning",),
+        source=SECURITY,
+    ),
+    Claim(
         id="learn-flood",
         sentence="A flood of paths or names does not hide that a target looked for secrets.",
         tests=(

@@ -7,7 +7,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
     from typing import Literal
 
     Mounts = Mapping[str, tuple[str, str]]
@@ -75,9 +75,14 @@ def find_file_system(path: str) -> str:
 
 
 def find_kind(path: str, kinds: Kinds) -> Kind:
-    while path not in kinds and (parent := os.path.dirname(path)) != path:
+    return kinds.get(find_point(path, kinds), "disk")
+
+
+def find_point(path: str, points: Container[str]) -> str:
+    """Return the innermost of these mount points that contains a path, or "/"."""
+    while path not in points and (parent := os.path.dirname(path)) != path:
         path = parent
-    return kinds.get(path, "disk")
+    return path
 
 
 def _kind(file_system: str) -> Kind:
