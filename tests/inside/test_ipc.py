@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -152,6 +153,49 @@ answer = [
         everywhere(user, code, flags=("--write", write)) == (["EPERM", "EISCONN", "EISCONN"],) * 2
     )
     assert host.arrived() == 0
+
+
+TAKE = """
+import socket
+def take(kind, name):
+    end = socket.socketpair(socket.AF_UNIX, kind)[0]
+    end.bind(name)
+    kept.append(end)
+kept = []
+names = [chr(0) + sys.argv[1], chr(0) + sys.argv[1][-9:]]
+answer = [tried(take, kind, name) for name in names for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)]
+print(json.dumps(answer), flush=True)
+sys.stdin.read()
+"""
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
+    """The second name is as long as a netlink address, whose length the filter allows."""
+    name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
+    code = f"import json, os, sys{PRELUDE}{TAKE}"
+    command = [user.python, "-c", code, name]
+    argv = user.corral_argv("run", "--", *command) if walls else command
+    process = user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    answer = json.loads(process.stdout.readline())
+    free = [_is_free(one) for one in (name, name[-9:])]
+    process.communicate(timeout=60)
+    if walls:
+        assert set(answer) == {by_tier(user, walled="done", bare="EPERM")}
+        assert free == [True, True]
+    else:
+        assert (set(answer), free) == ({"done"}, [False, False])
+
+
+def _is_free(name):
+    """Return whether a program of the host can take an abstract name."""
+    with socket.socket(socket.AF_UNIX) as other:
+        try:
+            other.bind(f"\0{name}")
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+    return True
 
 
 @BOTH_TIERS

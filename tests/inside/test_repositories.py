@@ -141,7 +141,9 @@ answer = tried(swap, sys.argv[2])
 
 
 @needs_git
-@pytest.mark.parametrize("how", ["a link", "a link above", "a quoted path with a comment"])
+@pytest.mark.parametrize(
+    "how", ["a link", "a link above", "a quoted path with a comment", "a path with a zero byte"]
+)
 def test_settings_are_protected_behind_links_and_comments(user, repository, how):
     """Both the path in a setting and the directory to which it resolves are protected."""
     give(user, repository / "real/hooks/pre-commit", "#!/bin/sh\n")
@@ -149,6 +151,7 @@ def test_settings_are_protected_behind_links_and_comments(user, repository, how)
         "a link": ("named", "named"),
         "a link above": ("above", "above/hooks"),
         "a quoted path with a comment": ("real/hooks", '"real/hooks" # of the team'),
+        "a path with a zero byte": ("real/hooks", "real/hooks\0more"),
     }[how]
     if link != "real/hooks":
         (repository / link).symlink_to("real/hooks" if link == "named" else "real")
@@ -404,6 +407,20 @@ for number in range(int(sys.argv[2])):
     assert hint.startswith(f"hint: grant less, such as --write {scratch}/r")
     less = hint.rpartition("--write ")[2]
     assert user.run("/bin/true", flags=("--write", less)).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["config", "commondir"])
+def test_planted_zero_bytes_do_not_stop_a_later_start(user, scratch, name):
+    """Let one run make a repository whose files name a path with a zero byte."""
+    plant = """
+os.makedirs(sys.argv[1] + "/repo/.git/hooks")
+put(sys.argv[1] + "/repo/.git/" + sys.argv[2], "[core]\\n\\thooksPath = a\\0b\\n" if sys.argv[2] == "config" else "a\\0b")
+"""
+    flags = ("--write", str(scratch))
+    assert inside(user, plant, str(scratch), name, flags=flags) is None
+    assert b"a\0b" in (scratch / "repo/.git" / name).read_bytes()
+    done = user.run("/bin/true", flags=flags)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 class Held:

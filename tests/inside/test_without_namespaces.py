@@ -419,7 +419,10 @@ answer = [os.stat(path).st_size, os.readlink(os.path.join(os.path.dirname(path),
     assert outside(user, code, secret) == [4, "secret", False, "done", "done", "done"]
 
 
-def test_the_hosts_routes_stay_visible(user):
+@pytest.mark.parametrize(
+    "flags", [(), ("--allow-subprocess",), ("--allow-net", "example.com")], ids=" ".join
+)
+def test_the_hosts_routes_stay_visible(user, flags):
     """Runtimes need the names of interfaces, so the target may read through netlink. It cannot change anything."""
     code = """
 import socket
@@ -434,7 +437,38 @@ route = struct.pack("=BBBBBBBBI", 2, 24, 0, 0, 255, 3, 254, 2, 0)
 route += struct.pack("=HH4B", 8, 1, 192, 0, 2, 0) + struct.pack("=HHI", 8, 4, 1)
 answer = [tried(lambda: asked(24, 0x405, route)), len(socket.if_nameindex()) > 0]
 """
-    assert inside(user, code) == ["EPERM", True]
+    assert inside(user, code, flags=flags) == ["EPERM", True]
+
+
+def test_only_netlink_sockets_can_be_bound(user):
+    """Try addresses that the supervisor cannot read, and other sockets with a netlink address."""
+    code = """
+import socket
+link, pair = socket.socket(16, 3, 0), socket.socketpair()[0]
+where = struct.pack("=HHII", 16, 0, 0, 0)
+def bind(fd, address, size):
+    call("bind", fd, address, size)
+answer = {
+    "bad pointer": tried(bind, link.fileno(), 1, 12),
+    "no descriptor": tried(bind, -1, where, 12),
+    "another file": tried(bind, os.pipe()[0], where, 12),
+    "pair": tried(bind, pair.fileno(), where, 12),
+    "unix address": tried(bind, link.fileno(), struct.pack("=H", 1) + bytes(10), 12),
+    "longer": tried(bind, link.fileno(), where + bytes(4), 16),
+    "junk above": tried(bind, link.fileno() | 7 << 32, where, 12 | 1 << 32),
+    "flags": [os.get_inheritable(link.fileno()), os.get_blocking(link.fileno())],
+}
+"""
+    assert inside(user, code) == {
+        "bad pointer": "EFAULT",
+        "no descriptor": "EBADF",
+        "another file": "ENOTSOCK",
+        "pair": "EPERM",
+        "unix address": "EPERM",
+        "longer": "EPERM",
+        "junk above": "done",
+        "flags": [False, True],
+    }
 
 
 def test_a_server_can_ask_for_the_addresses_to_listen_on(user):

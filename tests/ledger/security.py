@@ -241,6 +241,12 @@ CLAIMS: tuple[Claim, ...] = (
         source=SECURITY,
     ),
     Claim(
+        id="learn-remote",
+        sentence="corral lists a path on a network or FUSE file system that the run does not use, but does not look it up.",
+        tests=(f"{LEARNING}::test_a_file_system_without_answers_does_not_stop_learning",),
+        source=SECURITY,
+    ),
+    Claim(
         id="learn-flood",
         sentence="A flood of paths or names does not hide that a target looked for secrets.",
         tests=(
@@ -380,11 +386,13 @@ CLAIMS: tuple[Claim, ...] = (
         f"{EFFECTS}::test_mptcp_and_sock_packet_are_denied",
     ),
     row(
-        "stopped", "unix-sockets", "connect to unix sockets of the host, by path or abstract name",
-        "seccomp denies AF_UNIX; network namespace; Landlock scopes where the kernel has them",
+        "stopped", "unix-sockets", "connect to unix sockets of the host, by path or abstract name, or take such a name",
+        "seccomp denies AF_UNIX; network namespace; Landlock scopes where the kernel has them; a socket on a standard stream has a name already",
         f"{IPC}::test_unix_sockets_of_the_host_are_not_reached",
         f"{IPC}::test_a_socketpair_cannot_be_connected_elsewhere",
         f"{IPC}::test_a_stream_pair_works",
+        f"{IPC}::test_a_socketpair_takes_no_abstract_name_of_the_host",
+        f"{STREAMS}::test_a_socket_on_stdin_takes_no_abstract_name_of_the_host",
     ),
     row(
         "stopped", "ipc", "reach System V and POSIX IPC of the host",
@@ -822,6 +830,23 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{STREAMS}::test_a_file_on_stdin_is_restored",
                     f"{STREAMS}::test_a_named_pipe_on_stdin_is_restored",
                     f"{STREAMS}::test_a_terminal_is_restored",
+                ),
+            ),
+            (
+                "streams-flags",
+                "The target gets pipes as open files of its own, so that it cannot change the status flags of a pipe that other programs share.",
+                (
+                    f"{STREAMS}::test_flags_of_pipes_that_others_share_are_not_changed",
+                    f"{STREAMS}::test_the_end_of_a_pipe_is_seen",
+                ),
+            ),
+            (
+                "bare-binds",
+                "The target can bind only route netlink sockets, which the supervisor does for it.",
+                (
+                    f"{BARE_INSIDE}::test_the_hosts_routes_stay_visible",
+                    f"{BARE_INSIDE}::test_only_netlink_sockets_can_be_bound",
+                    f"{IPC}::test_a_socketpair_takes_no_abstract_name_of_the_host",
                 ),
             ),
             (

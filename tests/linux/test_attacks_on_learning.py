@@ -5,6 +5,7 @@ import os
 import pty
 import shlex
 import subprocess
+import sys
 import termios
 
 import pytest
@@ -183,3 +184,51 @@ def test_a_flood_of_names_does_not_hide_secrets_from_why(user):
     told = user.corral("why").stdout.decode()
     assert f"access to {key} (may contain secrets" in told
     assert "n0.example.test" in told  # the control: `why` also lists names
+
+
+UNANSWERED = """
+import ctypes, os, sys
+kind, place, uid, *command = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+def mount(source, kind, options=None, flags=0):
+    if libc.mount(source, place.encode(), kind, flags, options):
+        sys.exit(os.strerror(ctypes.get_errno()))
+assert libc.unshare(0x20000) == 0 and libc.mount(b"none", b"/", None, 1 << 14 | 1 << 18, None) == 0
+if kind == "fuse":
+    # No process reads the requests of this file system.
+    device = os.open("/dev/fuse", os.O_RDWR)
+    mount(b"unanswered", b"fuse", b"fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other" % device)
+else:
+    mount(b"files", b"tmpfs")
+    open(place + "/asked", "w").close()
+pid = os.fork()
+if pid == 0:
+    os.setgroups([]), os.setgid(int(uid)), os.setuid(int(uid))
+    os.execv(command[0], command)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("how", ["its path", "a link"])
+@pytest.mark.parametrize("kind", ["fuse", "tmpfs"])
+def test_a_file_system_without_answers_does_not_stop_learning(user, scratch, kind, how):
+    """Ask for a file on a file system that never answers, and on one that does."""
+    if os.geteuid():
+        pytest.skip("only root can mount file systems")
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("this kernel has no FUSE")
+    place = scratch / "remote"
+    place.mkdir()
+    (scratch / "link").symlink_to(place)
+    asked = f"{place if how == 'its path' else scratch / 'link'}/asked"
+    code = f"import os; os.path.exists({asked!r})"
+    argv = user.corral_argv("learn", "--", user.python, "-c", code)
+    command = [sys.executable, "-c", UNANSWERED, kind, str(place), str(user.uid), *argv]
+    done = subprocess.run(
+        command, env=user.environment(), cwd="/", stdin=subprocess.DEVNULL, capture_output=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    refused = f"it asked for {asked}: never proposed, on a network file system"
+    assert (refused in done.stderr.decode()) == (kind == "fuse")
+    assert (f"--read {asked}" in done.stderr.decode()) == (kind == "tmpfs")

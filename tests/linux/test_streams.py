@@ -94,6 +94,81 @@ def test_only_connected_unix_sockets_pass_as_streams(user):
     assert seen["stream"] == seen["seqpacket"] == passed
 
 
+NAME = """
+import socket, sys
+found = socket.socket(fileno=0)
+try:
+    found.bind(chr(0) + sys.argv[1])
+    print("bound", flush=True)
+except OSError as error:
+    print(type(error).__name__, flush=True)
+found.recv(1)
+"""
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_a_socket_on_stdin_takes_no_abstract_name_of_the_host(user, walls):
+    """Bind the socket that a client made, and then the same name in another program of the host."""
+    name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
+    one, other = socket.socketpair()
+    command = [user.python, "-c", NAME, name]
+    argv = user.corral_argv("run", "--", *command) if walls else command
+    process = user.popen(argv, stdin=one, stdout=subprocess.PIPE, text=True)
+    said = process.stdout.readline().strip()
+    with socket.socket(socket.AF_UNIX) as program:
+        try:
+            program.bind(f"\0{name}")
+            is_free = True
+        except OSError:
+            is_free = False
+    one.close()
+    other.close()
+    process.communicate(timeout=60)
+    # Without namespaces the filter denies the call. With them the socket has a name already.
+    assert said in ({"OSError", "PermissionError"} if walls else {"bound"})
+    assert is_free == walls
+
+
+FLAGS = """
+import fcntl, os
+O_ASYNC = 0o20000
+for fd in range(3):
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_NONBLOCK | os.O_DIRECT | O_ASYNC)
+"""
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
+    """Give the target pipes that this process has open too, as a shell shares a log's pipe."""
+    pipes = [os.pipe(), os.pipe(), os.pipe()]
+    shared = [pipes[0][0], pipes[1][1], pipes[2][1]]
+    for fd in shared:
+        os.fchown(fd, user.uid, user.uid)
+    before = [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in shared]
+    command = [user.python, "-c", FLAGS]
+    argv = user.corral_argv("run", "--", *command) if walls else command
+    process = user.popen(argv, stdin=shared[0], stdout=shared[1], stderr=shared[2])
+    assert process.wait(60) == 0
+    after = [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in shared]
+    for fd in (fd for pipe in pipes for fd in pipe):
+        os.close(fd)
+    assert [new == old for new, old in zip(after, before, strict=True)] == [walls] * 3
+
+
+@BOTH_TIERS
+def test_the_end_of_a_pipe_is_seen(user):
+    """The client sees that the target has closed its stdout, although the run goes on."""
+    code = "import os, sys; os.write(1, b'x'); os.close(1); sys.stdin.read()"
+    argv = user.corral_argv("run", "--", user.python, "-c", code)
+    process = user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.read() == b"x"
+    assert process.poll() is None
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 CHANGE = (
     PRELUDE
     + """

@@ -167,9 +167,15 @@ def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bo
 
 
 def _path_on_host(path: str, seen: Seen) -> str:
+    found = find_in_home(path, seen)
+    return os.path.realpath(path) if found == path and seen.same_files else found
+
+
+def find_in_home(path: str, seen: Seen) -> str:
+    """Return a path with the user's home in place of the sandbox's. Links are not resolved."""
     if path.startswith(f"{seen.home}/"):
         return os.path.join(seen.host_home, os.path.relpath(path, seen.home))
-    return os.path.realpath(path) if seen.same_files else path
+    return path
 
 
 def _is_denied(path: str, access: str, reads: Tree, writes: Tree) -> bool:
@@ -212,11 +218,15 @@ def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
         asked_for=tuple(denied),
         proposed=tuple(proposed[:MAX_PROPOSED]),
         never=(
-            *listed[:MAX_LISTED],
-            *_count_others(len(listed) - MAX_LISTED, "not listed"),
+            *list_some(listed),
             *_count_others(len(proposed) - MAX_PROPOSED, "too many to ask about at once"),
         ),
     )
+
+
+def list_some(never: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return the first MAX_LISTED paths that are never proposed, and the number of the others."""
+    return (*never[:MAX_LISTED], *_count_others(len(never) - MAX_LISTED, "not listed"))
 
 
 def _count_others(number: int, why: str) -> Iterable[tuple[str, str]]:

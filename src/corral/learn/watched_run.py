@@ -10,10 +10,21 @@ from typing import TYPE_CHECKING
 from corral.denials.records import Denial
 from corral.directories import home_directory
 from corral.errors import SandboxError
-from corral.learn.proposals import OWN_FILE, Learned, Proposal, Seen, find_denied, propose
+from corral.learn import remote_paths
+from corral.learn.proposals import (
+    OWN_FILE,
+    Learned,
+    Proposal,
+    Seen,
+    find_denied,
+    find_in_home,
+    list_some,
+    propose,
+)
 from corral.learn.variables import find_variables
 from corral.network.addresses import address_or_none
 from corral.network.guard import is_metadata_service
+from corral.paths.mounts import read_kinds
 from corral.paths.posix import is_inside
 from corral.plan.model import Plan
 from corral.platforms.linux import own_files
@@ -24,6 +35,8 @@ from corral.supervisor.secret_values import hide_values
 
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from corral.denials.records import Hide, Kind
     from corral.platforms.contract import Watcher
 
@@ -97,9 +110,12 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
         )
     seen = find_seen(plan)
     asked = {key: times for key, times in found.seen.items() if key[0] != root_filesystem.TRIED}
+    remote = _find_remote(asked, seen)
+    asked = {key: times for key, times in asked.items() if key[0] not in remote}
     files = _judge_own_files(plan, propose(find_denied(asked, seen), seen))
     parts = (
         files,
+        Learned(never=list_some(sorted(remote.items()))),
         _judge_socket(found.bound),
         find_variables(asked, plan, os.environ),
         _judge_memory(found.memory),
@@ -113,6 +129,14 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
         waited_seconds=round(found.seconds, 3),
     )
     return _hide_secrets(learned, hide_values(plan))
+
+
+def _find_remote(asked: Mapping[tuple[str, bool], int], seen: Seen) -> dict[str, str]:
+    """Return the paths that are not looked up, each with the reason."""
+    used = (seen.host_home, *seen.reads, *seen.writes, *seen.own)
+    remote = remote_paths.RemotePaths(read_kinds(), used)
+    paths = dict.fromkeys(path for path, _ in asked)
+    return {path: remote_paths.WHY for path in paths if remote.contains(find_in_home(path, seen))}
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:

@@ -69,15 +69,15 @@ def read_kinds() -> Kinds:
 def find_file_system(path: str) -> str:
     """Return the type of the file system at a path; "" if it is not known."""
     types = {parse_mount(line)[0]: _file_system(line) for line in _read_lines()}
-    return types.get(_find_point(path, types), "")
+    return types.get(find_point(path, types), "")
 
 
 def find_kind(path: str, kinds: Kinds) -> Kind:
-    return kinds.get(_find_point(path, kinds), "disk")
+    return kinds.get(find_point(path, kinds), "disk")
 
 
-def _find_point(path: str, points: Container[str]) -> str:
-    """Return the mount point of a path, or the root directory if `points` has none."""
+def find_point(path: str, points: Container[str]) -> str:
+    """Return the innermost of these mount points that contains a path, or "/"."""
     while path not in points and (parent := os.path.dirname(path)) != path:
         path = parent
     return path
@@ -96,6 +96,6 @@ def on_disk(path: str, mounts: Mounts) -> tuple[str, str]:
     """Return the device of a path, and the path on that device. The device is "" if `mounts` has no
     mount point above the path.
     """
-    point = _find_point(path, mounts)
+    point = find_point(path, mounts)
     device, root = mounts.get(point, ("", ""))
     return device, f"{root.rstrip('/')}/{path[len(point) :].lstrip('/')}".rstrip("/")

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
     Spawn = Callable[[Plan, tuple[int, int, int]], Child]
 
+UNBOUND = frozenset((errno.EINVAL, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT))
+"""Errors of binding a stream's socket that can be ignored. EINVAL means that the socket has a name
+already. The others come from a filter around corral, which applies to the target too.
+"""
 ERRNO_HINTS = {
     errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64",
     errno.ENFILE: "raise sysctl fs.file-max: no descriptor is left on the whole machine",
@@ -157,7 +161,7 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
 
     A directory gives access to everything beside it through `..`. A socket of the host's network
     can be connected to another address, and so can a unix socket that is not connected yet or uses
-    datagrams.
+    datagrams. Other unix sockets get a name here, so that the target cannot give them one.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:
@@ -172,6 +176,27 @@ def _check_streams(stdio: tuple[int, int, int]) -> None:
                 "is a socket that could be connected to another address",
                 hint="put pipes around corral: `cat | corral run -- COMMAND | cat`",
             )
+        if stat.S_ISSOCK(mode) and sys.platform == "linux":
+            _bind_to_unused_name(fd)
+
+
+def _bind_to_unused_name(fd: int) -> None:
+    """Bind a connected unix socket to an unused abstract name, which the kernel chooses.
+
+    The socket belongs to the host's network namespace, and a socket can be bound only once. So the
+    target cannot bind it to an abstract name that a program of the host needs. No process can
+    connect to the name, because the socket does not listen.
+    """
+    import _socket
+
+    found = _socket.socket(fileno=fd)
+    try:
+        found.bind("")
+    except OSError as error:
+        if error.errno not in UNBOUND:
+            raise LaunchError("streams", f"{error.strerror} (bind)") from error
+    finally:
+        found.detach()
 
 
 def _is_connected_unix_stream(fd: int) -> bool:

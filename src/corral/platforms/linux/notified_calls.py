@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         "denied_sockets",
         "denied_starts",
         "file_changes",
+        "netlink_binds",
         "path_watch",
         "socket_broker",
         "socket_watch",
@@ -82,6 +83,8 @@ SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
 # and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
+# Without namespaces and broker the supervisor binds netlink sockets, also in `corral learn`.
+NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
 CLONE_THREAD = 0x10000
@@ -146,7 +149,8 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     THREAD: (TASK,),
     **dict.fromkeys(SOCKETS, (SOCKET,)),
     "socket": (SOCKET, SOCKET_WATCH, SOCKET_DENIED),
-    **dict.fromkeys(("connect", "bind"), (SOCKET, CONNECT_WATCH)),
+    "connect": (SOCKET, CONNECT_WATCH),
+    "bind": (SOCKET, NETLINK_BIND, CONNECT_WATCH),
     **dict.fromkeys(SOCKET_NAMES, (SOCKET_NAME,)),
 }
 """For each call, its possible deciders. If a run has several of them, the first one decides."""

@@ -54,8 +54,8 @@ def find_directories(entry: str) -> list[str]:
         found[path] = None
         for name in POINTERS:
             file = f"{path}/{name}".rstrip("/")
-            target = _read(file).removeprefix("gitdir:").strip()
-            if target and "\n" not in target and "\0" not in target:
+            target = _until_zero(_read(file)).removeprefix("gitdir:").strip()
+            if target and "\n" not in target:
                 named = os.path.join(os.path.dirname(file), target)
                 real = os.path.realpath(named)
                 if os.path.normpath(named) != real:
@@ -221,7 +221,15 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
         # not parsed, so yield the value both with and without the part from `#` or `;` on.
         for one in dict.fromkeys((value, value.partition("#")[0].partition(";")[0])):
             if key.strip():
-                yield f"{section}.{key.strip().lower()}", one.strip().replace('"', "")
+                plain = _until_zero(one).strip().replace('"', "")
+                yield f"{section}.{key.strip().lower()}", plain
+
+
+def _until_zero(text: str) -> str:
+    """Return a text up to its first zero byte, where git ends a path too. No call of the kernel
+    accepts a path with a zero byte, so a planted one would otherwise end every later run.
+    """
+    return text.partition("\0")[0]
 
 
 def _expand(path: str, home: str) -> str:

@@ -27,6 +27,7 @@ from corral.network.addresses import unmap
 from corral.network.budgets import RateLimit
 from corral.platforms.linux import calling_thread
 from corral.platforms.linux.mechanisms import published_ports
+from corral.platforms.linux.netlink_binds import AF_NETLINK, bind_netlink, replace_socket
 from corral.platforms.linux.notified_calls import UNKNOWN, Decision, Given
 from corral.record import replace
 from corral.safe_text import printable
@@ -174,7 +175,7 @@ class SocketBroker:
             self._give_end(self._join(own), destination)
             self._remember_peer(os.fstat(own.fileno()).st_ino, raw)
             same_file = self._prepared.step.same_file
-            return DONE if same_file else self._replace(thread, fd, own)
+            return DONE if same_file else replace_socket(thread, fd, own)
         finally:
             own.close()
 
@@ -199,7 +200,7 @@ class SocketBroker:
             own.setblocking(False)
             with self._ids.as_target():
                 own.connect(f"/proc/self/fd/{self._prepared.unix[path]}")
-            return self._replace(thread, fd, own)
+            return replace_socket(thread, fd, own)
         finally:
             own.close()
 
@@ -229,14 +230,6 @@ class SocketBroker:
         own = _socket.socket(family, _socket.SOCK_STREAM)
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
         return own
-
-    def _replace(self, thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
-        flags = thread.flags(fd)
-        os.set_blocking(own.fileno(), not flags & os.O_NONBLOCK)
-        given = Given(
-            fd=os.dup(own.fileno()), flags=flags & os.O_CLOEXEC, number=calling_thread.to_int(fd)
-        )
-        return Decision(verdict="answer", error=0, given=given)
 
     def _join(self, own: _socket.socket) -> _socket.socket:
         """Connect a socket to the supervisor's listener without a long wait. Return the other end.
@@ -288,7 +281,10 @@ class SocketBroker:
         With port 0 nothing is bound. Such a socket can be connected, but cannot listen.
         """
         fd, pointer, size = arguments[:3]
-        address, port = parse_address(_copy_address(thread, pointer, size))
+        raw = _copy_address(thread, pointer, size)
+        if _family(raw) == AF_NETLINK:
+            return bind_netlink(thread, fd, raw)
+        address, port = parse_address(raw)
         if thread.inode(fd) in self._datagrams:
             return DONE if port == 0 else _failed(errno.EACCES)
         if address not in {ANY, ANY6, LOOPBACK, LOOPBACK6}:
@@ -303,7 +299,7 @@ class SocketBroker:
             return _failed(errno.EACCES)
         own = self._take_port(port)
         self._bound[os.fstat(own.fileno()).st_ino] = own
-        return self._replace(thread, fd, own)
+        return replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
         """Return a socket that is bound to `port`: one from an earlier bind that does not listen

@@ -12,12 +12,13 @@ import select
 import sys
 
 from corral.abi import linux as abi
+from corral.abi import linux_sockets
 from corral.paths.mounts import parse_mount
 from corral.paths.posix import is_inside
 from corral.platforms import steps
 from corral.platforms.linux import spawn
 from corral.platforms.linux.mechanisms import root_filesystem
-from corral.platforms.posix import handover
+from corral.platforms.posix import handover, stream_state
 from corral.record import replace
 
 TYPE_CHECKING = False
@@ -103,12 +104,16 @@ class Spare:
     def take(self, plan: Plan, stdio: Stdio) -> spawn.Child:
         self.child.accept(plan, stdio)
         message = (plan.program.argv, plan.program.cwd, plan.environment)
+        opened: list[int] = []
         try:
-            handover.send(self._request, marshal.dumps(message), stdio)
+            streams = stream_state.reopen_pipes(stdio, opened)
+            handover.send(self._request, marshal.dumps(message), streams)
         except OSError as error:
             self.child.kill()
             self.child.reap()
             raise steps.StepFailed("request", error) from error
+        finally:
+            linux_sockets.close_all(opened)
         self._request.close()
         return self.child
 

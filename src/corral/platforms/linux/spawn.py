@@ -252,6 +252,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
     try:
         if request is None:
             results.add(stream_state.keep(stdio))
+        stdio = stream_state.reopen_pipes(stdio, results.get(init.InitDescriptors).fds)
         relay = _relay_files(plan, results, stdio)
         steps.apply(plan.steps, "supervisor", results)
         steps.apply(plan.steps, "clone", results)

@@ -98,6 +98,10 @@ def compose(
         from corral.platforms.linux.mechanisms import writable_places
 
         steps.append(writable_places.plan(policy, layout))
+        if not broker:
+            from corral.platforms.linux.mechanisms import netlink_sockets
+
+            steps.append(netlink_sockets.NetlinkSockets(uid=uid, gid=gid))
     if "landlock" in mechanisms.get("filesystem", ""):
         steps.append(_landlock(policy, program, layout))
     steps.append(

@@ -7,7 +7,9 @@ the output.
 
 A named pipe is kept open with O_PATH only, because with a real open end the client would not notice
 that the target closed its own end. The state of other pipes and of sockets is not kept, because
-they have no name, so no other process can open them.
+they have no name, so no other process can open them. But other programs may share an open pipe, and
+the target could set its O_NONBLOCK, so that their later writes fail. So on Linux the target gets an
+open file of its own for each pipe.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ TYPE_CHECKING = False
 assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from corral.platforms.contract import Stdio
 
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
@@ -58,6 +62,34 @@ class StreamStates:
     def release(self) -> None:
         for _, fd, _ in self.streams:
             os.close(fd)
+
+
+def reopen_pipes(stdio: Stdio, opened: list[int]) -> Stdio:
+    """Return the streams, with a new open file in place of each pipe without a name. Add the new
+    descriptors to `opened`, which the caller closes.
+
+    Named pipes stay as they are, because opening them again can wait for another process.
+    """
+    found = [_reopen_pipe(fd, opened) for fd in stdio]
+    return found[0], found[1], found[2]
+
+
+def _reopen_pipe(fd: int, opened: list[int]) -> int:
+    """Return a new descriptor, or `fd` itself if it is not a pipe, or if another user made it."""
+    if sys.platform != "linux":
+        return fd
+    path = f"/proc/self/fd/{fd}"
+    try:
+        if not os.readlink(path).startswith("pipe:["):
+            return fd
+        flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+        if flags & os.O_DIRECT:
+            return fd  # the kernel refuses to open a pipe with this flag
+        new = os.open(path, flags & (os.O_ACCMODE | os.O_NONBLOCK) | os.O_CLOEXEC)
+    except OSError:
+        return fd
+    opened.append(new)
+    return new
 
 
 def keep(stdio: Sequence[int]) -> StreamStates:

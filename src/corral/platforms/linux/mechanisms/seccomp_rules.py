@@ -156,6 +156,7 @@ SOCK_TYPE_MASK = 0xF
 SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET = 1, 2, 5
 IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
 TCP_ULP = 31
+NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
 # Harmless options of a TCP socket. The missing ones connect, choose another device, protocol or
@@ -254,6 +255,16 @@ def _brokered() -> dict[str, Rule]:
         **dict.fromkeys(("connect", "bind", "listen"), NOTIFY),
         **dict.fromkeys(("recvmsg", "getsockname", "getpeername"), NOTIFY),
     }
+
+
+def _netlink_binds(*, notified: bool) -> Rule:
+    """Return the rule for `bind` without namespaces and broker, where the target has only unix
+    pairs and netlink sockets. Abstract names of unix sockets belong to the host there.
+
+    Without a listener the filter can only compare the length of the address. A unix name of this
+    length stays possible.
+    """
+    return (((low(2, NETLINK_ADDRESS_BYTES),), NOTIFY if notified else ALLOW),), DENY
 
 
 def _processes(
@@ -479,6 +490,8 @@ def target_rules(
         if file_changes:
             set_ids = _set_ids()
             rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
+        if not broker:
+            rules["bind"] = _netlink_binds(notified=file_changes)
         own = _own_process_only(own_pid)
         # Landlock's signal scope denies signals to other processes, but permits signals to
         # children.
