@@ -60,7 +60,8 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # Nor may the target change a link through which corral finds the file.
+        # A write grant may contain neither the file nor a link on corral's path to it, because with
+        # another link corral would use another file.
         for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(

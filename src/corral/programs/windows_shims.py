@@ -118,7 +118,7 @@ NEUTRAL = frozenset((
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
-# npm writes one of these before the program.
+# npm writes one of these texts before the program, on the same line.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
     "endlocal & goto #_undefined_# 2>nul || ",
@@ -152,8 +152,8 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return the program that the lines of a batch file start. Return None if they start it with
-    different arguments.
+    """Return the program that the lines of a batch file start. Return None if two lines start it
+    with different arguments.
     """
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None

@@ -72,7 +72,7 @@ def plan(limits: Limits, *, count_init: bool) -> Rlimits:
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))
     if limits.pids is not None:
-        # init runs with the target's user id, so it counts too.
+        # RLIMIT_NPROC counts init too, because init runs with the target's user id.
         values.append(("NPROC", limits.pids + int(count_init)))
     for field, name in PER_PROCESS.items():
         if (value := getattr(limits, field)) is not None:

@@ -147,8 +147,9 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # A concurrent first start would find the directory already given to the target, and
-            # would refuse to make a directory for root there. No target can open `above`.
+            # Wait until no other run makes the same home. Otherwise that run may give the home to
+            # the target first, and this run would then refuse to make root's directories in it.
+            # Targets cannot hold this lock, because they cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -212,11 +213,12 @@ def _make_link(top: str, name: str, target: str) -> None:
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory that belongs to the owner of its parent directory. If it belonged to root,
-    that user could not remove the files in it.
+    """Make a directory that belongs to the owner of its parent directory. If the directory belonged
+    to root, the parent's owner could not remove the files in it.
 
-    The owner is changed through a descriptor of a directory. Another run's target may have put a
-    hard link to one of root's files in its place, and that file must not change its owner.
+    The owner is changed through a descriptor that can only be a directory. Meanwhile another run's
+    target may have replaced the new directory with a hard link to one of root's files, and the
+    owner of this file must not change.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)

@@ -212,7 +212,9 @@ def _set_settings(fd: int, value: object) -> None:
 
 FLAGS, EXCLUSIVE, SETTINGS = "status flags", "exclusive mark", "settings"
 OF_OPEN_FILE = (FLAGS, EXCLUSIVE, SETTINGS)
-"""The aspects that any process with the open file can change."""
+"""The entries of ASPECTS that every process with the open file can change, even if it does not own
+the file.
+"""
 # The owner comes before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),

@@ -52,7 +52,8 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # These are the controls for `verify`: without Seatbelt both calls succeed.
+        # These two calls are the controls for `verify`. They succeed without Seatbelt, so if they
+        # fail in `verify`, Seatbelt has denied them.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""

@@ -231,7 +231,7 @@ def _kill_on_close(plain: Job) -> str:
             abi.open_process(child, abi.SYNCHRONIZE) as second,
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
-                raise OSError(0, "the control failed: a process did not wait")
+                raise OSError(0, "the control failed: a process ended before its job was closed")
             running.child.abandon()  # both processes keep their input, so only the job ends them
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
