@@ -179,7 +179,9 @@ def _is_sticky(directory: str) -> bool:
 
 
 def _is_temporary(grant: Grant) -> bool:
-    """Return whether a path is directly in a directory such as /tmp, where names are used once."""
+    """Return whether a path is directly in a directory such as /tmp. Names there are often used
+    only once, so their grants are not recorded.
+    """
     return grant.written == grant.path and _is_sticky(os.path.dirname(grant.path))
 
 

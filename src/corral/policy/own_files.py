@@ -147,7 +147,8 @@ def find_hard_links() -> frozenset[Identity]:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    # On Windows `scandir` does not count hard links.
+                    # Call lstat on Windows, because there the entries of `scandir` do not have the
+                    # number of hard links.
                     windows = sys.platform == "win32"
                     seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(seen.st_mode):

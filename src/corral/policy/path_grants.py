@@ -103,7 +103,7 @@ def file_identity(path: str) -> Identity | None:
 
 
 def identities_above(path: str) -> frozenset[Identity]:
-    """Return the identities of a path and of every directory above it except the root."""
+    """Return (device, inode) of a path and of every directory above it except the root."""
     found: set[Identity] = set()
     while (parent := os.path.dirname(path)) != path:
         if (one := file_identity(path)) is not None:

@@ -60,7 +60,8 @@ def find_own_python() -> str:
 
 
 def find_prefix(real: str) -> str:
-    # Homebrew's programs load libraries of other packages in the same prefix.
+    # For a program of Homebrew, return the whole prefix of Homebrew, because the program loads
+    # libraries of other packages in it.
     root, cellar, _ = real.partition("/Cellar/")
     if cellar:
         return root

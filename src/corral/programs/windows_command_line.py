@@ -26,7 +26,7 @@ from corral.safe_text import shown
 MAX_LENGTH = 32767
 """The maximum number of UTF-16 units of a command line or of one variable, with the final NUL."""
 MAX_BATCH_LENGTH = 8191
-"""The number of characters of a line that cmd.exe reads."""
+"""The maximum number of characters of a line that cmd.exe reads."""
 SPACE = frozenset(" \t\n\v\f\r")
 BATCH = (".bat", ".cmd")
 # cmd.exe expands % and ! even inside quotes, and a quote ends the quoted text. The other characters

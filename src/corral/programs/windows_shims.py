@@ -170,8 +170,8 @@ def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim |
 
 
 def _expand(word: str, directory: str) -> str | None:
-    """Insert the shim's own directory. Return None if the word has other characters that cmd.exe
-    expands.
+    """Replace `%~dp0` or `%dp0%` at the start of a word with the shim's own directory. Return None
+    if the word has other characters that cmd.exe expands.
     """
     for mark in OWN_DIRECTORY:
         if word.lower().startswith(mark):
@@ -180,7 +180,9 @@ def _expand(word: str, directory: str) -> str | None:
 
 
 def _words(line: str) -> list[str]:
-    """Split at spaces outside of quotes; return [] if the line does more than start a program."""
+    """Split a line of a batch file at spaces outside of quotes. Return [] if the line does more
+    than start a program.
+    """
     words: list[str] = []
     parts = line.split('"')
     for index, part in enumerate(parts):

@@ -57,8 +57,8 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""How often one walk reads the root's list of children at most. A target can start and end
-processes for ever, and each of them adds an orphan to the list.
+"""The maximum number of times that one walk reads the root's list of children. A target can start
+and end processes for ever, and each of them adds an orphan to the list.
 """
 
 
@@ -190,8 +190,8 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 
 
 def _lives(pid: int, thread: int) -> bool:
-    """Return whether a thread has not begun to exit. Its flags show this. The list of threads does
-    not, because a process's first thread stays listed after its exit.
+    """Return whether a thread has not begun to exit, as its flags say. The list of threads does not
+    say it, because a process's first thread stays listed after its exit.
     """
     try:
         fields = _fields(f"/proc/{pid}/task/{thread}/stat")
@@ -342,7 +342,9 @@ def _memfd(path: str) -> dict[Inode, int]:
 
 
 def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the size of each file in memory that a process has mapped, or {} without root."""
+    """Return the size of each file in memory that a process has mapped, or {} if corral is not
+    root.
+    """
     found: dict[Inode, int] = {}
     if os.geteuid():
         return found

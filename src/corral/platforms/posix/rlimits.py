@@ -59,7 +59,8 @@ def set_limit(name: str, value: int) -> None:
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))
-    # The system's error is EINVAL: macOS refuses a size below the memory that is already mapped.
+    # macOS answers EINVAL if an address space limit is below the memory that is already mapped.
+    # For this error Python raises a ValueError with an unrelated text.
     except ValueError as error:
         raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
 

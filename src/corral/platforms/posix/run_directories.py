@@ -106,8 +106,9 @@ class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
     `inside` is its path for the target. `links` are pairs (name in the home, granted path) of links
-    to make. Links of earlier runs stay, but the target cannot use them without their grant. `owner`
-    has the uid and gid of root's target if they differ from root's, otherwise None.
+    to make. Links of earlier runs stay, but the target cannot use them without their grant. If root
+    runs corral and the target has another user id, `owner` has the target's uid and gid. Otherwise
+    it is None.
     """
 
     name = "state_directory"
@@ -128,13 +129,14 @@ class State:
         elif not os.path.isdir(self.path):
             self._make()
         elif not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
-            # A server that closed its own home could not start in it again.
+            # The server has removed its own access to its home, so it could not start in it again.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make the home of root's target, or check it. Raise OSError if it belongs to a third user.
+        """Make or check the home of a target that has another user id than root, who runs corral.
+        Raise OSError if the home belongs to a third user.
 
         The directory above belongs to root, and only the target's group can search it. So no other
         process can replace a home or list the homes, and a server that opens its home to everyone
@@ -376,7 +378,7 @@ def _unlink(name: str, directory: int, budget: Budget) -> bool:
     except IsADirectoryError:
         return False
     except PermissionError:
-        # POSIX demands PermissionError for a directory, and macOS raises it.
+        # For a directory, POSIX demands that unlink fails with EPERM, and macOS does that.
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             return False
         _clear_flags(name, directory)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 EPERM = 1
 DISCARD_PORT = 9
-"""No process listens on this port, so without Seatbelt a connection fails with an error other than
-EPERM.
+"""A port on which no process listens. So a connection to it fails even without Seatbelt, but only
+Seatbelt makes it fail with EPERM.
 """
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 """Directories that exist on every Mac, and that every process can read without Seatbelt."""

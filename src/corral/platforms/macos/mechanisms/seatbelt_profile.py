@@ -105,9 +105,9 @@ with such a pattern applies at any depth of a grant.
 
 STAT = "file-read-metadata file-test-existence"
 READ = f"file-read* {STAT}"
-"""`file-read*` does not include the check whether a file exists (`access`). The operations of STAT
-are in every rule for reading, because a rule for them alone has precedence over a rule for
-`file-read*`.
+"""The operations of every rule for reading. STAT has to be named for two reasons. `file-read*` does
+not include the check whether a file exists (`access`). And a rule that names only STAT overrides a
+rule that names only `file-read*`.
 """
 
 MAX_PORT = 65535
@@ -177,7 +177,9 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield a rule. Without filters yield none, because such a rule would apply to everything."""
+    """Yield a rule with these filters. Without filters yield nothing, because a rule without
+    filters would apply to everything.
+    """
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
 

@@ -151,7 +151,9 @@ def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> i
 
 
 def is_readable(raw: bytes, sids: Collection[str]) -> bool:
-    """Return whether a subject with these SIDs may read an object. `raw` must include its owner."""
+    """Return whether a subject with these SIDs may read an object. `raw` is the object's security
+    descriptor, and must include the owner.
+    """
     own = (OWNER_RIGHTS,) if owner_sid(raw) in sids else ()
     try:
         return bool(allowed_rights(raw, (*sids, *own)) & READ_DATA)

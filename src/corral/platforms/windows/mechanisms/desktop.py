@@ -99,7 +99,9 @@ def create(package: str) -> Desktop:
 
 
 def _open_to_targets(station: int) -> None:
-    """Add the entry and the label that targets need, because an existing station may lack them."""
+    """Add to the station the entry and the label that targets need, because an existing station may
+    lack them.
+    """
     found = abi.user_object_security(station)
     try:
         changed = access_list.grant(found, CAPABILITY, (station_entry(),))

@@ -234,8 +234,9 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each secret and each file that other programs run, because these would
-    get less access than the grant.
+    """Return a problem for each secret and each file that other programs run. With
+    `windows.strict_grants` the grant is refused, because these files would get less access than the
+    grant.
     """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
