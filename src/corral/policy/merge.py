@@ -25,7 +25,7 @@ PATHS: tuple[tuple[str, str, Access], ...] = (
     ("unix_sockets", "filesystem.unix_sockets", "socket"),
 )
 USERS_ALONE = ("strict_handles", "strict_grants", "listen_everywhere")
-"""Only the user can turn these settings on. The approval of a server's request does not."""
+"""Only the user can turn these settings on. The approval of a request does not turn them on."""
 MENTIONS: Mapping[Control, tuple[str, ...]] = {
     "filesystem": ("read", "write", "unix_sockets", "own_unix_sockets", "state"),
     "network": ("allow", "listen", "listen_everywhere"),

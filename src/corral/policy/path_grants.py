@@ -161,8 +161,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
             continue
         # A file system such as /proc may also be mounted elsewhere, so a path on the same device as
         # `system` is refused too. That is right only if `system` is a mount point, so its device
-        # must differ from that of its parent. The parent is not always /: on macOS /private/var
-        # and the users' files are on one volume, and / is on another.
+        # must differ from that of its parent. A comparison with / would be wrong on macOS, where
+        # /private/var and the users' files are on another volume than /.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):

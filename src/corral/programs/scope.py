@@ -217,8 +217,9 @@ class Scope:
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        # In a directory that several servers share, a file has no root. Only a file that the user
-        # named, such as a link in ~/bin, may name any other file.
+        # Without a root, several servers share the directory of the script. Such a script may name
+        # any program, because the user chose it, for example as a link in ~/bin. Only a script that
+        # a target can write, or that came from the network, may not.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
         if not trusted and not self.allows(place, root):
             self._check_runtime(place, by.path)

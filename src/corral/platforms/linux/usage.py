@@ -39,8 +39,9 @@ name.
 FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors because corral itself has too many open files or too little memory. They say nothing about
-the measured process. Counting the usage as zero after such an error would disable every limit.
+"""Errors which mean that corral itself, or the host, has too many open files or too little memory.
+They say nothing about the measured process. Counting its usage as zero after such an error would
+disable every limit.
 """
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from corral.platforms.macos.process_table import ProcessTable
 
 ANSWER_MS = 100
-"""How long to wait for the watcher's answer before the watcher is continued again."""
+"""How long to wait for the watcher's answer before it gets another SIGCONT, in case the target has
+stopped it.
+"""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 

@@ -28,7 +28,7 @@ MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
 TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EACCES))
 """Errors which mean that a name is taken, or that a parent is a file, a link, or a directory that
-the target has closed.
+the target has made inaccessible.
 """
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 

@@ -27,8 +27,8 @@ UMASK = 0o022
 
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
-    """Make the three streams the descriptors 0, 1 and 2. Return duplicates of `pipes` with higher
-    numbers, because a pipe may have had one of these three.
+    """Make the three streams the descriptors 0, 1 and 2. Return duplicates of `pipes`, because a
+    pipe may have been one of these three descriptors.
     """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):

@@ -47,8 +47,8 @@ LINKS = (
     "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - only the links
     "/System/Volumes/Data",
 )  # fmt: skip
-"""Symbolic links to system directories, directories that contain such links, and the mount point of
-the user's volume. Targets may stat these.
+"""Paths that every target may stat: symbolic links such as /tmp, the directories /dev and /private,
+and the mount point of the user's volume.
 """
 DEVICES = ("/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")

@@ -124,7 +124,7 @@ def _check(desktop: Desktop) -> None:
     """
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:
-        raise OSError(0, f"the private desktop reads back as {name}, not as it was named")
+        raise OSError(0, f"the private desktop has the wrong name {name}")
     for what, opened in (("window station", desktop.station), ("desktop", desktop.made)):
         label = abi.user_object_label(opened.value)
         if not _is_low(label):
