@@ -114,7 +114,7 @@ def test_the_same_plan_runs_without_a_failing_step(plan, tmp_path):
 
 def test_a_replaced_program_does_not_start(plan, tmp_path):
     swapped = replace(plan, program=replace(plan.program, device=1, inode=1))
-    with pytest.raises(StepFailed, match="no longer the program that was resolved"):
+    with pytest.raises(StepFailed, match="the file was replaced after corral had found it"):
         started(swapped)
     assert os.listdir(tmp_path) == []
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 EXECUTED = b"S"
 WAITS = b"W"
-"""A spare sandbox sends this when it is set up and verified, and can take the command."""
+"""A sandbox that was set up before its command is known sends this byte when all its steps are
+verified. Then it waits for the command.
+"""
 FAILED = b"F"
 DIED = "died before it was executed"
 
@@ -79,7 +81,7 @@ def check_same_program(program: Program) -> None:
     if program.inode:
         seen = os.stat(program.path)
         if (seen.st_dev, seen.st_ino) != (program.device, program.inode):
-            raise OSError(0, "this is no longer the program that was resolved", program.path)
+            raise OSError(0, "the file was replaced after corral had found it", program.path)
 
 
 def keep_only(keep: Iterable[int]) -> None:

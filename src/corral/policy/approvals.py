@@ -61,7 +61,8 @@ def request_digest(
     for group in groups:
         total.update(len(group).to_bytes(8, "big"))
         for part in group:
-            # Without the lengths, two different inputs could give the same bytes.
+            # The lengths are part of the digest, because without them two different inputs could
+            # give the same bytes.
             total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
 

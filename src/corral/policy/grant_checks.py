@@ -58,7 +58,8 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # Only the user may grant the directory of a package that is being installed.
+            # An installer, which the user starts, may get a grant of one package's directory inside
+            # corral's own files. A server's request never gets such a grant.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts

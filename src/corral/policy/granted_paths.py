@@ -1,8 +1,8 @@
 """Record to which real path each granted path resolved when it was first granted.
 
 A server with a write grant can replace a part of that directory with a link. If another server has
-a grant of that part, its next run would get access to the destination of the link. The record
-prevents this.
+a grant of that part, its next run would get access to the destination of the link. So corral
+refuses a grant that resolves to another path than the recorded one.
 """
 
 from __future__ import annotations
@@ -164,10 +164,11 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a written path without a record must have.
+    """Return the real path that a grant must have if its written path has no record.
 
-    Paths directly in a directory such as /tmp are not recorded, so a link there may have replaced
-    a granted file. A path through such a link is refused: its real path must be the path itself.
+    Paths directly in a directory such as /tmp are not recorded, so a link there may have replaced a
+    granted file. For a path through such a link, return the written path. It differs from the real
+    path, so the grant is refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path
@@ -178,7 +179,9 @@ def _is_sticky(directory: str) -> bool:
 
 
 def _is_temporary(grant: Grant) -> bool:
-    """Return whether a path is directly in a directory such as /tmp, where names are used once."""
+    """Return whether a path is directly in a directory such as /tmp. Names there are often used
+    only once, so their grants are not recorded.
+    """
     return grant.written == grant.path and _is_sticky(os.path.dirname(grant.path))
 
 

@@ -25,7 +25,7 @@ PATHS: tuple[tuple[str, str, Access], ...] = (
     ("unix_sockets", "filesystem.unix_sockets", "socket"),
 )
 USERS_ALONE = ("strict_handles", "strict_grants", "listen_everywhere")
-"""Only the user can turn these switches on; approving a server's request does not."""
+"""Only the user can turn these settings on. The approval of a request does not turn them on."""
 MENTIONS: Mapping[Control, tuple[str, ...]] = {
     "filesystem": ("read", "write", "unix_sockets", "own_unix_sockets", "state"),
     "network": ("allow", "listen", "listen_everywhere"),
@@ -188,8 +188,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
         if counts:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
-    # The user's secrets for a server's settings are passed through corral's own environment. The
-    # server chose the names of their variables.
+    # If the user stored secrets for a server's settings, corral passes them to the server in
+    # variables. The server chose the names of these variables, so they count as requested.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {

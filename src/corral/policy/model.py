@@ -114,8 +114,8 @@ class Macos:
 
 @record
 class Mcp:
-    """The MCP guard's rules for messages. If `*_allow` is None, everything of that kind is allowed
-    that `*_deny` does not name.
+    """The MCP guard's rules for messages. If `tools_allow` is None, every tool is allowed that
+    `tools_deny` does not name. The same is true for prompts and resources.
     """
 
     tools_allow: tuple[str, ...] | None = None
@@ -169,7 +169,8 @@ class Policy:
 
 @record
 class Source:
-    """A manifest of the user, or a request that came with a server. Only requests are `approved`.
+    """A manifest of the user, or a request that came with a server. `approved` is about requests
+    only: the user has approved this one.
 
     `given_values` are secrets that the user entered for the server's settings, or None if the
     source has no such settings. The server chose all other text in the manifest's variables.

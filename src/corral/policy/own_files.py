@@ -60,7 +60,8 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # Nor may the target change a link through which corral finds the file.
+        # A write grant may contain neither the file nor a link on corral's path to it, because with
+        # another link corral would use another file.
         for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(
@@ -146,7 +147,8 @@ def find_hard_links() -> frozenset[Identity]:
         try:
             with os.scandir(waiting.pop()) as entries:
                 for entry in entries:
-                    # On Windows `scandir` does not count hard links.
+                    # Call lstat on Windows, because there the entries of `scandir` do not have the
+                    # number of hard links.
                     windows = sys.platform == "win32"
                     seen = os.lstat(entry.path) if windows else entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(seen.st_mode):

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     Identity = tuple[int, int]
 
 SYSTEM_PATHS = ("/proc", "/sys", "/dev", "/run", "/private/var/run")
-# Services have their sockets here. A single socket may be granted, because the grant is for one
-# service only.
+# Services have their sockets in these directories. A single socket in them may be granted, because
+# that grant is for one service only.
 SOCKET_DIRECTORIES = ("/run", "/private/var/run")
 
 
@@ -103,7 +103,7 @@ def file_identity(path: str) -> Identity | None:
 
 
 def identities_above(path: str) -> frozenset[Identity]:
-    """Return the identities of a path and of every directory above it except the root."""
+    """Return (device, inode) of a path and of every directory above it except the root."""
     found: set[Identity] = set()
     while (parent := os.path.dirname(path)) != path:
         if (one := file_identity(path)) is not None:
@@ -159,9 +159,10 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
     for system in SYSTEM_PATHS:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
-        # The same file system may be mounted elsewhere too, so the devices are compared. This works
-        # only if `system` is a mount point, whose device is not that of its parent. The root is not
-        # used instead of the parent, because on macOS the users' files are on another volume.
+        # A file system such as /proc may also be mounted elsewhere, so a path on the same device as
+        # `system` is refused too. That is right only if `system` is a mount point, so its device
+        # must differ from that of its parent. A comparison with / would be wrong on macOS, where
+        # /private/var and the users' files are on another volume than /.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):

@@ -83,7 +83,7 @@ def replace_pins(pinned: PinnedServer, pins: Iterable[Pin]) -> None:
 
 
 def _write(path: str, server: Sequence[str], pins: Iterable[Pin]) -> None:
-    """Write pins to `path`. The path cannot be computed from `server`, because these words are
+    """Write pins to `path`. The path cannot be computed here, because the secrets in `server` are
     masked.
     """
     made = {
@@ -99,8 +99,8 @@ def _store(kind: str) -> str:
 
 
 def _file(server: Sequence[str], kind: str = STORE) -> str:
-    """Return the file of a server. The words must not be masked, because then different servers
-    could have the same file.
+    """Return the path of a server's file. The secrets in `server` must not be masked, because
+    otherwise servers that differ only in a secret would have the same file.
     """
     words = "\0".join(server).encode("utf-8", "surrogateescape")
     return os.path.join(_store(kind), sha256(words).hexdigest())

@@ -48,7 +48,9 @@ PATHS = (("read", "read"), ("write", "read and write"), ("unix_sockets", "connec
 
 @record
 class RequestedItem:
-    """One requested item. `field` is its key in the manifest, `value` a limit, entry or switch."""
+    """One item that a server requests. `field` is its key in the manifest. `value` is a limit, an
+    entry of a list, or the value of a setting. `text` describes it for the user.
+    """
 
     field: str
     value: object

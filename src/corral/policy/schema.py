@@ -195,13 +195,15 @@ DEFAULTS = {
     },
     "windows_network": Windows().network,
 }
-"""Defaults by field."""
+"""The default value of each field."""
 SWITCHES = {
     key.field: DEFAULTS[key.field]
     for key in KEYS
     if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
 }
-"""The default of each switch and choice outside of `mcp`. This value requests nothing."""
+"""The defaults of the settings that are true or false, or one of several words, outside of `mcp`. A
+manifest with only these values requests nothing.
+"""
 
 NUMBER = "[0-9]+(\\.[0-9]+)?"
 PATTERNS = {

@@ -349,7 +349,7 @@ PUBLISHED = (".example", ".sample", ".template", ".dist", ".defaults", ".schema"
 
 
 def expand(name: str, system: Column) -> str:
-    """Return a path of the table with its first word replaced by the usual directory."""
+    """Return a path of the table. Replace a first word such as CONFIG by its usual directory."""
     word, _, rest = name.partition("/")
     directory = CONFIG[system] if word == "CONFIG" else MOVABLE.get(word, word)
     return f"{directory}/{rest}".strip("/")

@@ -86,7 +86,9 @@ def _limits(validator: Validator, table: Mapping[str, object]) -> dict[str, obje
 
 
 def _admitted(validator: Validator, table: Mapping[str, object]) -> tuple[str, ...]:
-    """Return `admit`. There is no `allow` here: each policy allows the hosts that it needs."""
+    """Return the networks in `network.admit`. No other key of `network` is valid in config.toml,
+    because each policy allows the hosts that it needs.
+    """
     for name in table:
         if name != "admit":
             validator.add(format_path(("network", name)), "unknown key; known here: admit")

@@ -101,7 +101,7 @@ class Validator:
         self.add(format_path(path), f"unknown key; {advice}" if advice else "unknown key")
 
     def check_variables(self, values: Mapping[str, object]) -> None:
-        """Refuse a variable that more than one of NAMES_OF_VARIABLES names."""
+        """Refuse a variable that is in more than one of the keys NAMES_OF_VARIABLES."""
         seen: dict[str, str] = {}
         for path in NAMES_OF_VARIABLES:
             entries = values.get(path)
@@ -176,7 +176,9 @@ def format_path(path: Path) -> str:
 
 
 def suggest_key(unknown: str, table: str) -> str:
-    """Return a similar key or else the known keys, as advice; "" if there are too many of them."""
+    """Return advice about an unknown key: a similar key, or else all known keys of the table.
+    Return "" if these are too many.
+    """
     import difflib
 
     word = unknown[:80]

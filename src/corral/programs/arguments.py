@@ -113,8 +113,9 @@ def _skip_options(
     with_value: Container[str],
     without_script: Container[str] = (),
 ) -> Invocation:
-    """Return the first word that is not an option, the value of an option, or a verb before them.
-    A command with an option in `without_script` has no script.
+    """Return the script of a command: its first word that is not an option, the value of an option,
+    or a verb such as `run` at the start. A command with an option in `without_script` has no
+    script.
     """
     index = 1 if arguments and arguments[0] in verbs else 0
     while index < len(arguments):

@@ -14,9 +14,10 @@ class Program:
     venv. `reads` are real paths, bound read-only at the same paths in the sandbox, and `why` has
     the reason for each. `links` are the symlinks through which they are reached, as (path, target);
     they are made again in the sandbox. The target starts in `cwd`, which is empty if the caller's
-    directory is not visible in the sandbox. `search` is the target's PATH. `server` is the same for
-    all versions of a package, and empty if the command itself identifies the server. `environment`
-    are variables that a launcher would have set, if corral executes its program without it.
+    directory is not visible in the sandbox. `search` is the target's PATH. `server` identifies the
+    server of a package, and is the same for all versions of the package. It is empty if the command
+    itself identifies the server. If corral executes a program in place of its launcher,
+    `environment` has the variables that the launcher would have set.
 
     Files can be replaced between resolving and mounting. So `seen` has (device, inode) of each of
     `reads`, and `device` and `inode` are those of `real`, the executable at the end of all links.

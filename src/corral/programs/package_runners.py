@@ -135,7 +135,8 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
     name = program_name(command)
     words = list(arguments)
     if name == "cmd" and len(words) > 1 and words[0].lower() == "/c":
-        # Clients on Windows cannot start `npx.cmd` directly.
+        # Clients on Windows start `npx.cmd` through `cmd /c`, because they cannot start it
+        # directly.
         found = parse_runner(words[1], words[2:])
         if isinstance(found, Package):
             return replace(found, used=found.used + 2)

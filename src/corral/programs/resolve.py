@@ -100,7 +100,9 @@ def resolve(
 
 
 def check_typed_links(word: str, caller: Caller, needed: NeededFiles) -> None:
-    """Check the links before each `..` of a typed path, which the absolute path no longer has."""
+    """Check the links before each `..` of a typed path. They have to be checked here, because the
+    absolute path no longer contains them.
+    """
     if ".." in word.split("/"):
         try:
             needed.check_links(os.path.join(caller.cwd, word))
@@ -303,7 +305,7 @@ def collect_files(chain: Chain, caller: Caller, needed: NeededFiles) -> tuple[st
         runtimes.bind_python_module(needed, invocation.module, invocation.flags, caller, sites)
     if invocation.script is not None:
         arguments = collect_script(invocation.script, arguments, kind, caller, needed)
-    # This comes last, because the script's root may contain the environment's editable packages.
+    # Collect editable packages last. They may be in the script's root, which is known only now.
     for site in sites:
         runtimes.bind_editables(needed, site, caller.home)
     return arguments

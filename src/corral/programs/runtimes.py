@@ -60,7 +60,8 @@ def find_own_python() -> str:
 
 
 def find_prefix(real: str) -> str:
-    # Homebrew's programs load libraries of other packages in the same prefix.
+    # For a program of Homebrew, return the whole prefix of Homebrew, because the program loads
+    # libraries of other packages in it.
     root, cellar, _ = real.partition("/Cellar/")
     if cellar:
         return root
@@ -134,7 +135,7 @@ def list_libraries(prefix: str, version: str = "") -> Iterator[str]:
 
 def _bind_base(needed: NeededFiles, home: str, venv: str) -> str:
     """Bind the Python installation that pyvenv.cfg names as home. Return its prefix, or "" if there
-    is no Python. If the scope does not allow it, record a refusal, which is raised later.
+    is no Python. If the target may not read the prefix, record a refusal, which is raised later.
     """
     real = needed.real_path(home) if home.startswith("/") else ""
     if not real:
@@ -240,8 +241,8 @@ def _is_hosts_own(needed: NeededFiles, file: str, home: str) -> bool:
 
 
 def find_project(needed: NeededFiles, directory: str, marks: Sequence[str]) -> str:
-    """Return the nearest directory, from `directory` upwards, with one of the files `marks`. Return
-    '' if none of these directories may be bound.
+    """Return the nearest directory, from `directory` upwards, that contains one of the files
+    `marks`, such as package.json. Return '' if none of these directories may be bound.
     """
     while not needed.is_shared(directory):
         if any(os.path.lexists(f"{directory}/{mark}") for mark in marks):

@@ -52,7 +52,7 @@ MAX_NAMED = 3  # beyond this number of packages, a hint names pnpm's whole store
 
 
 class Scope:
-    """The places that may be read: the server's `roots`, grants, and runtimes.
+    """The directories and files that may be read: the server's `roots`, grants, and runtimes.
 
     `named` is the root of a server whose directory the user named. The command of such a server
     comes from its author, not from the user. `by_grant` are paths that only a grant makes readable.
@@ -119,15 +119,15 @@ class Scope:
             self.roots.append(root)
 
     def cap(self, directory: str, place: str) -> str:
-        """Return the grant or marked root of `place` if it is below `directory`, otherwise
-        `directory`. `place` is inside `directory`.
+        """Return the directory to bind for `place`, which is inside `directory`. Usually this is
+        `directory`. If the grant or the marked root around `place` is smaller, return that instead.
         """
         root = self.find_grant(place) or self._find_marked_root(place)
         return root if root and is_below(root, directory) else directory
 
     def find_grant(self, real: str) -> str:
         """Return the grant that makes a path readable. Return '' if the path is readable without a
-        grant, or if `allows` was not asked about it before.
+        grant. Call this only after `allows`, which records the paths that need a grant.
         """
         if not any(is_inside(real, path) for path in self.by_grant):
             return ""
@@ -179,8 +179,8 @@ class Scope:
         return found and not self.is_writable(path)
 
     def check_word(self, path: str) -> None:
-        """If the command comes from the server's manifest, refuse a program outside of the places
-        that may be read. A runtime is allowed, unless it is in a virtual environment.
+        """If the command comes from the server's manifest, refuse a program that the target may not
+        read. A runtime is allowed, unless it is in a virtual environment.
         """
         if not self.named:
             return
@@ -217,8 +217,9 @@ class Scope:
         root = self.find_root(os.path.dirname(by.real))
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
-        # In a directory that several servers share, a file has no root. Only a file that the user
-        # named, such as a link in ~/bin, may name any other file.
+        # Without a root, several servers share the directory of the script. Such a script may name
+        # any program, because the user chose it, for example as a link in ~/bin. Only a script that
+        # a target can write, or that came from the network, may not.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
         if not trusted and not self.allows(place, root):
             self._check_runtime(place, by.path)
@@ -260,8 +261,9 @@ class Scope:
         paths = [p for p in self.refused if not any(is_below(p, other) for other in self.refused)]
         if len(paths) > MAX_NAMED:
             common = os.path.commonpath(paths)
-            # pnpm's global store has a directory for each package. Only these are combined:
-            # otherwise a server's links could make a hint suggest a larger grant than needed.
+            # Only for pnpm's global store, which has a directory for each package, suggest the
+            # common directory of many packages. Elsewhere a server could choose its links so that
+            # the suggested grant is much too large.
             stored = "pnpm" in common and "/links/" in f"{common}/"
             paths = [common] if stored and not is_shared(common, self.homes) else paths
         first, by = next(iter(self.refused.items()))

@@ -110,14 +110,14 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
     file = next(filter(os.path.isfile, files), "")  # the nearest file decides, even if it is empty
     words = [line.split()[0] for line in read_text(file).splitlines() if line.split()]
     words = [word for word in words if not word.startswith("#")]
-    # Only in files, `python-3.12` also means 3.12.
+    # pyenv accepts `python-3.12` for 3.12, but only in a file, not in PYENV_VERSION.
     named = [name for word in words for name in (word, word.removeprefix("python-"))]
     return list(dict.fromkeys(named)) or ["system"]
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version that a name or a prefix selects. For a name that is a path,
-    return '.': no program is found there.
+    """Return the installed version that a name or the start of a name selects. If the name is a
+    path, return '.', a directory in which no program is found.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."

@@ -26,11 +26,11 @@ from corral.safe_text import shown
 MAX_LENGTH = 32767
 """The maximum number of UTF-16 units of a command line or of one variable, with the final NUL."""
 MAX_BATCH_LENGTH = 8191
-"""The number of characters of a line that cmd.exe reads."""
+"""The maximum number of characters of a line that cmd.exe reads."""
 SPACE = frozenset(" \t\n\v\f\r")
 BATCH = (".bat", ".cmd")
-# % and ! are expanded even inside quotes, and a quote ends the quoted text. The others are
-# operators once a batch file removes the quotes of its argument (%~1).
+# cmd.exe expands % and ! even inside quotes, and a quote ends the quoted text. The other characters
+# are operators once a batch file removes the quotes of its argument (%~1).
 REINTERPRETED = frozenset('"%!^&|<>()')
 # Parentheses are safe in a batch file's own path, which stays quoted until the file runs.
 REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
@@ -39,8 +39,8 @@ REINTERPRETED_IN_PATH = REINTERPRETED - frozenset("()")
 def start_line(argv: Sequence[str], *, system_root: str) -> tuple[str, str]:
     r"""Return the application for CreateProcessW, and its command line.
 
-    Raise CommandError if no command line has exactly this meaning. `system_root` comes from
-    GetSystemWindowsDirectoryW, because the environment may be wrong.
+    Raise CommandError if no command line passes exactly these arguments to the program.
+    `system_root` comes from GetSystemWindowsDirectoryW, because the environment may be wrong.
     """
     if not argv or not argv[0]:
         raise _refuse("there is no program to start")

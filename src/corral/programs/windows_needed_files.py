@@ -97,7 +97,8 @@ class Needs:
             return
         directory = real if found == "directory" else ntpath.dirname(real)
         package = _package(real)
-        # The `node_modules` of a project also contains the packages that this package needs.
+        # If the package is in the `node_modules` of a project, take the whole project, because the
+        # packages that it needs are there too.
         above = package.lower().rpartition("\\node_modules\\")[0]
         if package:
             alone = self.disk.kind(ntpath.join(above, "package.json")) != "file"

@@ -218,7 +218,7 @@ def _batch(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
     name = ntpath.splitext(ntpath.basename(hop.path))[0].lower()
     if name in INSTALLERS:
         hint = "install the server first and run its own program instead"
-        raise _refused(hop.path, f"{name} installs at start, and starts processes", hint)
+        raise _refused(hop.path, f"{name} installs packages when it starts", hint)
     if not subprocess:
         hint = "name the program that it starts, or use --allow-subprocess"
         raise _refused(hop.path, "a batch file is run by cmd.exe, which starts processes", hint)

@@ -118,7 +118,7 @@ NEUTRAL = frozenset((
     "@setlocal", "call :find_dp0", ") else (", ")", "set pathext=%pathext:;.js;=;%",
     "@set pathext=%pathext:;.js;=;%", "@if not defined node_path (",
 ))  # fmt: skip
-# npm writes one of these before the program.
+# npm writes one of these texts before the program, on the same line.
 TAILS = (
     "endlocal & goto #_undefined_# 2>nul || title %comspec% & ",
     "endlocal & goto #_undefined_# 2>nul || ",
@@ -152,8 +152,8 @@ def batch(raw: bytes, directory: str) -> Shim | None:
 
 
 def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim | None:
-    """Return the program that the lines of a batch file start. Return None if they start it with
-    different arguments.
+    """Return the program that the lines of a batch file start. Return None if two lines start it
+    with different arguments.
     """
     if not found or any(words[1:] != found[0][1:] for words in found) or not found[0]:
         return None
@@ -170,8 +170,8 @@ def _shim(found: list[list[str]], programs: list[str], directory: str) -> Shim |
 
 
 def _expand(word: str, directory: str) -> str | None:
-    """Insert the shim's own directory. Return None if the word has other characters that cmd.exe
-    expands.
+    """Replace `%~dp0` or `%dp0%` at the start of a word with the shim's own directory. Return None
+    if the word has other characters that cmd.exe expands.
     """
     for mark in OWN_DIRECTORY:
         if word.lower().startswith(mark):
@@ -180,7 +180,9 @@ def _expand(word: str, directory: str) -> str | None:
 
 
 def _words(line: str) -> list[str]:
-    """Split at spaces outside of quotes; return [] if the line does more than start a program."""
+    """Split a line of a batch file at spaces outside of quotes. Return [] if the line does more
+    than start a program.
+    """
     words: list[str] = []
     parts = line.split('"')
     for index, part in enumerate(parts):

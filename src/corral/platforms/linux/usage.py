@@ -1,15 +1,16 @@
 """Measure the usage of a process tree from /proc, on hosts where no cgroup counts it.
 
-Init is the root of the tree and adopts every orphan, so all processes are below it. When a process
-ends, its CPU time is added to its parent's. Memory is the sum of three parts: the anonymous and
-shared memory of every process, with swapped memory, huge pages and page tables; the private space;
-and files in memory. Files in memory are open memfds and, if root measures, mapped memfds and shared
-anonymous mappings.
+Init is the root of the tree and adopts every orphan, so all processes are below init. When a
+process ends, its CPU time is added to its parent's. Memory is the sum of three parts: the anonymous
+and shared memory of every process, with swapped memory, huge pages and page tables; the private
+space; and files in memory. Files in memory are open memfds. If corral runs as root, they are also
+mapped memfds and shared anonymous mappings.
 
 A quick measurement is an upper bound, because a shared page counts once for each process. An exact
-measurement divides shared pages by the number of their users. This number changes while one process
-after the other is read: the sum is too high if users of shared pages end meanwhile, and too low if
-others start. In any case the tree has the memory of its largest process, which is `certain`.
+measurement divides the size of a shared page by the number of processes that use it. But processes
+are read one after the other. If a process that uses shared pages ends meanwhile, the sum is too
+high, and if one starts, the sum is too low. The tree uses at least the memory of its largest
+process. This lower bound is `certain`.
 
 A target chooses how much there is to read, so a `Budget` limits the work. Beyond the budget no more
 descriptors and mappings are read, so a file in memory may be missed, or count twice.
@@ -38,8 +39,9 @@ name.
 FLAGS, PF_EXITING = 6, 4
 THREADS = 17
 UNREADABLE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
-"""Errors of corral itself, not of a measured process. Counting the usage as zero after such an
-error would disable every limit.
+"""Errors which mean that corral itself, or the host, has too many open files or too little memory.
+They say nothing about the measured process. Counting its usage as zero after such an error would
+disable every limit.
 """
 IN_MEMORY = (b"/memfd:", b"/dev/zero (deleted)")
 """The kernel's names for the mapping of a memfd, and for a shared mapping without a file."""
@@ -49,14 +51,15 @@ one byte in every 2 MiB of a mapping uses memory only for page tables.
 """
 RESIDENT = (b"RssAnon:", b"RssShmem:", b"VmSwap:", *OF_PROCESS)
 OWN = (b"RssAnon:", b"VmSwap:", *OF_PROCESS)
-"""Rows of memory that only processes of the same tree can share."""
+"""Rows of /proc/PID/status for memory that a process can share only with processes of its own tree.
+"""
 PROPORTIONAL = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
 MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""How often one walk reads the root's list of children at most. A target can start and end
-processes for ever, and each of them adds an orphan to the list.
+"""The maximum number of times that one walk reads the root's list of children. A target can start
+and end processes for ever, and each of them adds an orphan to the list.
 """
 
 
@@ -83,7 +86,7 @@ def measure(
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
     """Measure the descendants of `root`. `root` is a process of corral, so its own usage does not
-    count, but that of its reaped children does.
+    count. The CPU time of its reaped children does.
 
     `objects` are the bytes of the tree's System V objects. When `interrupted` returns True, return
     the memory found so far.
@@ -157,12 +160,13 @@ def tree(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Return a process's children. The kernel lists each child at the thread that forked it.
+    """Return a process's children. The kernel keeps a list of children for each thread: the
+    children that this thread forked.
 
-    When a thread ends, its children move to the process's first living thread. So after all lists
-    have been read, the lists up to that thread are read again. The lists of other threads are not,
-    because a target with many threads, of which some always end, could make one walk last for
-    minutes.
+    When a thread ends, its children move to the list of the process's first living thread. A child
+    that moves during the reading may be missed. So at the end the lists are read again, from the
+    first thread to the first living one. The lists after it are not read again, because a target
+    whose threads end all the time could make one walk last for minutes.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)
@@ -187,8 +191,8 @@ def _lists_of_children(pid: int, threads: Iterable[int]) -> dict[int, None]:
 
 
 def _lives(pid: int, thread: int) -> bool:
-    """Return whether a thread has not begun to exit. Its flags show this. The list of threads does
-    not, because a process's first thread stays listed after its exit.
+    """Return whether a thread has not begun to exit, as its flags say. The list of threads does not
+    say it, because a process's first thread stays listed after its exit.
     """
     try:
         fields = _fields(f"/proc/{pid}/task/{thread}/stat")
@@ -207,7 +211,9 @@ def _check_readable(error: OSError) -> None:
 
 
 def _fields(path: str) -> list[bytes]:
-    """Return the fields of a file `stat` after the name, which may contain spaces and brackets."""
+    """Return the fields of a `stat` file that follow the process's name. Search for the end of the
+    name from the right, because the name may contain spaces and brackets.
+    """
     return abi.read_file(path).rpartition(b") ")[2].split()
 
 
@@ -240,8 +246,8 @@ def _proportional(
     pid: int, files: Container[Inode], device: int, budget: Budget, *, segments: bool
 ) -> int:
     """Return a process's memory in bytes, with each shared page divided by the number of its users.
-    Leave out mappings of files that are counted as a whole. If smaps cannot be read, return
-    `_resident`.
+    Leave out mappings of files in memory, because `measure` adds the whole size of these files. If
+    smaps cannot be read, return `_resident`.
     """
     for thread in _threads(pid):
         try:
@@ -257,7 +263,9 @@ def _proportional(
 
 
 def kilobytes(lines: Iterable[bytes], names: tuple[bytes, ...]) -> int:
-    """Return the sum of the rows with these names, converted from kilobytes to bytes."""
+    """Return the sum of the lines that start with one of `names`, converted from kilobytes to
+    bytes.
+    """
     return sum(int(line.split()[1]) for line in lines if line.startswith(names)) * 1024
 
 
@@ -335,7 +343,9 @@ def _memfd(path: str) -> dict[Inode, int]:
 
 
 def _mapped_files(pid: int, budget: Budget) -> dict[Inode, int]:
-    """Return the size of each file in memory that a process has mapped, or {} without root."""
+    """Return the size of each file in memory that a process has mapped, or {} if corral is not
+    root.
+    """
     found: dict[Inode, int] = {}
     if os.geteuid():
         return found

@@ -82,7 +82,7 @@ class Macos:
         return processes.spawn(plan, stdio, self._table)
 
     def warm_up(self) -> None:
-        """Do nothing, because no work before a request would make it faster."""
+        """Do nothing, because on macOS no preparation would make the next run start faster."""
 
     def clean(self, path: str, budget: Budget) -> None:
         if run_directories.is_work_directory(path):
@@ -96,7 +96,7 @@ class Macos:
         return tree.measure(excluded=root)
 
     def find_spare_maker(self, _plan: Plan) -> None:
-        """Return None, because on macOS no process is made before its command is known."""
+        """Return None, because on macOS corral starts no process before it knows the command."""
 
     def rehearse(self, plan: Plan) -> None:
         """Do nothing, because the first run is as fast as later ones."""

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from corral.platforms.macos.process_table import ProcessTable
 
 ANSWER_MS = 100
-"""How long to wait for the watcher's answer before the watcher is continued again."""
+"""How long to wait for the watcher's answer before it gets another SIGCONT, in case the target has
+stopped it.
+"""
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
@@ -77,7 +79,7 @@ class Child:
         """Import nothing, because a run imports everything when it starts."""
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
-        """Report nothing, because only the services of `open_services` see denials."""
+        """Do nothing, because only the proxy sees denials, and `open_services` starts the proxy."""
 
     def open_services(self, plan: Plan, denials: Denials) -> NetworkServices:
         """Start the proxy if the policy allows hosts. Seatbelt itself reports no denials."""
@@ -184,7 +186,8 @@ def _become_watcher(
             _become_target(plan, results, stdio, start_read, pipes.exec_result)
         os.close(start_read)
         os.close(pipes.exec_result)
-        # From now on only the target can write to `exec_result`.
+        # The watcher's copy of `exec_result` is closed, so only the target can write to this pipe
+        # now.
         pipes = replace(pipes, exec_result=-1, start=start_write)
         directory = results.find(run_directories.PrivateDirectory)
         marker = seatbelt.find_marker(plan.steps)

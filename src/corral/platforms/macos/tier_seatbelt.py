@@ -62,7 +62,8 @@ def compose(
 ) -> Composition:
     """Return the steps of a run. `running` is the number of processes that the user already has."""
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
-    # The path is short, because the path of a unix socket has at most 103 bytes.
+    # The path of the private directory is short, because the target makes unix sockets in it, and
+    # their paths can have at most 103 bytes.
     private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""

@@ -32,8 +32,8 @@ MEASURE = 0x80
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""The watcher writes these to `answers`: first the target's pid, then a usage for each request, and
-at the end the wait status.
+"""The formats of what the watcher writes to `answers`. First it writes the target's pid (ROOT),
+then a USAGE whenever the supervisor asks for one, and at the end the wait status (STATUS).
 """
 
 

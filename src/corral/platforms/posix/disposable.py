@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""Ends an answer. If several processes answer, only the first answer is used, because the first
-error causes the others.
+"""The byte that ends an answer. If several processes answer, only the first answer is used, because
+the first error causes the others.
 """
 
 
@@ -77,8 +77,8 @@ def _read(fd: int) -> str | None:
 def refused(attempt: Callable[[], object], *, by: type[OSError] = OSError) -> str:
     """Return the text of the error with which the system refuses `attempt`.
 
-    Raise if `attempt` succeeds. Also raise if it fails with an error other than `by`, because then
-    it may have failed for another reason.
+    Raise if `attempt` succeeds. `by` is the class of the expected error. Any other error is raised,
+    because it may have a cause other than a refusal.
     """
     try:
         attempt()

@@ -59,7 +59,8 @@ def set_limit(name: str, value: int) -> None:
     top = bound + 1 if name == "CPU" and hard == resource.RLIM_INFINITY else bound
     try:
         resource.setrlimit(kind, (bound, top))
-    # The system's error is EINVAL: macOS refuses a size below the memory that is already mapped.
+    # macOS answers EINVAL if an address space limit is below the memory that is already mapped.
+    # For this error Python raises a ValueError with an unrelated text.
     except ValueError as error:
         raise OSError(22, f"RLIMIT_{name} of {bound} is refused") from error
 
@@ -72,7 +73,7 @@ def plan(limits: Limits, *, count_init: bool) -> Rlimits:
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))
     if limits.pids is not None:
-        # init runs with the target's user id, so it counts too.
+        # RLIMIT_NPROC counts init too, because init runs with the target's user id.
         values.append(("NPROC", limits.pids + int(count_init)))
     for field, name in PER_PROCESS.items():
         if (value := getattr(limits, field)) is not None:

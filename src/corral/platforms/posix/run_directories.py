@@ -28,7 +28,7 @@ MAXPATHLEN = 1024
 SUBDIRECTORIES = ("home", "tmp")
 TAKEN = frozenset((errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.EACCES))
 """Errors which mean that a name is taken, or that a parent is a file, a link, or a directory that
-the target has closed.
+the target has made inaccessible.
 """
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
@@ -106,8 +106,9 @@ class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
     `inside` is its path for the target. `links` are pairs (name in the home, granted path) of links
-    to make. Links of earlier runs stay, but the target cannot use them without their grant. `owner`
-    has the uid and gid of root's target if they differ from root's, otherwise None.
+    to make. Links of earlier runs stay, but the target cannot use them without their grant. If root
+    runs corral and the target has another user id, `owner` has the target's uid and gid. Otherwise
+    it is None.
     """
 
     name = "state_directory"
@@ -128,13 +129,14 @@ class State:
         elif not os.path.isdir(self.path):
             self._make()
         elif not os.access(self.path, os.R_OK | os.W_OK | os.X_OK):
-            # A server that closed its own home could not start in it again.
+            # The server has removed its own access to its home, so it could not start in it again.
             reopen(self.path)
         if self.links:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make the home of root's target, or check it. Raise OSError if it belongs to a third user.
+        """Make or check the home of a target that has another user id than root, who runs corral.
+        Raise OSError if the home belongs to a third user.
 
         The directory above belongs to root, and only the target's group can search it. So no other
         process can replace a home or list the homes, and a server that opens its home to everyone
@@ -147,8 +149,9 @@ class State:
         os.chmod(above, 0o710)  # noqa: S103 - targets pass through
         held = os.open(above, DIRECTORY)
         try:
-            # A concurrent first start would find the directory already given to the target, and
-            # would refuse to make a directory for root there. No target can open `above`.
+            # Wait until no other run makes the same home. Otherwise that run may give the home to
+            # the target first, and this run would then refuse to make root's directories in it.
+            # Targets cannot hold this lock, because they cannot open `above`.
             lock(held, wait=True)
             if not os.path.lexists(self.path):
                 self._make()
@@ -212,11 +215,12 @@ def _make_link(top: str, name: str, target: str) -> None:
 
 
 def _make_alike(name: str, above: int) -> None:
-    """Make a directory that belongs to the owner of its parent directory. If it belonged to root,
-    that user could not remove the files in it.
+    """Make a directory that belongs to the owner of its parent directory. If the directory belonged
+    to root, the parent's owner could not remove the files in it.
 
-    The owner is changed through a descriptor of a directory. Another run's target may have put a
-    hard link to one of root's files in its place, and that file must not change its owner.
+    The owner is changed through a descriptor that can only be a directory. Meanwhile another run's
+    target may have replaced the new directory with a hard link to one of root's files, and the
+    owner of this file must not change.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -374,7 +378,7 @@ def _unlink(name: str, directory: int, budget: Budget) -> bool:
     except IsADirectoryError:
         return False
     except PermissionError:
-        # POSIX demands PermissionError for a directory, and macOS raises it.
+        # For a directory, POSIX demands that unlink fails with EPERM, and macOS does that.
         if stat.S_ISDIR(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             return False
         _clear_flags(name, directory)

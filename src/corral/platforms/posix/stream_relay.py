@@ -38,8 +38,9 @@ class Relay:
             os.close(self.ends.pop())
 
     def release(self) -> None:
-        """Kill the readers, and wait until the writers have written everything. The writers end,
-        because the target has ended and its pipe ends are closed.
+        """Kill the processes that copy files to the target, and wait until those that copy its
+        output have written everything. The latter end, because the target has ended and its pipe
+        ends are closed.
         """
         self.started()
         for pid in self.readers:

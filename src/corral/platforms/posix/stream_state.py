@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
-# These are Linux's numbers. On other systems the calls fail, so these values are not restored.
+# These are the numbers of Linux's terminal requests. On other systems the calls with them fail, so
+# the settings of terminals are not restored there.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
 TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 
@@ -244,7 +245,9 @@ def _set_settings(fd: int, value: object) -> None:
 
 FLAGS, EXCLUSIVE, SETTINGS = "status flags", "exclusive mark", "settings"
 OF_OPEN_FILE = (FLAGS, EXCLUSIVE, SETTINGS)
-"""The aspects that any process with the open file can change."""
+"""The entries of ASPECTS that every process with the open file can change, even if it does not own
+the file.
+"""
 # The owner comes before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),

@@ -27,7 +27,9 @@ UMASK = 0o022
 
 
 def arrange_streams(stdio: Stdio, *pipes: int) -> list[int]:
-    """Duplicate the three streams to descriptors 0, 1 and 2. Return duplicates of the pipes."""
+    """Make the three streams the descriptors 0, 1 and 2. Return duplicates of `pipes`, because a
+    pipe may have been one of these three descriptors.
+    """
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 16) for fd in (*stdio, *pipes)]
     for number, fd in enumerate(high[:3]):
         os.dup2(fd, number)
@@ -71,7 +73,8 @@ def enter(
     """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
     EXECUTED. Exit if `start` is closed.
 
-    Return the plan to execute: the result of `request`, or `plan` without a `request`.
+    Return the plan to execute. A sandbox that was set up before its command is known gets the plan
+    from `request`. Without `request`, return `plan`.
     """
     os.setsid()
     os.umask(UMASK)
@@ -97,7 +100,9 @@ def execute(program: Program, execve: Callable[[], None]) -> NoReturn:
 
 
 def tell(exec_pipe: int, error: BaseException, where: str) -> NoReturn:
-    """Write the failed step to the exec pipe, or `where` if no step failed, then exit."""
+    """Write the failed step and its error to the exec pipe, then exit. If `error` does not name a
+    step, write `where` in its place.
+    """
     if isinstance(error, StepFailed):
         step, code, cause = error.step, error.code, error.cause
     else:

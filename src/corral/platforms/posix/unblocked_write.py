@@ -44,8 +44,8 @@ def _write_if_ready(fd: int, data: bytes) -> int:
 if sys.platform == "linux":
 
     def _write_linux(fd: int, data: bytes) -> int:
-        """Write with RWF_NOWAIT, which pipes and sockets support since Linux 6.5. Otherwise write
-        through a non-blocking descriptor.
+        """Write with RWF_NOWAIT, which pipes and sockets support since Linux 6.5. Where it is not
+        supported, write through a non-blocking descriptor.
         """
         try:
             return os.pwritev(fd, [data], -1, RWF_NOWAIT)

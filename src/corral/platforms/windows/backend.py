@@ -39,7 +39,9 @@ def compose(
 
 
 def warm_up() -> None:
-    """Do nothing, because Windows cannot fork: each run starts its own supervisor."""
+    """Do nothing, because Windows cannot fork. So each run starts its own supervisor, and nothing
+    can be prepared for the next run.
+    """
 
 
 def clean(path: str, _budget: run_records.Budget) -> None:

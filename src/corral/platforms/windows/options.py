@@ -35,7 +35,9 @@ NOT_HELD = {
     "network": f"{FALLBACK}: the target reaches every host that you can reach",
     "syscalls": f"{FALLBACK}, nor do restricted tokens: the target runs with all of your rights",
 }
-"""Warnings about controls that the fallback does not enforce."""
+"""For each control: the warning if AppContainers do not work on this host, but the policy lets the
+target run without the control.
+"""
 
 
 def chains(policy: Policy) -> model.Chains:
@@ -109,8 +111,8 @@ def _network(policy: Policy) -> Sequence[Option]:
 
 
 def _syscalls(policy: Policy) -> tuple[Option, ...]:
-    """Return an option for each token with each subset of `EXTRAS`, first the one with all
-    extras.
+    """Return the options for the control `syscalls`. There is one for each kind of token with each
+    subset of `EXTRAS`. Those with all extras come first.
     """
     found: list[Option] = []
     tokens = {APP_CONTAINER: _app_container(policy)}

@@ -62,7 +62,7 @@ class Child:
         """Import nothing, because a run imports everything when it starts."""
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
-        """Report nothing, because only the services of `open_services` see denials."""
+        """Do nothing, because only the relay sees denials, and `open_services` opens the relay."""
 
     def open_services(self, plan: Plan, denials: Denials) -> contract.NetworkServices:
         if not plan.allow:

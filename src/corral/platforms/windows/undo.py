@@ -24,8 +24,9 @@ GONE = (win32.ERROR_FILE_NOT_FOUND, win32.ERROR_PATH_NOT_FOUND)
 
 @record
 class Claim:
-    """Cleans up after dead runs, and writes this run's changes into the journal. Undoes them when
-    the results are released. This is the first step of a run with an AppContainer.
+    """Cleans up after dead runs, and writes this run's changes into the journal. At the end of the
+    run, when the results of its steps are released, the changes are undone. This is the first step
+    of a run with an AppContainer.
     """
 
     name = "journal"
@@ -128,7 +129,10 @@ def withdraw(root: Root) -> list[str]:
 
 def _clear(path: str, root: Root, *, top: bool) -> bool:
     """Remove the root's entries from one object. Return whether the object is a directory whose
-    content has to be cleared too. With `top`, do nothing if this is not the granted object.
+    content has to be cleared too.
+
+    `top` means that `path` is the path of the root itself. Then do nothing if another object is
+    there now.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):

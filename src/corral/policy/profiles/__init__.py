@@ -1,8 +1,8 @@
 """Provide curated policies: one data file per server, with a reason for each line.
 
-The user names a profile, so its grants count as the user's decision. It never names a path, because
-paths differ between users. With `arguments`, it grants the paths in the server's arguments. Secrets
-are passed on if they are set.
+The user names a profile, so its grants count as the user's decision. A profile never names a path,
+because paths differ between users. If it has the key `arguments`, it grants the paths in the
+server's arguments. It passes secrets to the server if the user has set their variables.
 """
 
 import os

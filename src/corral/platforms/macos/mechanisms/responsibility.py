@@ -1,7 +1,8 @@
 """Let macOS ask the user for consent in the target's own name.
 
-A process inherits its parent's responsible process, and with it the user's consents for that
-program, for example to use the calendar. `spawn` disclaims them when it executes the target. So
+macOS asks for consent in the name of a process's responsible process. A process inherits its
+parent's responsible process, and with it the consents that the user gave to that program, for
+example to use the calendar. `spawn` disclaims this responsibility when it executes the target. So
 macOS asks the user again, for the target itself.
 """
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 EPERM = 1
 DISCARD_PORT = 9
-"""No process listens on this port, so without Seatbelt a connection fails with an error other than
-EPERM.
+"""A port on which no process listens. So a connection to it fails even without Seatbelt, but only
+Seatbelt makes it fail with EPERM.
 """
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 """Directories that exist on every Mac, and that every process can read without Seatbelt."""
@@ -52,7 +52,8 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # These are the controls for `verify`: without Seatbelt both calls succeed.
+        # These two calls are the controls for `verify`. They succeed without Seatbelt, so if they
+        # fail in `verify`, Seatbelt has denied them.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""

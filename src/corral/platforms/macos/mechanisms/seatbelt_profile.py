@@ -47,7 +47,9 @@ LINKS = (
     "/etc", "/tmp", "/var", "/dev", "/private",  # noqa: S108 - only the links
     "/System/Volumes/Data",
 )  # fmt: skip
-"""Links in the paths of files, and the mount point of the user's volume. Targets may stat these."""
+"""Paths that every target may stat: symbolic links such as /tmp, the directories /dev and /private,
+and the mount point of the user's volume.
+"""
 DEVICES = ("/dev/random", "/dev/urandom")
 WRITABLE_DEVICES = ("/dev/null", "/dev/zero")
 SYSCTLS = (
@@ -97,13 +99,15 @@ VERSION_CONTROL = frozenset(secret_files.VERSION_CONTROL)
 ENVIRONMENT = f'(regex #"/{_any_case(".env")}(\\.[^/]*)?$")'
 PUBLISHED = f'(regex #"({"|".join(map(_any_case, secret_files.PUBLISHED))})$")'
 REPOSITORY = f'(regex #"/({"|".join(map(_any_case, secret_files.VERSION_CONTROL))})(/.*)?$")'
-"""These patterns match names at any depth of a grant."""
+"""These patterns match `.env` files, published examples of `.env` files, and repositories. A rule
+with such a pattern applies at any depth of a grant.
+"""
 
 STAT = "file-read-metadata file-test-existence"
 READ = f"file-read* {STAT}"
-"""`file-read*` does not include the check whether a file exists (`access`). The operations of STAT
-are in every rule for reading, because a rule for them alone has precedence over a rule for
-`file-read*`.
+"""The operations of every rule for reading. STAT has to be named for two reasons. `file-read*` does
+not include the check whether a file exists (`access`). And a rule that names only STAT overrides a
+rule that names only `file-read*`.
 """
 
 MAX_PORT = 65535
@@ -111,18 +115,18 @@ MAX_PORT = 65535
 
 @record
 class View:
-    """What the profile allows and denies the target.
+    """The paths and services that the profile allows and denies the target.
 
-    If the target may not start processes, it can execute only `execute`. `needed` are the program's
-    own files. `read`, `write` and `sockets` are the policy's grants. `links` are grants as the
-    policy spells them, if their path has links. The target can list the directories above the
-    `listed` paths.
+    If the target may not start processes, it can execute only the programs in `execute`. `needed`
+    are the program's own files. `read`, `write` and `sockets` are the policy's grants. If the path
+    of a grant has links, `links` contains the path as the policy spells it. The target can list the
+    directories above the `listed` paths.
 
     `hidden` paths are inside readable paths, and cannot be read. `held` paths are inside writable
-    paths, and can only be read. Both need not exist, and a grant below them still applies.
-    `anchors` are the directories above them, which may not be renamed. `services` are mach services
-    in addition to `MACH`. `marker` is a name that no service has; `process_tree` uses it to
-    recognize processes under this profile.
+    paths, and can only be read. Hidden and held paths need not exist, and a grant below them still
+    applies. `anchors` are the directories above them, which may not be renamed. `services` are mach
+    services in addition to `MACH`. `marker` is a name that no service has; `process_tree` uses it
+    to recognize processes under this profile.
     """
 
     execute: tuple[str, ...]
@@ -173,7 +177,9 @@ class _Parameters:
 
 
 def _rule(action: str, operations: str, filters: Sequence[str]) -> Iterator[str]:
-    """Yield a rule. Without filters yield none, because such a rule would apply to everything."""
+    """Yield a rule with these filters. Without filters yield nothing, because a rule without
+    filters would apply to everything.
+    """
     if filters:
         yield f"({action} {operations}\n  " + "\n  ".join(filters) + ")"
 
@@ -240,12 +246,14 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
     Files in a write grant cannot be executed or mapped as code, because they remain after the run.
     Files in a read grant cannot be written. Both are true whichever grant is inside the other.
 
-    If a path has several kinds, the later one in `kinds` decides. So a grant overrides a hidden
-    path, and a program can be executed even if a write grant lets the target change it.
+    If several rows of `kinds` contain the same path, the last of these rows decides. So a grant
+    overrides a hidden path, and a program can be executed even if a write grant lets the target
+    change it.
 
-    Rules for names at any depth of a grant are sorted as if they were one level deeper than the
-    grant, before the other rules of that level. So the rules for the program's own files, and for a
-    grant of such a name itself, override them.
+    The rules ENVIRONMENT and REPOSITORY apply to names at any depth of a grant. They are sorted as
+    if they were one level deeper than the grant, before the other rules of that level. So the rules
+    for the program's own files override them, and so does the grant of a single `.env` file or
+    repository.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]

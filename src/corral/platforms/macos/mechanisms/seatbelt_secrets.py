@@ -69,8 +69,9 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the write grants with `kept` paths in them, and the directories between the two. These
-    may not be renamed, because that would evade the rules for the `kept` paths.
+    """Return the write grants that contain `kept` paths, and the directories between grant and
+    path. These directories may not be renamed, because a rename would evade the rules for the
+    `kept` paths.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

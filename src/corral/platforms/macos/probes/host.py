@@ -75,7 +75,9 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """Writes the text that `attempt` returns to `fd`. Then fails, so that nothing is executed."""
+    """A step that writes the text from `attempt` to `fd`. Then the step fails on purpose, so that
+    no program is executed.
+    """
 
     name = "trial"
     fd: int
@@ -117,7 +119,10 @@ def _marker(table: ProcessTable) -> str:
     os.write(go[1], b"\0")
     _wait(child)
     if not reported or seen != [True, False]:
-        raise RuntimeError(f"the marker was seen inside and outside: {seen}, not [True, False]")
+        raise RuntimeError(
+            f"processes inside and outside of the sandbox have the marker: {seen}, "
+            "instead of [True, False]"
+        )
     return "a process under the profile is recognized from outside, and no other"
 
 
@@ -301,7 +306,9 @@ def _jetsam() -> str:
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
-    """Return the wait status of a python that allocates 256 MiB. 0 megabytes mean no limit."""
+    """Return the wait status of a python that allocates 256 MiB. `megabytes` is its memory limit,
+    and 0 means no limit.
+    """
     from corral.abi import darwin_spawn
 
     pid = os.fork()

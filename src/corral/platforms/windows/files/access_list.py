@@ -93,8 +93,8 @@ def write(found: Descriptor) -> bytes:
 
 
 def entries_for(sid: str, access: Reach, *, directory: bool, root: bool) -> tuple[bytes, ...]:
-    """Return the entries for one object. With `root`, they do not allow the object to be deleted or
-    renamed.
+    """Return the entries for one object. If `root` is true, they do not let the target delete or
+    rename the object.
     """
     below = RIGHTS[access] | (DELETE if access == "write" else 0)
     own = RIGHTS[access] if root else below
@@ -151,7 +151,9 @@ def allowed_rights(raw: bytes, sids: Iterable[str], *, below: bool = False) -> i
 
 
 def is_readable(raw: bytes, sids: Collection[str]) -> bool:
-    """Return whether a subject with these SIDs may read an object. `raw` must include its owner."""
+    """Return whether a subject with these SIDs may read an object. `raw` is the object's security
+    descriptor, and must include the owner.
+    """
     own = (OWNER_RIGHTS,) if owner_sid(raw) in sids else ()
     try:
         return bool(allowed_rights(raw, (*sids, *own)) & READ_DATA)
@@ -212,8 +214,8 @@ def capability_sid(name: str) -> str:
 
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
-    """Return the SID of the capability for one root and one kind of access. It depends on the
-    object's identity, so another object at the same path gets another SID.
+    """Return the SID of the capability for one granted root and one kind of access. The SID depends
+    on the root's identity on disk, so another object at the same path gets another SID.
     """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")

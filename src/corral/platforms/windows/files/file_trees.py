@@ -1,9 +1,9 @@
 """List, copy and remove trees of files.
 
 A plan contains a listing, and exactly the files of this listing are copied. If a file has changed
-since it was listed, the copy fails. Only a changed compiled module is left out instead, because
-Python may write one at any time. Alternate streams and access lists are not copied. A copy inherits
-the access list of the directory in which it is made.
+since it was listed, the copy fails. Only compiled modules may change, because Python may write them
+at any time: a changed one is left out of the copy. Alternate streams and access lists are not
+copied. A copy inherits the access list of the directory in which it is made.
 
 A link to a file of the same tree is copied as a file, because installers add `python3.exe` as a
 link to `python.exe`. If that file is missing or left out, so is the link. Other links are refused.
@@ -65,7 +65,7 @@ class TreeCopy:
     """A tree `source` and its copy `staged`, which only targets with the capability `sid` can read.
 
     `texts` are (relative name, text) of files that corral writes itself: files in which it has
-    replaced paths, and preloads.
+    replaced paths, and the module that repairs Python's library (`python_preload.py`).
     """
 
     source: str
@@ -143,10 +143,11 @@ def _linked_name(source: str, path: str) -> str:
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     above, name = os.path.split(target)
     if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
-        # The link may name this tree by another path.
+        # The link may point into this tree by another path of the tree, for example through a link
+        # above. So compare the real path.
         target = os.path.join(os.path.realpath(above), name)
     if not is_inside(target, source):
-        raise Unsuitable(f"{shown} is a link that leads out of it")
+        raise Unsuitable(f"{shown} is a link to a path outside of it")
     return target[len(source) :].replace(os.sep, "\\").strip("\\")
 
 
@@ -227,7 +228,8 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path, and the keys of the copies `beside`.
+    """Return a key that changes with the files, their path, and `beside`. These are the keys of
+    other copies whose paths the copied files contain, and digests of added files.
 
     Compiled modules do not change the key, because Python may write them at any time, and ignores
     those that do not match their source.
@@ -270,7 +272,9 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 
 
 def find_copies(directory: str) -> dict[str, list[str]]:
-    """Return the copies in a store by key, each with the names of the files beside it."""
+    """Return {key: names} for the copies in a store. The names are those of files beside the copy
+    that begin with its key, such as its mark file.
+    """
     found: dict[str, list[str]] = {}
     try:
         names = sorted(os.listdir(directory))

@@ -174,8 +174,9 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object to set its entries. With `less` the object gets no entry, so the right to read
-    its access list is enough.
+    """Open an object to set its entries. `less` means that the object gets no entry. If the user
+    may not change its access list, open it with the right to read this list, to check that it has
+    no entry.
     """
     try:
         return open_object(path)
@@ -279,8 +280,8 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
-    """Return those of the names `at_home` that are in the directory `in_home` of the profile,
-    relative to that directory and in lower case.
+    """Return the names of `at_home` that are below the directory `in_home`, in lower case and
+    relative to `in_home`. Both are relative to the user's profile.
     """
     if not in_home:
         return frozenset()

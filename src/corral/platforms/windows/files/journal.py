@@ -160,8 +160,8 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """Return the journals of dead runs, locked so that only one process cleans up after each.
-    Remove the incomplete files of runs that died in `keep`.
+    """Return the journals of dead runs, locked so that only one process cleans up after each. Also
+    remove incomplete files that `keep` left when its process died.
     """
     discard_leftovers(directory)
     found = []

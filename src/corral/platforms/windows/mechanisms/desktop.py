@@ -99,12 +99,14 @@ def create(package: str) -> Desktop:
 
 
 def _open_to_targets(station: int) -> None:
-    """Add the entry and the label that targets need, because an existing station may lack them."""
+    """Add to the station the entry and the label that targets need, because an existing station may
+    lack them.
+    """
     found = abi.user_object_security(station)
     try:
         changed = access_list.grant(found, CAPABILITY, (station_entry(),))
     except access_list.Unusable as error:
-        raise OSError(0, f"the window station of this logon: {error}") from error
+        raise OSError(0, f"cannot use the window station of this logon: {error}") from error
     if changed is not None:
         abi.set_user_object_dacl(station, changed)
     if not _is_low(abi.user_object_label(station)):
@@ -122,7 +124,7 @@ def _check(desktop: Desktop) -> None:
     """
     name = abi.user_object_name(desktop.made.value)
     if name != desktop.path.rpartition("\\")[2]:
-        raise OSError(0, f"the private desktop reads back as {name}")
+        raise OSError(0, f"the private desktop has the wrong name {name}")
     for what, opened in (("window station", desktop.station), ("desktop", desktop.made)):
         label = abi.user_object_label(opened.value)
         if not _is_low(label):

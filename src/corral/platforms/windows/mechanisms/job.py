@@ -46,8 +46,8 @@ SCHEDULING_CLASS = 5
 """The default scheduling class. The classes are 0 to 9."""
 TICKS_PER_MS = 10_000
 CONSOLE = 1
-"""The number of processes that a console needs. They count against the limit of a target that may
-start processes, because only such a target has a console.
+"""The number of processes that a console needs. It is added to the process limit of a target that
+may start processes, because only such a target has a console.
 """
 PAGE = 4096
 """Windows rounds memory limits down to whole pages."""
@@ -75,8 +75,8 @@ class Job:
     user_time: int | None = None
     priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0
-    # False only if this host cannot read the limits of a job back, but a probe saw that all
-    # processes end with the handle of their job.
+    # This is False only if this host cannot read back the limits of a job. Then a probe must have
+    # seen that all processes end when the handle of their job is closed.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 

@@ -36,9 +36,9 @@ TIMEOUT_MS = 5000
 MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
-# How long the driver keeps an answer that it should not cache. 0 would mean the driver's default.
-# The driver caches an answer by operation and path only, so an answer that depends on anything else
-# must not be cached.
+# The driver caches an answer by operation and path only. An answer that also depends on other
+# fields must not be cached. The driver cannot turn its cache off for one answer, because 0 means
+# its default time. So such an answer gets the shortest time.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (

@@ -150,7 +150,7 @@ def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryChec
     identity = Identity(message=message, kind=kind, request=request)
     body = data[MESSAGE_HEADER.size + HEADER.size :]
     if size != HEADER.size + len(body):
-        raise MalformedError(f"its size is given as {size} bytes", identity)
+        raise MalformedError(f"the message states a wrong size: {size} bytes", identity)
     try:
         return identity, _read_body(kind, body)
     except (struct.error, ValueError) as error:

@@ -22,8 +22,8 @@ FIRST, SECOND = 1, 2
 
 @record
 class Mitigation:
-    """A mitigation: its `bit` in the attribute, and the `flags` that GetProcessMitigationPolicy
-    returns for it in the policy `policy`.
+    """One mitigation. `bit` turns it on in the attribute. To read it back,
+    GetProcessMitigationPolicy is called for `policy`, and must return `flags`.
     """
 
     name: str

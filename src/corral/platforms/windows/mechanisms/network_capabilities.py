@@ -29,7 +29,7 @@ CAPABILITIES: Mapping[policies.WindowsNetwork, tuple[str, ...]] = {
     "local": (PRIVATE_NETWORK,),
     "full": (INTERNET_CLIENT, INTERNET_CLIENT_SERVER, PRIVATE_NETWORK),
 }
-"""SIDs of the capabilities that each level puts into the token."""
+"""For each value of `windows.network`: the SIDs of the capabilities in the token."""
 
 STOPS: Mapping[policies.WindowsNetwork, str] = {
     "none": "no internet, no local network, no DNS, no loopback of the host",

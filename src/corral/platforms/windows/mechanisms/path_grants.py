@@ -58,8 +58,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The directories above names with less access are pinned, because a target that may rename
-        # a directory could put another directory in its place.
+        # The target may not rename the directories above names with less access. Otherwise it could
+        # put another directory in their place, to which these exceptions do not apply.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -234,8 +234,9 @@ def _exceptions(grant: Grant, tree: Tree, policy: Policy, home: str) -> Exceptio
 
 
 def _strict_problems(grant: Grant, tree: Tree, less: Exceptions, home: str) -> list[str]:
-    """Return a problem for each secret and each file that other programs run, because these would
-    get less access than the grant.
+    """Return a problem for each secret and each file that other programs run. With
+    `windows.strict_grants` the grant is refused, because these files would get less access than the
+    grant.
     """
     in_home = _path_in_home(grant.path, home)
     names = (node.name for node in tree.nodes) if grant.access == "write" else ()
@@ -264,7 +265,7 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
             if not node.name and not granted_tree.has_identity(
                 handle.value, root.volume, root.file
             ):
-                raise OSError(0, "this is not the object that was granted", path)
+                raise OSError(0, "it was replaced: this is not the object that was granted", path)
             ours = less.entries(root, node)
             usual = entries_for(root.sid, root.access, directory=node.directory, root=False)
             if complete and ours == usual:

@@ -38,7 +38,9 @@ user's desktop.
 
 @record
 class Launch:
-    """The plan and the streams of the process. `spawn` adds them before the first step."""
+    """The plan and the streams of the process to create. `spawn` adds them to the results before
+    the first step, because the steps read them there.
+    """
 
     plan: Plan
     stdio: tuple[int, int, int]

@@ -113,9 +113,9 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """If corral is elevated, return the SIDs of its token that its targets also use to get access:
-    the user's SID and the groups, except Administrators and groups that only deny access.
-    Otherwise return no SIDs.
+    """Return SIDs with which an elevated corral checks what its targets can access. These are the
+    user's SID and the groups of corral's own token, except Administrators and groups that only deny
+    access. If corral is not elevated, return no SIDs.
     """
     with abi.own_token(TOKEN_QUERY) as own:
         if not powers(own.value):

@@ -231,7 +231,7 @@ def _kill_on_close(plain: Job) -> str:
             abi.open_process(child, abi.SYNCHRONIZE) as second,
         ):
             if abi.wait_any((first.value, second.value), 0) is not None:
-                raise OSError(0, "the control failed: a process did not wait")
+                raise OSError(0, "the control failed: a process ended before its job was closed")
             running.child.abandon()  # both processes keep their input, so only the job ends them
             for handle in (first, second):
                 if abi.wait_any((handle.value,), trial.TIMEOUT_MS) is None:
@@ -329,7 +329,8 @@ def _session() -> str:
 
 PROBES: dict[str, Callable[[Machine], Finding]] = {
     "job_read_back": lambda _: _try("job_read_back", _read_back),
-    # This probe also works if the limits of a job cannot be read back.
+    # This probe runs even if the limits of a job cannot be read back, because it only checks that
+    # all processes end with the job's handle.
     "job_kill_on_close": _job("job_kill_on_close", _kill_on_close),
     "job_memory": lambda _: _try("job_memory", _memory),
     "job_processes": lambda _: _try("job_processes", _processes),

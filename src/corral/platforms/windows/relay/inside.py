@@ -220,7 +220,8 @@ class Mux:
         """Open a stream. Wait while MAX_STREAMS streams are open."""
         self._free.acquire()
         with self._writing:
-            # Stream numbers must arrive in ascending order.
+            # Keep the lock `_writing` from the choice of the number until OPEN is written, because
+            # the other side accepts stream numbers only in ascending order.
             with self._lock:
                 if self._closed:
                     raise ConnectionResetError("the relay is closed")
@@ -259,7 +260,7 @@ class Mux:
             known = 0 < number <= self._last
         if kind == HELLO or not known:
             raise ProtocolError(f"kind {kind} for stream {number}")
-        # Frames may still arrive for a stream that this side has reset or ended.
+        # Frames may still arrive for a stream that this side has reset or ended. They are ignored.
         if stream is not None and stream.take(kind, payload):
             self.forget(stream)
 

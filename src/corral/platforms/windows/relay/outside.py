@@ -3,9 +3,10 @@
 Without a capability the target reaches no network at all (`network_capabilities.py`). Inside the
 container a small program, the shim (`inside.py`), listens on loopback, and `HTTP_PROXY` and
 `HTTPS_PROXY` name its port. The connections to the shim arrive here through one pair of pipes,
-which the shim has inherited. Each request is checked as on Linux: the policy has to allow the name,
-and only addresses that the guard allows are dialled. On TLS ports the name in the client's hello
-has to be allowed too. A client that ignores these variables reaches nothing.
+which the shim has inherited. Each request is checked as on Linux: the policy has to allow the
+host's name, and the address guard has to allow the address before corral connects to it. On TLS
+ports the name in the client's hello has to be allowed too. A client that ignores these variables
+reaches nothing.
 
 The shim is not trusted; `start.py` says where it runs and why.
 """

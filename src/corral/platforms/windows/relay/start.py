@@ -116,8 +116,9 @@ def start(step: NamedHosts, target: Results) -> Shim:
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
-            # Both the shim's and the target's results release this object. That is safe, because it
-            # is only needed to create the two processes.
+            # The same object is in the results of the shim and of the target, so it is released
+            # twice. The first release does no harm, because the object is only needed to create the
+            # two processes.
             results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back

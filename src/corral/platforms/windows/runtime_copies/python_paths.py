@@ -29,10 +29,10 @@ def find(listing: Listing) -> tuple[str, ...]:
 def changed_texts(
     one: TreeCopy, names: Sequence[str], copies: Sequence[TreeCopy], settings: str, base: str
 ) -> tuple[tuple[str, str], ...]:
-    """Return (name, new text) of those `names` whose text changes.
+    """Return (name, new text) for each of the files `names` whose text changes.
 
-    The file `settings` always gets `base` as its home, because its own text may name the home
-    through a link, and such a path would not be replaced.
+    `settings` is the path of pyvenv.cfg. This file always gets `base` as its `home`, because its
+    own text may name that directory through a link, and such a path would not be replaced.
     """
     found: list[tuple[str, str]] = []
     for name in names:

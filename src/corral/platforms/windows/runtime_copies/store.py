@@ -242,7 +242,9 @@ def settings_path(program: Program) -> str:
 
 
 def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
-    """Return the names to leave out of a copy. `text` is the content of `settings`."""
+    """Return the names to leave out of a copy. `why` is the reason for the copy. `settings` is the
+    path of the virtual environment's pyvenv.cfg, and `text` its content.
+    """
     if why != "the prefix of python":
         return SERVER
     both = windows_shims.settings(text).get("include-system-site-packages", "").lower() == "true"
@@ -357,7 +359,7 @@ def mark_text(tree: TreeCopy) -> str:
 
 
 def collect(directory: str, *, of: TreeCopy | None = None) -> list[str]:
-    """Remove every copy that no run uses. With `of`, remove only older copies of that tree."""
+    """Remove every copy that no run uses. With `of`, remove only older copies of the same tree."""
     removed = []
     for key, names in file_trees.find_copies(directory).items():
         copy = ntpath.join(directory, key)
