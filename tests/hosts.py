@@ -165,7 +165,9 @@ def file_systems(found: list[Record], tried: list[Record]) -> str:
 
 
 def at_place(record: Record, place: str) -> str:
-    """Return the users whom corral refused at this place, "works" if it refused none, or "not tried"."""
+    """Return the users whom corral refused when its directory `place` was on this file system. Return "works" if it
+    refused none, or "not tried".
+    """
     tries = [one for one in record["tries"] if one["place"] == place]
     others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
     return "; ".join(others) or ("works" if tries else "not tried")

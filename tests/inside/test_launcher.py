@@ -333,7 +333,7 @@ answer += sorted({tried(forge, name) for name in json.loads(os.environ["NAMES"])
     seen = user.owner == user.uid  # root's target cannot read root's cache
     *visible, forged = inside(user, code, *paths, flags=("--env", names))
     assert visible == by_tier(user, [False, False], [seen, True])
-    # The target can create such a path only in its private /tmp. Elsewhere the root is read-only.
+    # The target can create a path of the same name only if it is in its private /tmp. Elsewhere the root is read-only.
     assert forged in by_tier(user, {"done", "EROFS"}, {"EACCES"})
     after = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     assert {name: after[name] for name in before} == before

@@ -371,8 +371,8 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
-    """Check that in `corral learn`, too, only the supervisor changes modes and times. There most
-    other calls continue in the kernel.
+    """Check that `corral learn`, too, lets only the supervisor change modes and times. It lets most
+    other calls that it watches continue in the kernel.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)

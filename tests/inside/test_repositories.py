@@ -275,7 +275,7 @@ def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
     assert not (outer / "ran").exists()
     named = (*flags, "--write", str(outer / "libs/sub"))
     assert NOTE in user.run("/bin/true", flags=named).stderr.decode()
-    # The control: with a grant for the submodule this succeeds.
+    # The control: with a grant for the submodule itself, the target can fill it.
     assert inside(user, SUBMODULE, str(outer), flags=named) == "done"
     git(user, "status", cwd=outer)
     assert (outer / "ran").exists()
@@ -548,7 +548,7 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
     give(user, scratch / "work/server/main.py", Held.CODE)
     server = scratch / "work/server"
     run = Held(user, "--write", str(scratch / "work"), program=str(server / "main.py"))
-    # For root's target the file belongs to an unmapped user.
+    # For root's target the error is "Permission denied", because the file belongs to an unmapped user.
     held = {"Read-only file system", "Permission denied"}
     assert run.ask(f"open('{server}/main.py', 'a')") in held
     os.rename(server, scratch / "work/old")
@@ -636,8 +636,7 @@ def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
 ):
     """Another run with the same grant may take away the directory's permissions.
 
-    If the directory belongs to another group, init may not be in that group, because init has only the user's first
-    group.
+    The directory may belong to a group in which init is not a member, because init has only the user's first group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

@@ -689,7 +689,9 @@ def test_a_stated_limit_is_enforced_or_refused(user):
 
 @pytest.fixture
 def impossible(user, scratch):
-    """Return a function that writes a policy with a limit that this host cannot enforce, and with `more` text."""
+    """Return a function that writes a policy with a limit that this host cannot enforce. The function appends its
+    argument to the policy.
+    """
 
     def write(more: str = "") -> tuple[str, str]:
         path = scratch / "policy.toml"

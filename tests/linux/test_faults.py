@@ -144,7 +144,7 @@ MINUTE = pytest.param(60, marks=[pytest.mark.rig("long"), pytest.mark.timeout(30
 
 @contextlib.contextmanager
 def stopped_for(seconds: float, *runs: Run) -> Iterator[None]:
-    """Stop the supervisors of runs, and let them continue after the body and at least `seconds` later."""
+    """Stop the supervisors of runs during the body of the `with` statement, for at least `seconds`."""
     for run in runs:
         os.kill(run.process.pid, signal.SIGSTOP)
     until = time.monotonic() + seconds

@@ -95,7 +95,7 @@ def test_a_target_cannot_write_to_the_top_of_its_private_directory(user, runs, v
     left, did = killed_run(user, victim)
     walls = {name: did.pop(name) for name in ("procs", "kill", "directory", "away")}
     assert set(walls.values()) == {"PermissionError"}
-    # The control: the target can write to directories below.
+    # The control: the target can write to the directories inside its private directory.
     assert did == {"between": "done", "home": "done", "tmp": "done"}
     assert os.stat(left).st_uid == user.uid
     assert sweep(user) == [left]

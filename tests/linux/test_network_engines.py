@@ -179,7 +179,7 @@ def is_answered(client, server, gateway):
 
 
 def directly(case, check, port):
-    """Return the results of the check alone, without an engine or a server."""
+    """Return whether the check of destinations allows a case, without an engine or a server."""
     try:
         destination = address_destination(parse_address(case.host), port)
     except ValueError:

@@ -109,7 +109,8 @@ def prepare(
     named = find_start_directory(subject, sources, cwd)
     made = system.compose(policy, replace(program, cwd=named), controls, home=subject.home)
     start_in = made.start_in or named or made.home
-    # The directory is included because servers in two directories may have the same command.
+    # Pins are stored under the server's directory and command, because servers in two directories
+    # may have the same command.
     pinned_as = program.server or (*filter(None, (_find_root(sources),)), *program.typed)
     return Plan(
         program=replace(program, cwd=start_in),
@@ -170,7 +171,7 @@ def _find_ungranted(
     addresses and variables.
     """
     policy, program = subject.policy, subject.program
-    # Values of secrets are left out, because hints quote these words.
+    # `words` must not contain the values of secrets, because hints quote the words.
     passed = [environment[name] for name in policy.pass_names if name in environment]
     words = [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
     found: tuple[Ungranted, ...] = ()

@@ -97,7 +97,7 @@ def run(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
     )
     failed_later = parse_exec_result(watch.until_exec())
-    # A deadline or a signal may have come before the target executed.
+    # If a deadline or a signal ended the target before its program started, this is not an error.
     stopped = bool(watch.reason) and failed_later and failed_later.cause == DIED
     if failed_later and not stopped:
         child.kill()

@@ -17,7 +17,8 @@ from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.bundles.user_values import Values
 
-# Search paths of runtimes. A bundle may set them to its own directories without approval.
+# Variables with the search paths of runtimes. Without approval, a bundle may set these variables to
+# its own directories.
 SEARCH_PATHS = frozenset({"PYTHONPATH", "NODE_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 
 
@@ -58,7 +59,9 @@ def find_warnings(bundle: Bundle) -> list[str]:
 def build_request(
     bundle: Bundle, values: Values, known: Mapping[str, str], *, origin: str
 ) -> Manifest:
-    """Return the bundle's request: its corral table, its variables and its default paths."""
+    """Return the bundle's request: the permissions in its `_meta."io.corral"`, its variables and
+    its default paths.
+    """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
     start = Manifest(origin=origin)
@@ -104,8 +107,8 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return the template of the flag that sets a value. The key is quoted, because the bundle's
-    author chose it.
+    """Return the flag that sets the value of a setting, with `{}` in place of the value. The key is
+    quoted for a shell, because the bundle's author chose it.
     """
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"

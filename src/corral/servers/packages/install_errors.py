@@ -1,6 +1,7 @@
 """Find the cause of a failed installation in the package manager's output, and a hint for it.
 
-The texts are those of npm 9 to 11, uv and pip. An unknown text gets a general hint.
+corral knows the error messages of npm 9 to 11, uv and pip. If it knows no line of the output, it
+gives a general hint.
 """
 
 import re

@@ -2,7 +2,7 @@
 
 Install scripts run only with `--allow-install-scripts`. Without it no code of the package runs
 before the server itself. npm checks each archive against the registry's checksum. The lock file
-with all checksums is kept in the tree.
+with all checksums is kept beside the installed packages.
 """
 
 import json
@@ -47,7 +47,9 @@ HINT = "install Node.js, which brings npm, or name the server's own command"
 def install(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
-    """Install into `staging`. Return values for the store's entry."""
+    """Install a package into the directory `staging`. Return the values for its entry in the
+    store.
+    """
     node, origin, output = _run_npm(reference, staging, how, notify)
     version, integrity = read_lock(staging, reference.name)
     if wanted := find_unmet_engine(output, f"{reference.name}@{version}"):
@@ -205,8 +207,8 @@ def list_sources(tree: str) -> tuple[set[str], set[str]]:
 
 
 def build_command(staging: str, reference: Reference, node: str = "node") -> list[str]:
-    """Return the command of a package's program: with node, unless a `#!` line names another
-    interpreter.
+    """Return the command that starts a package's program. It starts node with the program, unless
+    the program's `#!` line names another interpreter.
     """
     folder = os.path.join("node_modules", *reference.name.split("/"))
     package = read_json(os.path.join(staging, folder, "package.json"))

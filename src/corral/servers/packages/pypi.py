@@ -149,8 +149,9 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
 
 
 def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
-    """Return a version that is newer than the newest wheel and has only a source archive, or ''. No
-    installer mentions such a version, because it was asked for wheels only.
+    """Return a version that is newer than the newest wheel and has only a source archive, or ''.
+    corral has to ask for such a version, because an installer that may only use wheels does not
+    mention it.
     """
     if not find_uv():
         try:
@@ -250,7 +251,9 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the words that start pip in the interpreter `base`, and the paths that they read."""
+    """Return the arguments with which the interpreter `base` starts pip, and the paths that it has
+    to read besides its own.
+    """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):

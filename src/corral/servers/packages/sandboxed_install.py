@@ -104,7 +104,8 @@ def run_installer(
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
-    # This comes before opening any file, because opening a fifo would block forever.
+    # The tree is checked before corral opens any file in it, because opening a fifo would block
+    # forever.
     check_tree(staging, allowed=links)
     return details
 

@@ -44,9 +44,10 @@ class Source:
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:
-    """Return one word for these addresses, without credentials; "" if they are only the default.
+    """Return a text that identifies these registries, without credentials. Return "" if the default
+    registry is the only one.
 
-    The word is a part of an installation's key, because the same name in another registry is
+    The text is a part of an installation's key, because the same name in another registry is
     another package. The order of registries matters, too.
     """
     found = [plain_index(url) for url in urls]

@@ -134,7 +134,7 @@ def _is_switch(item: Mapping[str, object]) -> bool:
 def _resolve_value(
     item: Mapping[str, object], key: str, given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Return (the value, whether it is the user's own)."""
+    """Return (the value of an argument or variable, whether a value of the user is in it)."""
     if isinstance(fixed := item.get("value"), str):
         inner = item.get("variables")
         known = inner if isinstance(inner, dict) else {}

@@ -41,7 +41,7 @@ KEPT_DOWNLOADS_SECONDS = 24 * 3600
 
 
 class UnfinishedError(SandboxError):
-    """The installation may continue later with the files that it has downloaded.
+    """Raised if a failed installation may continue later with the files that it has downloaded.
 
     After other errors nothing is kept, because a wrong archive may have left wrong metadata in a
     cache.
@@ -99,7 +99,8 @@ def find(key: str) -> Entry | None:
     installation.
     """
     for path in (store_path(), store_path("entries"), store_path("trees")):
-        # With `sudo` and the user's own HOME, the store would belong to another user.
+        # The store may belong to another user, for example if corral runs with `sudo` and HOME is
+        # still the user's own home. It must not be used then.
         try:
             refuse_shared(path, os.lstat(path), 0o077)
         except FileNotFoundError:
@@ -160,7 +161,9 @@ def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...
 
 
 def add_key(entry: Entry, key: str, *, replace: bool = False) -> None:
-    """Store the same tree under one more key. An existing key is kept unless `replace` is set."""
+    """Store a copy of the entry under another key. If the key has an entry already, this is kept
+    unless `replace` is set.
+    """
     values = {name: getattr(entry, name) for name in fields(entry)}
     with lock_all():
         if replace or read_entry(entry_path(key)) is None:
