@@ -76,7 +76,9 @@ def allow(*entries):
 
 
 def run(who, scratch, code, *arguments, flags=(), **options):
-    """Return the answer and the report's denials. Check that the audit is complete and has the same denials."""
+    """Run code inside, and return its answer and the report's denials. Check that the audit is complete and has the
+    same denials.
+    """
     report, audit = scratch / "report.json", scratch / "audit"
     audit.unlink(missing_ok=True)
     files = ("--report", str(report), "--audit", str(audit))

@@ -486,7 +486,9 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill stderr, which the client does not read. The warning is dropped, and the run still ends."""
+    """Fill corral's stderr, and replace a masked file. If there is no room for its message, corral must still end the
+    run.
+    """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
     size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 65536)

@@ -121,9 +121,10 @@ def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
 
 
 def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
-    """Refuse destinations as the socket broker does, which decides connections where there are no namespaces.
+    """Ask the gateway for destinations as the socket broker does, which connects the target's sockets without
+    namespaces.
 
-    After MAX_FAILED refusals the gateway asks for a pause of less than a second. Allowed destinations do not count.
+    After MAX_FAILED refusals the gateway wants a pause of less than a second. Allowed destinations do not count.
     """
     nobody, good = socket.inet_aton(NOBODY), scene.gateway.names.assign_address(NAME)
     for _ in range(gateway.MAX_FAILED):

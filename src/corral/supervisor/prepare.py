@@ -91,7 +91,7 @@ def prepare(
     server: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Return the plan of a run. No grant may contain the `protected` files, such as its report.
+    """Return the plan of a run. No grant may contain a `protected` file, such as the run's report.
 
     `server` identifies the server whose state and denials are stored. `notify` is called with a
     line if probing this machine takes long.

@@ -204,7 +204,9 @@ def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> 
 
 
 def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: str) -> None:
-    """Write one entry. zipfile returns at most the size that was checked, or raises."""
+    """Write one entry. zipfile never returns more data than the entry declares, and the declared
+    sizes were checked before.
+    """
     path = os.path.join(directory, *entry.orig_filename.removesuffix("/").split("/"))
     if entry.orig_filename.endswith("/"):
         os.makedirs(path, exist_ok=True)

@@ -144,7 +144,9 @@ def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
 
 
 def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
-    """Unpack a private copy, so that no process can change the file after it was hashed."""
+    """Copy the bundle's file into the staging directory, and unpack the copy. No other process can
+    change the copy after corral has checked its digest.
+    """
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")
     make_private_directory(tree)

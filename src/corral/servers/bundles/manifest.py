@@ -151,7 +151,7 @@ def _read_title(value: object, where: str) -> str:
 
 
 def _read_entry_point(value: object) -> str:
-    """Return a path that is inside the bundle."""
+    """Return the path of the entry point. Refuse a path that is not inside the bundle."""
     found = _read_text(value, "server.entry_point")
     parts = found.replace("\\", "/").split("/")
     if found.startswith(("/", "\\")) or ".." in parts or ":" in found:

@@ -194,7 +194,7 @@ def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
         form.append("--emit-index-annotation")  # without credentials
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
-        # uv would keep the versions of an older lock file.
+        # An older lock file is removed, because uv would keep its versions.
         with suppress(FileNotFoundError):
             os.unlink(environment.path(LOCK))
         _run_uv([uv, "pip", "compile", *form, *words, *files], environment, scripts=scripts)
@@ -222,7 +222,7 @@ def _run_uv(argv: Sequence[str], environment: Environment, *, scripts: bool) -> 
 
 
 def _run_pip(words: Sequence[str], environment: Environment, *, scripts: bool) -> None:
-    """Run `pip install`, and write its choice as a lock file in uv's format."""
+    """Run `pip install`, and write the versions that pip chose to a lock file in uv's format."""
     report = environment.path(REPORT)
     given = [*words, "--report", report, "-r", environment.path(REQUIREMENTS)]
     form = ["--no-cache-dir", "-q", *([] if scripts else WHEELS)]
