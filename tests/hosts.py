@@ -56,8 +56,8 @@ KINDS = {
     "kernel": ("Kernels", "vm.kernel_hosts"),
     "file_system": ("File systems", "file_system_hosts"),
 }
-"""The title of each kind, and the module whose `look(name, *parts)` tries a host and returns `how`
-and the parts of a trial.
+"""For each kind, its title in the page, and the module that tries a host of this kind. The module's
+`look(name, *parts)` returns parts of the record.
 """
 
 NOT_RUN = {"attacks": {"rule": "", "passed": 0, "skipped": {}, "failed": [], "closing": "not run"}}

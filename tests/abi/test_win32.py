@@ -32,7 +32,7 @@ DOCUMENTED: dict[str, str] = {}
 
 
 def public(modules, kind):
-    """Return (name, value) of all public names of this kind in the modules."""
+    """Return (name, value) of all public names in the modules whose value has the type `kind`."""
     found = {
         (name, value)
         for module in modules

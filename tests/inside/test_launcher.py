@@ -229,7 +229,8 @@ def test_write_grants_of_corrals_own_files_are_refused(user, scratch):
 
 @BOTH_TIERS
 def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scratch):
-    # The home of these tests is in /tmp, and a write grant around a home is refused too.
+    # HOME is set to another path, because the test's home is in /tmp, and corral would refuse the grant for containing
+    # the home.
     env = user.environment(HOME="/nonexistent")
     done = user.run("/bin/true", flags=("--write", "/tmp"), env=env)
     assert done.returncode == 125

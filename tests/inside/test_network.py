@@ -186,7 +186,7 @@ def test_only_harmless_socket_families_open(user):
         else:
             expected[name] = "EPERM" if name == "unix" else "EPROTONOSUPPORT"
     assert everywhere(user, FAMILIES) == (expected, expected)
-    # These families exist in this kernel and the user may open them. Root may open all existing ones.
+    # The control: outside, the user may open these families. Root may open packet and raw sockets, too.
     assert {name for name, said in free.items() if said == "done"} >= {*ALLOWED, "unix", "uevent"}
     if user.uid == 0:
         assert {free[name] for name in ("packet", "raw icmp", "raw tcp")} == {"done"}

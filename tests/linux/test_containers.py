@@ -42,7 +42,7 @@ with socket.create_server(("0.0.0.0", 8123)) as server:
     print("ready", flush=True)
     server.accept()[0].sendall(b"served")
 """
-# All questions are asked in one container, because a new container would have to probe again.
+# This program runs all commands in one container, because a new container would have to probe again.
 ASK = f"""
 import json, subprocess, sys
 import socket, threading
@@ -104,7 +104,7 @@ def uid(request):
 
 @pytest.fixture(scope="module")
 def said(podman, uid, profile):
-    """Return corral's answer to each question inside the container, asked once for all workers."""
+    """Return the results of all commands that `ASK` runs inside the container. They run once for all workers of pytest."""
 
     def ask():
         done = podman.run("/usr/bin/python3", "-c", ASK, uid=uid, profile=profile)

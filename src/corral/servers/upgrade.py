@@ -54,8 +54,8 @@ def _reference(entry: Entry) -> Reference | None:
 
 
 def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
-    """Return `version` as a candidate, or the newest version if it is "". Return None if nothing
-    would change.
+    """Return this version of the entry's server as a candidate. If `version` is "", take the
+    newest. Return None if nothing would change.
     """
     reference = _reference(entry)
     if reference is None:

@@ -126,7 +126,9 @@ class MessageRelay:
             self._answered.release()
 
     def _pass(self, source: int, frames: FrameReader, judge: Judge, sink: Sink) -> None:
-        """Pass frames from `source` to `sink` until one of them closes, then close the source."""
+        """Let the guard judge each frame (a message or another line) from `source`, and send it to
+        `sink`, until one of them closes. Then close the source.
+        """
         with open(source, "rb", buffering=0) as stream:
             while chunk := _read(stream.fileno()):
                 if not self._send([self._judge(judge, one) for one in frames.feed(chunk)], sink):

@@ -45,7 +45,7 @@ USED_UP = {
     ("namespaces", errno.ENOSPC): NO_NAMESPACE,
     ("cgroup_namespace", errno.ENOSPC): NO_NAMESPACE,
 }
-"""{(step, errno): hint} for errors of one step."""
+"""Hints for errors that have another cause in one step than elsewhere, by (step, errno)."""
 STEP_HINTS = {
     "work_directory": "let this user make directories in /tmp, which corral needs without "
     "namespaces (in a container: `--tmpfs /tmp`, or an emptyDir there)",

@@ -143,7 +143,9 @@ def _read_text(value: object, where: str, *, empty: bool = False) -> str:
 
 
 def _read_title(value: object, where: str) -> str:
-    """Return a text for people: one line, without characters that control a terminal."""
+    """Return a name or title that corral shows to the user. Refuse characters that cannot be
+    printed, such as line ends.
+    """
     found = _read_text(value, where)
     if not found.isprintable() or len(found) > MAX_TITLE_LENGTH:
         raise _refused(f"has a {where} that is too long or cannot be printed")

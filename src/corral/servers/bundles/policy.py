@@ -25,7 +25,9 @@ SEARCH_PATHS = frozenset({"PYTHONPATH", "NODE_PATH", "LD_LIBRARY_PATH", "DYLD_LI
 def variables(
     bundle: Bundle, values: Values, known: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the target's variables, and the names of those that contain a secret."""
+    """Return the environment variables that the bundle sets, and the names of those that contain a
+    secret of the user.
+    """
     found = bundle.environment.items()
     environment = {name: user_values.substitute(text, known, values) for name, text in found}
     return environment, secret_names(bundle, values)
@@ -115,7 +117,9 @@ def _name_setting(key: str) -> str:
 
 
 def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> None:
-    """Refuse a home directory as a value or a default of the bundle, and suggest smaller values."""
+    """Refuse a home directory as the value or default of a setting. The hint suggests other
+    directories.
+    """
     for key in [key for key, one in bundle.settings.items() if one.shape == "directory"]:
         for text in values.texts[key]:
             path = os.path.realpath(user_values.substitute(text, known, values))

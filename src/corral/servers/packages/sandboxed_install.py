@@ -258,7 +258,8 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
     text = log.read().decode(errors="replace")
     for secret in hidden:
         text = text.replace(secret, "***")
-    # npm's note, of one line or two, names a log file in the sandbox, which no longer exists.
+    # The lines in which npm names its log file are removed, because that file was in the sandbox
+    # and no longer exists.
     lines = [one.rstrip() for one in text.splitlines() if one.strip()]
     lines = [one for one in lines if not any(note in one for note in NPM_LOG_NOTES)]
     return ["".join(c if c.isprintable() else " " for c in line) for line in lines]

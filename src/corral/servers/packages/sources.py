@@ -31,8 +31,8 @@ class InstallOptions:
 class Source:
     """One kind of package. `host` is its public registry, and `index` that registry's address.
 
-    `fingerprint` identifies other registries in the user's settings. It returns "" for the public
-    one. `runtime` is the program that starts an installed package.
+    `fingerprint` returns a text that identifies the registries in the user's settings, or "" if
+    only the public one is used. `runtime` is the program that starts an installed package.
     """
 
     host: str

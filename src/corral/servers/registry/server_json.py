@@ -101,7 +101,7 @@ def _host(url: str) -> str | None:
 def build_arguments(
     package: Package, given: Mapping[str, str], *, complete: bool
 ) -> tuple[list[str], list[str]]:
-    """Return (the arguments, paths among them that the user named)."""
+    """Return the arguments for the package's program, and the paths in them that the user gave."""
     words: list[str] = []
     paths: list[str] = []
     for item in package.arguments:
