@@ -48,8 +48,8 @@ FILE_SYSTEM_FIELDS = {
     **dict.fromkeys(("kind", "name", "how", "system", "date", "corral"), str),
     "tries": list,
 }
-"""Fields of a file system. `tries` are the results of `tests/file_system_trial.py`, by place, user
-and tier.
+"""Fields of a file system. `tries` are the results of `tests/file_system_trial.py`. Each has a place
+(a directory that corral uses), a user and a tier.
 """
 
 KINDS = {

@@ -600,8 +600,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
-    """With namespaces, an ungranted file is not visible, and a granted file is on another mount. Without namespaces,
-    Landlock denies both links.
+    """Try to link an ungranted file, and a file of a read grant, into a write grant. With namespaces, the first is not
+    visible and the second is on another mount. Without namespaces, Landlock denies both links.
     """
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")

@@ -345,7 +345,9 @@ while True:
 
 @BARE
 def test_a_flood_of_changes_is_slowed_down(user, scratch):
-    """After a burst the supervisor uses less than a tenth of a processor: 0.2 seconds in 2 seconds."""
+    """Let a target change a mode without end. After a burst the supervisor must use less than a tenth of a processor:
+    0.2 seconds in 2 seconds.
+    """
     give_directory(user, scratch)
     code = (
         "import os, sys\nopen(sys.argv[1], 'w').close()\nwhile True: os.chmod(sys.argv[1], 0o600)"

@@ -117,7 +117,9 @@ def test_programs_for_git_cannot_be_planted(user, repository, case):
 
 @needs_git
 def test_hooks_of_the_users_own_configuration_are_protected(user, repository):
-    """`core.hooksPath` in the user's own configuration applies to every repository of the user."""
+    """Set `core.hooksPath` in the user's own configuration, which applies to every repository of the user. The target
+    must not be able to change these hooks.
+    """
     give(user, repository / ".team/pre-commit", "#!/bin/sh\n")
     settings = user.home / ".gitconfig"
     give(user, settings, "[core]\n\thooksPath = .team ; for all\n")
@@ -181,7 +183,7 @@ def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository,
 @needs_git
 @pytest.mark.parametrize("key", ["core.hooksPath", "init.templateDir"])
 def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, repository, key):
-    """The user's settings name hooks in a granted directory that is not a repository."""
+    """Let the user's settings name hooks in a granted directory that is not a repository. They must be protected, too."""
     shared = repository.parent / "granted/shared"
     name = "hooks/pre-commit"
     give(user, shared / name, "#!/bin/sh\n")
@@ -251,7 +253,9 @@ answer = tried(plant)
 @needs_git
 @pytest.mark.parametrize("index", ["2", "4", "split", "sha256"])
 def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
-    """`git status` of the outer repository also runs in the submodule as soon as the submodule has a `.git`."""
+    """Try to make a repository in the empty directory of a submodule. `git status` of the outer repository would then
+    also run in the submodule, with settings that the target chose.
+    """
     outer = scratch / "outer"
     outer.mkdir()
     os.chown(outer, user.owner, user.owner)

@@ -235,7 +235,9 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Open the home to everyone. A server could otherwise exchange data with another user through its home."""
+    """Let a server open its home to everyone. Other users must still not reach it, because the server could otherwise
+    exchange data with them.
+    """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
     [home] = homes_of(user, kept)

@@ -1,4 +1,4 @@
-"""Run again with the flag that each denial names, and check that the act then succeeds."""
+"""Cause denials, run again with the flag that each denial names, and check that the act then succeeds."""
 
 from __future__ import annotations
 
@@ -502,8 +502,8 @@ for _ in range(14):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_pipe_does_not_block_the_end(user):
-    """Fill the pipe except for one or two pages, and leave a file whose printed name has 10,000
-    bytes.
+    """Fill the pipe of stderr except for one or two pages, and leave a file whose printed name has 10,000 bytes. The
+    message with this name must not block corral.
     """
     reading, writing = os.pipe()
     process = user.popen(

@@ -334,7 +334,7 @@ def test_a_program_that_several_servers_share_names_no_home(desk):
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
-    """Let a server change the mode of its home, which the server owns."""
+    """Let a server change the mode of its home. `corral cache` must still list the home and remove it."""
     path = configure(desk, "cursor")
     desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
     assert "memory 1" in run(desk, path)

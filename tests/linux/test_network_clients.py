@@ -488,7 +488,9 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_slow_reader_does_not_delay_others(who, world):
-    """Fill one connection without reading it, while others continue. Later it gets every byte."""
+    """Let a client not read from one connection, while other connections continue. Later the client gets every byte of
+    the first connection.
+    """
     world.serve(web, port=80)
     size = 64 << 20
     code = f"""

@@ -92,7 +92,9 @@ def name_server(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_server_name(text: str) -> bool:
-    """Return whether this is `org.example/name`. A path like `bin/server` has no dots in front."""
+    """Return whether a text has the form `org.example/name`. A path like `bin/server` has no dot
+    before the slash.
+    """
     space, slash, name = text.partition("/")
     plain = NAME.issuperset(space) and NAME.issuperset(name)
     return bool(slash and name and plain and "." in space.strip(".") and not space.startswith("."))

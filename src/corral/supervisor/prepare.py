@@ -1,4 +1,6 @@
-"""Make a plan from a command and its sources: merge the policy, resolve the program, decide.
+"""Make a plan from a command and its policy sources.
+
+This merges the policy, resolves the program, and decides which mechanism enforces each control.
 
 Nothing is started. `run`, `explain` and the Python API all use this module, so `explain` prints
 exactly what `run` executes.
@@ -192,7 +194,9 @@ def _find_ungranted(
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
-    """Return a warning if runtimes of this kind did not start in the sandbox when probed."""
+    """Return a warning if the program is a runtime, such as node, that did not start in the sandbox
+    when corral probed it.
+    """
     kind = detect_kind(program.path, program.real)
     found = machine.finding(f"starts {kind}")
     if found.status != "absent":
@@ -203,7 +207,9 @@ def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
 def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
-    """Return the policy. Without sources it is the default, and no further module is imported."""
+    """Return the policy that all sources make together. Without sources and user configuration,
+    return the default policy and import no further module.
+    """
     if not sources and not os.path.lexists(config_file()):
         return Policy()
     from corral.policy.merge import merge

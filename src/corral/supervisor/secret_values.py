@@ -9,8 +9,8 @@ case, and only the letters and digits of longer values count. This also finds a 
 over labels. A secret that the target encodes is not recognized, and masking does not confine the
 target.
 
-The time for a text is linear in its length, because the target decides how often it is denied
-something.
+Masking a text takes a time that is linear in its length. More would let a target keep corral busy,
+because the target decides how many denials there are.
 """
 
 from __future__ import annotations

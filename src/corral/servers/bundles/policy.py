@@ -1,4 +1,4 @@
-"""Make the two policy sources of a bundle: its request, and the grants from the user's values."""
+"""Make a bundle's two sources of permissions: its request, and grants from the user's values."""
 
 import os
 from collections.abc import Mapping
@@ -95,7 +95,9 @@ def build_request(
 
 
 def _make_absolute(paths: tuple[str, ...] | None, tree: str) -> tuple[str, ...] | None:
-    """Make relative paths start in the bundle. `~` and absolute paths are not changed."""
+    """Make relative paths absolute; they are relative to the bundle's directory. Absolute paths and
+    paths that start with `~` are not changed.
+    """
     if paths is None:
         return None
     return tuple(
@@ -132,8 +134,8 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
-    """Return a source that grants the paths in the user's own values, and sets variables such as
-    PYTHONPATH to directories of the bundle.
+    """Return a policy source that grants the paths in the user's own values. It also sets variables
+    such as PYTHONPATH if the bundle sets them to its own directories.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)

@@ -164,7 +164,9 @@ def find_keys(text: str) -> list[str]:
 
 
 def read_stored(name: str) -> Mapping[str, object]:
-    """Return `[name]` of bundles.toml in corral's configuration. Refuse a file of another user."""
+    """Return the table `[name]` of bundles.toml in corral's configuration. Refuse a file of another
+    user.
+    """
     path = os.path.join(directories().config, FILE)
     if not os.path.lexists(path):
         return {}

@@ -58,7 +58,8 @@ def install(
         "version": version,
         "integrity": integrity,
         "origin": origin,
-        # If a package ran code, it may have written the lock file, which then proves nothing.
+        # No index is stored if a package may have run code, because the package may have written
+        # false addresses into the lock file.
         "index": "" if how.scripts else find_index(*list_sources(staging), os.environ),
         "command": build_command(staging, reference, node or "node"),
     }
@@ -81,8 +82,8 @@ def _run_npm(
     notify: Notify,
     words: Sequence[str] = (),
 ) -> tuple[str, str, list[str]]:
-    """Run `npm install` in `staging`. Return the path of a chosen node, the registry and npm's
-    output.
+    """Run `npm install` in `staging`. Return (the path of node if the user chose one, the registry,
+    npm's output).
     """
     if how.extra:
         raise SandboxError(
@@ -151,7 +152,9 @@ def find_npm(node: str) -> list[str]:
 
 
 def find_npm_script(node: str) -> list[str]:
-    """Return the command of npm's script. On Windows `npm` is a batch file beside the script."""
+    """Return the command with which node runs npm's script. On Windows this replaces `npm`, which
+    is only a batch file that starts the script.
+    """
     npm = os.path.join(os.path.dirname(node), "npm.cmd") if node else find_on_path("npm")
     script = os.path.join(os.path.dirname(npm), "node_modules", "npm", "bin", "npm-cli.js")
     node = node or find_on_path("node")

@@ -3,7 +3,7 @@
 Without `--allow-install-scripts` only wheels are installed, because building a source archive would
 run code of the package. The installer is uv if the host has it, else pip. On Windows it is always
 pip: uv starts the interpreter at its original path, which no AppContainer can read. Each file is
-checked against the index's hash, and the list of hashes is kept in the tree.
+checked against the index's hash, and the list of hashes is kept beside the installed packages.
 """
 
 import configparser
@@ -91,7 +91,8 @@ def install(
         "version": chosen[reference.name],
         "integrity": integrity,
         "origin": without_credentials(urls[0]) if urls else "this machine",
-        # If a package ran code, it may have written the lock file, which then proves nothing.
+        # No index is stored if a package may have run code, because the package may have written
+        # false addresses into the lock file.
         "index": "" if how.scripts else find_index(staging),
         "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
     }
@@ -241,7 +242,7 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
         staging=environment.staging,
         registry=environment.registry,
         label=environment.label,
-        # corral watches the size of this directory to see whether anything is downloaded.
+        # pip writes its downloads to TMPDIR, whose size tells corral whether anything arrives.
         settings={"PIP_CONFIG_FILE": os.devnull, "TMPDIR": make_downloads(environment.staging)},
         subprocess=scripts,
         reads=reads,

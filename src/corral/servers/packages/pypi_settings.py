@@ -114,7 +114,7 @@ def _url_to_path(url: str) -> str:
     if not url.startswith("file://"):
         return url
     path = unquote(url.removeprefix("file://"))
-    # On Windows, file:///C:/wheels has a slash before the drive.
+    # On Windows, the slash before the drive is removed: file:///C:/wheels is the path C:\wheels.
     return path[1:].replace("/", "\\") if WINDOWS and path[2:3] == ":" else path
 
 

@@ -1,8 +1,8 @@
 """Run one command of a package manager in a sandbox, and read its result.
 
 The package manager sees the system, itself, and one staging directory. It reaches only the hosts of
-its registry, and gets only the user's settings that it needs. The staging directory is checked when
-all of its processes have ended.
+its registry, and gets only the user's settings that it needs. When all processes of the package
+manager have ended, corral checks the staging directory.
 """
 
 import json
@@ -81,7 +81,8 @@ def run_installer(
     links: tuple[str, ...] = (),
     notify: Notify = lambda _: None,
 ) -> list[str]:
-    """Run the command, and return the end of its output. Raise SandboxError if it fails.
+    """Run the package manager's command, and return the end of its output. Raise SandboxError if it
+    fails.
 
     `links` are the only links that may refer to paths outside of the staging directory. `notify` is
     called with a line if the registry does not answer.

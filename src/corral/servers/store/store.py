@@ -187,7 +187,7 @@ def _move_tree(staging: str, digest: str) -> None:
     discard_tree(digest)  # the tree of this name is damaged
     fresh = f"{path}.{os.urandom(8).hex()}"
     try:
-        # A directory without write permission cannot be renamed, because its `..` would change.
+        # The directory needs write permission to be moved, because its entry `..` changes.
         os.chmod(staging, 0o700)
         try:
             os.rename(staging, fresh)
@@ -321,8 +321,8 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Return the lock of a key, which only one process has while it installs. Make the store if
-    necessary.
+    """Return the lock of a key. A process has this lock while it installs, so that no other process
+    installs the same key. Make the store if necessary.
     """
     make_directories()
     return Lock(lock_path(key), waits)

@@ -21,7 +21,9 @@ MAX_PATH_LENGTH = 1000
 
 
 def path_of(top: str, path: str) -> str:
-    """Return the path of an entry. On Windows it may be longer than 260 characters."""
+    """Return the full path of an entry below `top`. On Windows it has the form that allows more
+    than 260 characters.
+    """
     return os.path.join(extended_path(top), *path.split("/"))
 
 
