@@ -1,4 +1,4 @@
-"""Try each directory that corral uses on one file system, by the users and tiers in `TRIED`.
+"""Try each directory that corral uses on one file system, as the users and in the tiers of `TRIED`.
 
     python3 file_system_trial.py NAME    try the file system NAME of file_systems.py, and print each result as JSON
 

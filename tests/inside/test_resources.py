@@ -408,8 +408,8 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_the_core_file_limit_stays_one(user):
-    """Check that the limit stays 1. With any other limit a crash would start the host's core
-    handler, if there is one.
+    """Check that the limit on core files stays 1. With any other limit a crash would start the host's
+    core handler, if there is one.
     """
     code = """
 import resource

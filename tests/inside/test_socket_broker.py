@@ -519,7 +519,7 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 
 def test_hidden_memory_closes_the_network_except_for_root(who, world, scratch):
     """Hide the target's memory. An ordinary user's supervisor cannot read it, so it denies each
-    connection with a reason. Root's supervisor can.
+    connection with a reason. Root's supervisor can read it, and continues to connect.
     """
     report = scratch / "report.json"
     code = """

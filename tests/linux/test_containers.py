@@ -290,7 +290,9 @@ def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
 
 
 def test_findings_that_an_export_assumes_are_proven_in_a_container(said):
-    """`corral export kubernetes` assumes these findings for a pod, because it does not run in the pod."""
+    """Check that `doctor` proves the findings `PROVEN` in a container. `corral export kubernetes` assumes them for a pod,
+    because it does not run in the pod.
+    """
     from corral.export.pod import PROVEN
 
     found = json.loads(said["doctor"][1])["findings"]

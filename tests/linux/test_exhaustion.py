@@ -57,7 +57,7 @@ def hold(kind):
         os.waitpid(pid, 0)
     return pid if taken else 0
 def run_at_last():
-    # The kernel frees the resources of ended processes a little later.
+    # Tries again until a run succeeds, because the kernel frees the resources of ended processes a little later.
     while (done := run())[0]:
         time.sleep(0.01)
     return done

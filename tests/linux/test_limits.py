@@ -104,8 +104,8 @@ def test_memory_of_every_kind_counts(run, kind):
 
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
-    """Let the target take 20 MiB of each kind for a few samples. Pages of mapped files must not
-    count twice.
+    """Let the target keep 20 MiB of each kind of memory in `HOGS` during a few samples. Pages of
+    mapped files must not count twice.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))

@@ -582,7 +582,7 @@ def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
 
 
 def test_names_are_answered_by_tcp(who):
-    """Ask by TCP. The answers must be the same."""
+    """Ask by TCP. The answers must be the same as by UDP."""
     code = """
 import socket, struct
 def asked(*labels):

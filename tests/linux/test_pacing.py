@@ -234,8 +234,8 @@ def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """Do not read the answers. A lost answer would let the client wait until it gives up, and after
-    a close it can ask again at once.
+    """Do not read the answers. The gateway closes the connection instead of dropping an answer. After
+    a close the client can ask again at once, but it would wait long for a dropped answer.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
@@ -322,8 +322,8 @@ def test_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of connections wait for the broker. Each fails at once when it is opened,
-    because its address is guarded.
+    """Let hundreds of connections from the broker wait in the gateway. When it opens them, each fails
+    at once, because its address is guarded.
     """
     denials = Denials()
     check = DestinationCheck(
