@@ -98,7 +98,7 @@ def audited(file):
 
 
 def refused(who):
-    """Return the error of a refused connection: the gateway resets it, or without namespaces connect itself fails."""
+    """Return the error of a refused connection. With namespaces the gateway resets it. Without them, connect fails."""
     return by_tier(who, "ECONNRESET", "ECONNREFUSED")
 
 

@@ -209,8 +209,8 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Two threads swap a link, a directory in the path or the path in memory, while another thread changes the mode of
-    the file at that path.
+    """Let one thread change the mode of the file at a path, while two threads swap a link, a directory in the path or the
+    path in memory. A file outside of the grant must never change.
     """
     from corral.abi.linux_syscalls import TABLES
 

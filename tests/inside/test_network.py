@@ -278,7 +278,7 @@ def routed():
 answer = [tried(low), tried(down), tried(routed)]
 """
     assert everywhere(user, code) == (["EACCES", "EPERM", "EPERM"],) * 2
-    # In a new namespace, in which the process has capabilities, the same requests succeed.
+    # The control: in a new namespace, in which the process has capabilities, the same requests succeed.
     up = "fcntl.ioctl(control, 0x8914, struct.pack('16sH22x', b'lo', 1))"
     own = code.replace("control =", 'call("unshare", 0x50000000)\ncontrol =')
     own = own.replace("tried(down), ", f"tried(down), {up} and ")

@@ -385,8 +385,8 @@ def test_packages_above_the_root_are_not_readable(user, scratch, project, privat
 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
-    """Type the path of a version manager's Python. Its editable project is then readable. This is
-    the control for the attacks with such a Python.
+    """Start a version manager's Python by its path, as a user types it. The project that is installed in it as editable
+    must be readable. This is the control for the attacks with such a Python.
     """
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)

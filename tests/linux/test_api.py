@@ -251,7 +251,7 @@ def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
 
 
 def test_a_failing_step_is_a_launch_error_with_its_step(caller):
-    """Replace a granted directory between the plan and the launch."""
+    """Replace a granted directory between the plan and the launch, so that a step fails."""
     caller.run(
         "import tempfile\n"
         "from corral.api.launch import plan as make_plan\n"

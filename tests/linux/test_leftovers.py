@@ -204,8 +204,8 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """Try to move a directory from a grant into the private directory. corral removes the private
-    directory at the end, with rights that the target may not have.
+    """Try to move a directory from a grant into the private directory. This must fail, because corral
+    removes the private directory at the end, with rights that the target may not have.
     """
     # The grant must be on the same file system as private directories.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")

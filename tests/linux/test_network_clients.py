@@ -570,8 +570,8 @@ answer = [got("http://good.test:8080/"), "refused" in got("http://11.0.0.2:8081/
     "proxy", ["https://proxy.test:1", "socks5://proxy.test", "http://proxy.test:x"]
 )
 def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
-    """Check that corral refuses before the target starts. Without an allowlist the proxy does not
-    matter.
+    """Set a proxy that the gateway cannot use. corral must refuse the run before the target starts. Without an allowlist
+    the proxy does not matter.
     """
     host = user.environment(HTTPS_PROXY=proxy)
     refused = user.run("/bin/echo", "ran", flags=allow("good.test"), env=host)

@@ -66,7 +66,7 @@ def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") 
 
 
 def has_run_scripts(key: str) -> bool:
-    """Return whether a key is that of an installation in which packages may have run code."""
+    """Return whether packages may have run code during the installation that has this key."""
     return "scripts" in key.partition(" with:")[0].split(" ")
 
 

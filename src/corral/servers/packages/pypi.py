@@ -252,8 +252,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments with which the interpreter `base` starts pip, and the paths that it has
-    to read besides its own.
+    """Return the arguments with which the interpreter `base` starts pip, and the paths of pip that
+    are not among the interpreter's own files.
     """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []

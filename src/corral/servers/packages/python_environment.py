@@ -26,7 +26,9 @@ name before.
 
 @record
 class Environment:
-    """A virtual environment to be filled: its paths, its base interpreter, its package source."""
+    """A virtual environment into which a package is installed: its paths, its base interpreter and
+    the registry.
+    """
 
     staging: str
     site: str
