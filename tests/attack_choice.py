@@ -19,7 +19,9 @@ MARK = "@@attack@@"
 MODULES = ("exec", "filesystem", "ipc", "kernel", "network", "processes")
 WIDTH, DONE = "CORRAL_ATTACKS", "CORRAL_ATTACKS_DONE"
 FIRST, ONE, EVERY = "first", "one", "every"
-"""The first test function of each of MODULES, one case of each test function in each tier, or every case."""
+"""How many tests are chosen: the first test function of each of MODULES, one case of each test function in each tier,
+or every case.
+"""
 STARTED = "did not end"
 """The outcome of a test until its result is known."""
 

@@ -142,7 +142,9 @@ def _wait_for_processes(listed: pathlib.Path) -> None:
 
 
 def _clean_root() -> pathlib.Path:
-    """Return the root in which `.ci/clean-root` tries the README. That script makes the root if it is missing."""
+    """Return the root directory of the small Debian in which `.ci/clean-root` tries the README. If the directory is
+    missing, that script makes it.
+    """
     script = SOURCE.parent / ".ci/clean-root"
     suite = "clean-root-bookworm-1"
     if not rigs.cache(suite).exists():

@@ -1,4 +1,4 @@
-"""Try each directory that corral uses on one file system, by the users and tiers in `TRIED`.
+"""Try each directory that corral uses on one file system, as the users and in the tiers of `TRIED`.
 
     python3 file_system_trial.py NAME    try the file system NAME of file_systems.py, and print each result as JSON
 
@@ -301,7 +301,7 @@ def open_package() -> Iterator[pathlib.Path]:
 
 TRIED = {
     "": [(who, tier) for who in ("root", "ordinary") for tier in ("walled", "bare")],
-    # Root is not tried in this tier, because root's target has the id of an ordinary user there.
+    # Root is not tried without namespaces ("bare"), because root's target then has the id of an ordinary user.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
     # The kernel of this machine has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],
@@ -310,7 +310,7 @@ TRIED = {
 
 
 def look(name: str) -> Iterator[Try]:
-    """Try every place on one file system, as each user and in each tier of `TRIED`."""
+    """Try each directory that corral uses on one file system, as each user and in each tier of `TRIED`."""
     file_system = FILE_SYSTEMS[name]
     with open_package() as package, mounted(file_system) as there:
         people = [

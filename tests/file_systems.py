@@ -65,9 +65,9 @@ class FileSystem:
     `closed_to_root` means that the file system has no idmapped mounts. Root's target can then use only files that its
     own id may use.
 
-    `machine` is the virtual machine that can mount the file system, if the host cannot. If root may not make files at
-    /mnt, root makes them in the directory `behind`, which is beside the directory of the commands. With `quota` the
-    ordinary user has a quota.
+    `machine` is the virtual machine that can mount the file system, if the host cannot. `behind` is the directory that
+    is mounted, if root may not make files at /mnt: root makes them in this directory instead. With `quota` the ordinary
+    user has a quota.
     """
 
     how: str

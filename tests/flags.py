@@ -4,7 +4,9 @@ import shlex
 
 
 def entry(allow: str) -> str:
-    """Return the value of a denial's --allow-net, as a shell would pass it, or "" if `allow` is empty."""
+    """Return the value of `--allow-net` in the flag that a denial suggests, without the quotes for a shell. Return ""
+    if the denial suggests no flag.
+    """
     words = shlex.split(allow)
     assert words[:1] in ([], ["--allow-net"])
     return "".join(words[1:])

@@ -95,7 +95,7 @@ def demo() -> dict[str, Any]:
 
 
 def attacks() -> dict[str, Any]:
-    """Run the first attacks, and return their results."""
+    """Run the attacks of the choice `FIRST`, which is the smallest, and return their results."""
     told = run_attacks(attack_choice.FIRST, [f"test_{name}.py" for name in attack_choice.MODULES])
     return {"attacks": summary(attack_choice.FIRST, {system()["user"]: told})}
 

@@ -48,16 +48,16 @@ FILE_SYSTEM_FIELDS = {
     **dict.fromkeys(("kind", "name", "how", "system", "date", "corral"), str),
     "tries": list,
 }
-"""Fields of a file system. `tries` are the results of `tests/file_system_trial.py`, by place, user
-and tier.
+"""Fields of a file system. `tries` are the results of `tests/file_system_trial.py`. Each has a place
+(a directory that corral uses), a user and a tier.
 """
 
 KINDS = {
     "kernel": ("Kernels", "vm.kernel_hosts"),
     "file_system": ("File systems", "file_system_hosts"),
 }
-"""The title of each kind, and the module whose `look(name, *parts)` tries a host and returns `how`
-and the parts of a trial.
+"""For each kind, its title in the page, and the module that tries a host of this kind. The module's
+`look(name, *parts)` returns parts of the record.
 """
 
 NOT_RUN = {"attacks": {"rule": "", "passed": 0, "skipped": {}, "failed": [], "closing": "not run"}}
@@ -165,7 +165,9 @@ def file_systems(found: list[Record], tried: list[Record]) -> str:
 
 
 def at_place(record: Record, place: str) -> str:
-    """Return the users whom corral refused at this place, "works" if it refused none, or "not tried"."""
+    """Return the users whom corral refused when its directory `place` was on this file system. Return "works" if it
+    refused none, or "not tried".
+    """
     tries = [one for one in record["tries"] if one["place"] == place]
     others = [f"{one['user']}, {one['tier']}: {one['result']}" for one in tries if one["said"]]
     return "; ".join(others) or ("works" if tries else "not tried")

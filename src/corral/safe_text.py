@@ -36,7 +36,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text with all characters escaped that could change the display of a terminal.
+    """Escape all characters of a text that could change the display of a terminal.
 
     Quotes are not escaped, because the text may be a command that a user pastes into a shell.
     """

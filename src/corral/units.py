@@ -103,7 +103,8 @@ def parse_duration(value: object) -> int | None:
 def parse_cpu(value: object) -> int | None:
     """Convert `"500m"` (millicores), or `0.5` or `"0.5"` (cores) to millicores."""
     if isinstance(value, float):
-        # Written as `not` of the allowed range, because every comparison with NaN is false.
+        # The condition is negated, because every comparison with NaN is false, and NaN must be
+        # refused.
         if not -MAX_CPU <= value <= MAX_CPU:
             raise ValueError("is not a number of cores")
         if value < 0:

@@ -1,5 +1,7 @@
-"""Check statements against Apple's headers with zig, a compiler that comes with these headers. No
-program is run: a false statement does not compile, and a missing function does not link.
+"""Check statements in C, for example about the size of a type, against Apple's headers.
+
+The compiler is zig, which comes with these headers. No program is run: a false statement does not compile, and a
+missing function does not link.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def test_no_entry_contradicts_libseccomp(machine, libseccomp):
             assert (name, number) == (name, theirs)
             known += 1
         else:
-            # libseccomp does not know this name, so it must not have another name for this number.
+            # If libseccomp does not know a name, it must not know its number under another name either.
             assert libseccomp.seccomp_syscall_resolve_num_arch(arch, number) is None, name
     assert known > 290
 

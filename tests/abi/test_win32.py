@@ -32,7 +32,7 @@ DOCUMENTED: dict[str, str] = {}
 
 
 def public(modules, kind):
-    """Return (name, value) of all public names of this kind in the modules."""
+    """Return (name, value) of all public names in the modules whose value has the type `kind`."""
     found = {
         (name, value)
         for module in modules
@@ -121,7 +121,7 @@ class Measured:
             for i in range(len(function.arguments) + 2)
         }
         for authority, *identifiers in win32_elsewhere.SIDS.values():
-            # The macro expands to a list of six bytes in braces. This expression reads the last byte.
+            # The macro of an authority expands to a list of six bytes in braces. This expression reads the last byte.
             parts[authority] = f"SID_IDENTIFIER_AUTHORITY {authority}.Value[5]"
             parts |= {name: name for name in identifiers}
         with ThreadPoolExecutor() as pool:
@@ -198,7 +198,7 @@ class ULARGE_INTEGER(ctypes.Union):
 
 
 CONTROL = types.ModuleType("control")
-"""A module in which every value is wrong or missing in the headers."""
+"""The control: a module in which every value is wrong, or is missing in the headers. The checks must find them all."""
 vars(CONTROL).update(
     ERROR_ACCESS_DENIED=6,
     E_FAIL=0x80004006 - (1 << 32),

@@ -52,7 +52,7 @@ NUMBERS |= dict(zip(STATUSES, trial.MEANINGS, strict=True))
 
 PACKAGES, LABELS = "SECURITY_APP_PACKAGE_AUTHORITY", "SECURITY_MANDATORY_LABEL_AUTHORITY"
 NT, CAPABILITIES = "SECURITY_NT_AUTHORITY", "SECURITY_CAPABILITY_BASE_RID"
-# For each SID, the authority and the first relative identifiers.
+# Each SID starts with the values of these constants: an authority, and one or more relative identifiers.
 SIDS = {
     capabilities.package_sid("any"): (PACKAGES, "SECURITY_APP_PACKAGE_BASE_RID"),
     capabilities.capability_sid("any"): (PACKAGES, CAPABILITIES, "SECURITY_CAPABILITY_APP_RID"),

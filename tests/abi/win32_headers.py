@@ -59,7 +59,7 @@ IMPORT_LIBRARIES = pathlib.Path("/usr/x86_64-w64-mingw32/lib")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Headers:
-    """One set of headers, for one machine."""
+    """One set of headers for one processor architecture. `c` and `cpp` are the compilers' commands."""
 
     rig: str
     c: tuple[str, ...]

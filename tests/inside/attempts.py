@@ -65,7 +65,7 @@ def got(path):
         return file.read()
 
 def in_child(act):
-    # Acts in a child process if one can be started. Otherwise the act must fail in this process.
+    # Call act() in a child process. If no child can be started, call it in this process, where it must fail.
     sys.stdout.flush()
     try:
         pid = os.fork()
@@ -179,13 +179,13 @@ from corral.policy.model import Source
 from corral.supervisor.prepare import prepare
 
 def planned(argv, **values):
-    # Returns the plan that `corral run` would make for the target.
+    # Make the plan that `corral run` would make for the target.
     source = Source(manifest=from_flags({name.replace("__", "."): value for name, value in values.items()},
                                         best_effort=None, strict=None), trust="user", approved=True)
     return prepare(argv, [source], environment=os.environ, cwd=os.getcwd())
 
 def started(plan, stdio=(0, 1, 2)):
-    # Returns the target's exit code, or the error of the step that failed.
+    # Start the plan's target. Return its exit code, or the error of the step that failed.
     from corral.errors import SandboxError
     from corral.supervisor.report import find_outcome
     try:

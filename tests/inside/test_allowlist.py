@@ -76,7 +76,9 @@ def allow(*entries):
 
 
 def run(who, scratch, code, *arguments, flags=(), **options):
-    """Return the answer and the report's denials. Check that the audit is complete and has the same denials."""
+    """Run code inside, and return its answer and the report's denials. Check that the audit is complete and has the
+    same denials.
+    """
     report, audit = scratch / "report.json", scratch / "audit"
     audit.unlink(missing_ok=True)
     files = ("--report", str(report), "--audit", str(audit))
@@ -96,7 +98,7 @@ def audited(file):
 
 
 def refused(who):
-    """Return the error of a refused connection: the gateway resets it, or without namespaces connect itself fails."""
+    """Return the error of a refused connection. With namespaces the gateway resets it. Without them, connect fails."""
     return by_tier(who, "ECONNRESET", "ECONNREFUSED")
 
 
@@ -127,8 +129,8 @@ def test_only_allowed_names_are_reached(who, world, scratch):
     others = dict.fromkeys((PUBLIC, OTHER, PUBLIC6), refused(who))
     assert held == {good: "welcome", other: "no such name", **others}
     assert world.arrived == [(PUBLIC, 80)]
-    # With the entries that the report suggests, the other destinations are reached.
-    # corral also reports each address in the arguments, with the usual port 443. These rows are left out.
+    # With the rules that the report suggests, the denied destinations are reached. The report also has a row with the
+    # usual port 443 for each address in the arguments. These rows are left out.
     rules = [rule for row in denials if not (rule := entry(row["allow"])).endswith(":443")]
     assert rules == [other, f"{PUBLIC}:80", f"{OTHER}:80", f"[{PUBLIC6}]:80"]
     held, denials = run(who, scratch, ASK_ALL, *tried, flags=allow(good, *rules))
@@ -240,7 +242,8 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
     assert {row["kind"] for row in denials} == {"guard"}
     assert len(denials) == len(names)
     assert all(row["why"] for row in denials)
-    # With rules for these addresses, they are reached. An address that contains another address needs rules for both.
+    # The control: with rules for these addresses, the names are reached. An address that contains another address
+    # needs rules for both.
     rules = [entry(row["allow"]) for row in denials]
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
     assert held == dict.fromkeys(names, "welcome")

@@ -47,7 +47,9 @@ def in_bundle(user, scratch, code, *arguments, flags=()):
 
 
 def in_listed_bundle(user, scratch, code, *arguments, flags=()):
-    """Return the answer of the code in a new bundle, and the list that the export printed: {control: remark}."""
+    """Run code in a new bundle. Return its answer, and the list of controls that the export printed: {control:
+    remark}.
+    """
     bundle = scratch / "bundle"
     script = f"import json, os, sys\nanswer = None\n{PRELUDE}{code}\nprint(json.dumps(answer))"
     words = ("-o", str(bundle), "--force", "--json", *flags, "--", "/usr/bin/python3", "-c", script)

@@ -347,7 +347,7 @@ def test_the_system_cannot_be_written(user):
             **dict.fromkeys(("chmod", "utime"), changed),
             "xattr": attribute,
         }
-        # The kernel lets no process create a file in /proc.
+        # In /proc the error is different, because no process can ever create a file there.
         kernel = {**usual, "make": "ENOENT", "create": "ENOENT"}
         assert held == {path: kernel if path == "/proc" else usual for path in paths}
     own = inside(user, "sys.argv.append(os.environ['TMPDIR'])" + WRITES)
@@ -513,7 +513,8 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
     words = (str(scratch / "one"), str(scratch / "two"))
     *held, removed = inside(user, code, *words, flags=("--write", words[0]))
     assert held == ["done", by_tier(user, "ENOENT", "EACCES")]
-    # If the file is not in the sandbox's private /tmp, its directory is read-only.
+    # The granted file is a mount, so removing it fails with EBUSY. If its directory is outside of the private /tmp, the
+    # directory is read-only, and removing fails with EROFS.
     assert removed in by_tier(user, {"EBUSY", "EROFS"}, {"EACCES"})
     assert (scratch / "one").read_text() == "x"
 
@@ -599,8 +600,8 @@ answer["listed"] = sorted(os.listdir("parent")) if answer["parent"] == "done" el
 
 @BOTH_TIERS
 def test_ungranted_files_cannot_be_hard_linked(user, scratch):
-    """With namespaces, an ungranted file is not visible, and a granted file is on another mount. Without namespaces,
-    Landlock denies both links.
+    """Try to link an ungranted file, and a file of a read grant, into a write grant. With namespaces, the first is not
+    visible and the second is on another mount. Without namespaces, Landlock denies both links.
     """
     give_directory(user, scratch / "read")
     give_directory(user, scratch / "work")

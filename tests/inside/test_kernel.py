@@ -267,7 +267,7 @@ answer["again"] = [tried(lambda: call("prctl", 28, 0, 0, 0, 0)), tried(lambda: o
     none = "0" * 16
     # An ordinary user may not empty the bounding set, but no_new_privs makes the set useless.
     bound = user.tier == "walled" or user.uid == 0
-    # With namespaces user id 0 is not mapped. Without them it belongs to another user.
+    # Changing to user id 0 fails with EINVAL in a user namespace, where this id is not mapped, and with EPERM elsewhere.
     root = by_tier(user, "EINVAL", "EPERM")
     for seen in (inside(user, code), by_a_grandchild(user, code)):
         assert bound == (seen.pop("CapBnd") == none)

@@ -105,9 +105,9 @@ def test_relative_entries_of_path_are_not_searched(user, scratch, entries):
 
 @BOTH_TIERS
 def test_a_replaced_command_does_not_open_its_new_directory(user, scratch):
-    """Check that the second run does not show a private directory that the first run linked to. The
-    first run replaces its own virtual environment with one whose base is the private directory. The
-    link and pyvenv.cfg then name that directory.
+    """Let the first run replace its own virtual environment, so that its link and its pyvenv.cfg name
+    a private directory. The second run starts the same command, and must not make the private
+    directory visible.
     """
     private, work = scratch / "private", scratch / "work"
     give_directory(user, private / "bin")
@@ -229,7 +229,8 @@ def test_write_grants_of_corrals_own_files_are_refused(user, scratch):
 
 @BOTH_TIERS
 def test_a_write_grant_around_private_directories_of_runs_is_refused(user, scratch):
-    # The home of these tests is in /tmp, and a write grant around a home is refused too.
+    # HOME is set to another path, because the test's home is in /tmp, and corral would refuse the grant for containing
+    # the home.
     env = user.environment(HOME="/nonexistent")
     done = user.run("/bin/true", flags=("--write", "/tmp"), env=env)
     assert done.returncode == 125
@@ -333,7 +334,7 @@ answer += sorted({tried(forge, name) for name in json.loads(os.environ["NAMES"])
     seen = user.owner == user.uid  # root's target cannot read root's cache
     *visible, forged = inside(user, code, *paths, flags=("--env", names))
     assert visible == by_tier(user, [False, False], [seen, True])
-    # The target can create such a path only in its private /tmp. Elsewhere the root is read-only.
+    # The target can create a path of the same name only if it is in its private /tmp. Elsewhere the root is read-only.
     assert forged in by_tier(user, {"done", "EROFS"}, {"EACCES"})
     after = {path.name: path.read_bytes() for path in cache.rglob("*") if path.is_file()}
     assert {name: after[name] for name in before} == before
@@ -361,8 +362,9 @@ def test_a_write_grant_that_contains_the_report_or_the_policy_is_refused(user, s
 
 @BOTH_TIERS
 def test_a_key_that_is_named_as_the_script_is_not_readable(user, scratch):
-    """A client's configuration that came with a project may name a key of the user as the script. The code that reads
-    it can be in a variable such as NODE_OPTIONS. Here the key itself is code, to show that it was read.
+    """Name a key of the user as the script, as a client's configuration that came with a project could do. If the key
+    were readable, code in a variable such as NODE_OPTIONS could read it. Here the key itself is code, so that its
+    output shows whether it was read.
     """
     give_directory(user, scratch / "keys")
     key = give(user, scratch / "keys/id_rsa", "print('read')", 0o600)

@@ -209,8 +209,8 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Two threads swap a link, a directory in the path or the path in memory, while another thread changes the mode of
-    the file at that path.
+    """Let one thread change the mode of the file at a path, while two threads swap a link, a directory in the path or the
+    path in memory. A file outside of the grant must never change.
     """
     from corral.abi.linux_syscalls import TABLES
 
@@ -345,7 +345,9 @@ while True:
 
 @BARE
 def test_a_flood_of_changes_is_slowed_down(user, scratch):
-    """After a burst the supervisor uses less than a tenth of a processor: 0.2 seconds in 2 seconds."""
+    """Let a target change a mode without end. After a burst the supervisor must use less than a tenth of a processor:
+    0.2 seconds in 2 seconds.
+    """
     give_directory(user, scratch)
     code = (
         "import os, sys\nopen(sys.argv[1], 'w').close()\nwhile True: os.chmod(sys.argv[1], 0o600)"
@@ -371,8 +373,8 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
-    """Check that in `corral learn`, too, only the supervisor changes modes and times. There most
-    other calls continue in the kernel.
+    """Check that `corral learn`, too, lets only the supervisor change modes and times. It lets most
+    other calls that it watches continue in the kernel.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)

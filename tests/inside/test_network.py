@@ -112,7 +112,7 @@ answer["loopback"] = tried(routed, 2, "127.0.0.1")
             assert global_ == "ENETUNREACH"
         else:
             assert link_local == global_ == "EAFNOSUPPORT"
-        # A broadcast address also needs a socket option.
+        # A broadcast address also needs a socket option, so the error may be EACCES.
         assert held.pop("255.255.255.255") in {"EACCES", "ENETUNREACH"}
         assert set(held.values()) == {"ENETUNREACH"}
 
@@ -186,7 +186,7 @@ def test_only_harmless_socket_families_open(user):
         else:
             expected[name] = "EPERM" if name == "unix" else "EPROTONOSUPPORT"
     assert everywhere(user, FAMILIES) == (expected, expected)
-    # These families exist in this kernel and the user may open them. Root may open all existing ones.
+    # The control: outside, the user may open these families. Root may open packet and raw sockets, too.
     assert {name for name, said in free.items() if said == "done"} >= {*ALLOWED, "unix", "uevent"}
     if user.uid == 0:
         assert {free[name] for name in ("packet", "raw icmp", "raw tcp")} == {"done"}
@@ -278,7 +278,7 @@ def routed():
 answer = [tried(low), tried(down), tried(routed)]
 """
     assert everywhere(user, code) == (["EACCES", "EPERM", "EPERM"],) * 2
-    # In a new namespace, in which the process has capabilities, the same requests succeed.
+    # The control: in a new namespace, in which the process has capabilities, the same requests succeed.
     up = "fcntl.ioctl(control, 0x8914, struct.pack('16sH22x', b'lo', 1))"
     own = code.replace("control =", 'call("unshare", 0x50000000)\ncontrol =')
     own = own.replace("tried(down), ", f"tried(down), {up} and ")

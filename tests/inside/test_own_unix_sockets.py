@@ -1,4 +1,4 @@
-"""Use unix sockets among a server's own processes, and try to reach the host's sockets from there."""
+"""Test `--own-unix-sockets`: a server's processes can use unix sockets among themselves, but not the host's sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own(kind, address):
         client.connect(address)
         client.send(b"in")
 def passed():
-    # Sends a descriptor to another socket of the server, where it works.
+    # Sends a descriptor through a pair of sockets, and uses the descriptor that arrives.
     left, right = socket.socketpair()
     reading, writing = os.pipe()
     socket.send_fds(left, [b"x"], [writing])

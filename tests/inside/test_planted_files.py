@@ -85,7 +85,9 @@ def scoped_entry(user, project, private):
 
 
 def entry_of_a_linked_package(user, project, private):
-    """Plant a link inside another package of the same root. The link to that package itself is allowed."""
+    """Start a server whose project has a second package, and plant a link in the second package. The project's own
+    link to the second package is allowed.
+    """
     put(user, project / "packages/a/package.json", "{}")
     put(user, project / "packages/a/server.js", LOOK_JS)
     put(user, project / "packages/b/package.json", "{}")
@@ -249,7 +251,7 @@ def test_a_fresh_checkout_cannot_choose_readable_paths(user, project, private, n
     flags = flags_in(refused)
     allowed = user.run(*command, flags=flags)
     if name.endswith("base"):
-        # Python starts, but the planted library is incomplete.
+        # With the flags Python starts, but fails because the planted library has no modules.
         assert b"No module named 'encodings'" in allowed.stderr
         return
     assert allowed.returncode == 0, (flags, allowed.stderr)
@@ -383,8 +385,8 @@ def test_packages_above_the_root_are_not_readable(user, scratch, project, privat
 
 
 def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
-    """Type the path of a version manager's Python. Its editable project is then readable. This is
-    the control for the attacks with such a Python.
+    """Start a version manager's Python by its path, as a user types it. The project that is installed in it as editable
+    must be readable. This is the control for the attacks with such a Python.
     """
     python = managed_python(user, private)
     server = put(user, user.home / "unpacked/server.py", LOOK_PY)
@@ -396,8 +398,8 @@ def test_editable_projects_of_a_typed_interpreter_are_readable(user, private):
 @BOTH_TIERS
 @pytest.mark.rig("node")
 def test_packages_beside_an_unpacked_server_open_nothing_else(user, scratch, private):
-    """Start a server beside a directory `node_modules`. corral must not treat the directories beside
-    it as parts of the server because of that.
+    """Start a server in a directory beside `node_modules`. The directory above both must not count as the server's
+    root, because all other directories in it would become readable.
     """
     put(user, scratch / "work/node_modules/x/package.json", "{}")
     server = put(user, scratch / "work/unpacked/server.js", LOOK_JS)

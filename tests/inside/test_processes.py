@@ -147,8 +147,8 @@ tried(lambda: os.kill(-1, signal.SIGCONT))
 
 @BOTH_TIERS
 def test_a_signal_to_all_processes_stays_in_the_sandbox(user, victim):
-    """Signal all processes. The control is a child inside, because kill(-1) outside would end all
-    of the user's processes.
+    """Let the target kill all processes, with kill(-1). The control is that this kills a child of the
+    target. There is no control outside, because kill(-1) would end all of the user's processes.
     """
     code = """
 reading, writing = os.pipe()

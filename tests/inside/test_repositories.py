@@ -117,7 +117,9 @@ def test_programs_for_git_cannot_be_planted(user, repository, case):
 
 @needs_git
 def test_hooks_of_the_users_own_configuration_are_protected(user, repository):
-    """`core.hooksPath` in the user's own configuration applies to every repository of the user."""
+    """Set `core.hooksPath` in the user's own configuration, which applies to every repository of the user. The target
+    must not be able to change these hooks.
+    """
     give(user, repository / ".team/pre-commit", "#!/bin/sh\n")
     settings = user.home / ".gitconfig"
     give(user, settings, "[core]\n\thooksPath = .team ; for all\n")
@@ -184,7 +186,7 @@ def test_a_repository_pointer_through_a_link_cannot_be_changed(user, repository,
 @needs_git
 @pytest.mark.parametrize("key", ["core.hooksPath", "init.templateDir"])
 def test_hooks_of_all_repositories_are_protected_in_a_grant_without_one(user, repository, key):
-    """The user's settings name hooks in a granted directory that is not a repository."""
+    """Let the user's settings name hooks in a granted directory that is not a repository. They must be protected, too."""
     shared = repository.parent / "granted/shared"
     name = "hooks/pre-commit"
     give(user, shared / name, "#!/bin/sh\n")
@@ -254,7 +256,9 @@ answer = tried(plant)
 @needs_git
 @pytest.mark.parametrize("index", ["2", "4", "split", "sha256"])
 def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
-    """`git status` of the outer repository also runs in the submodule as soon as the submodule has a `.git`."""
+    """Try to make a repository in the empty directory of a submodule. `git status` of the outer repository would then
+    also run in the submodule, with settings that the target chose.
+    """
     outer = scratch / "outer"
     outer.mkdir()
     os.chown(outer, user.owner, user.owner)
@@ -278,7 +282,7 @@ def test_an_uninitialised_submodule_cannot_be_filled(user, scratch, index):
     assert not (outer / "ran").exists()
     named = (*flags, "--write", str(outer / "libs/sub"))
     assert NOTE in user.run("/bin/true", flags=named).stderr.decode()
-    # The control: with a grant for the submodule this succeeds.
+    # The control: with a grant for the submodule itself, the target can fill it.
     assert inside(user, SUBMODULE, str(outer), flags=named) == "done"
     git(user, "status", cwd=outer)
     assert (outer / "ran").exists()
@@ -503,7 +507,9 @@ def test_a_strict_run_ends_when_a_covered_name_is_replaced(user, scratch, how, a
 
 @pytest.mark.parametrize("room", [0, 16384])
 def test_a_full_stderr_does_not_stop_the_supervisor(user, scratch, room):
-    """Fill stderr, which the client does not read. The warning is dropped, and the run still ends."""
+    """Fill corral's stderr, and replace a masked file. If there is no room for its message, corral must still end the
+    run.
+    """
     give(user, scratch / ".env", "TOKEN=1")
     reading, writing = os.pipe()
     size = fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 65536)
@@ -565,7 +571,7 @@ def test_a_replaced_program_in_a_write_grant_is_reported(user, scratch):
     give(user, scratch / "work/server/main.py", Held.CODE)
     server = scratch / "work/server"
     run = Held(user, "--write", str(scratch / "work"), program=str(server / "main.py"))
-    # For root's target the file belongs to an unmapped user.
+    # For root's target the error is "Permission denied", because the file belongs to an unmapped user.
     held = {"Read-only file system", "Permission denied"}
     assert run.ask(f"open('{server}/main.py', 'a')") in held
     os.rename(server, scratch / "work/old")
@@ -653,8 +659,7 @@ def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
 ):
     """Another run with the same grant may take away the directory's permissions.
 
-    If the directory belongs to another group, init may not be in that group, because init has only the user's first
-    group.
+    The directory may belong to a group in which init is not a member, because init has only the user's first group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

@@ -251,7 +251,7 @@ def test_a_flood_on_stderr_is_passed_on(user):
 
 
 def test_a_full_stderr_without_a_reader_does_not_block_corral(user):
-    """Let the target fill the pipe, and kill it. corral's message about the kill must not block."""
+    """Let the target fill the pipe of stderr until its timeout. corral's message about the timeout must not block."""
     code = "import os\nos.set_blocking(2, True)\nwhile True: os.write(2, b'x' * 4096)"
     argv = user.corral_argv("run", "--timeout", "300ms", "--", user.python, "-c", code)
     process = user.popen(
@@ -408,8 +408,8 @@ sys.exit(3)
 
 @BOTH_TIERS
 def test_the_core_file_limit_stays_one(user):
-    """Check that the limit stays 1. With any other limit a crash would start the host's core
-    handler, if there is one.
+    """Check that the limit on core files stays 1. With any other limit a crash would start the host's
+    core handler, if there is one.
     """
     code = """
 import resource

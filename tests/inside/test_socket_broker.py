@@ -281,8 +281,8 @@ KNOWN = {
 
 
 def test_options_that_lead_a_socket_elsewhere_look_absent(who, world):
-    """Check that these options seem to be missing. Outside, root can set all of them, and an
-    ordinary user can set some.
+    """Try socket options that could send data elsewhere. Inside, they fail as if the kernel did not
+    have them. Outside, root can set all of them, and an ordinary user can set some.
     """
     after = 'answer["good"] = tried(talked, good)'
     held = inside(who, TALK + OPTIONS + after, OTHER, flags=ALLOW)
@@ -451,8 +451,8 @@ answer += [end.getsockname()[0], tried(end.connect, ("8.8.8.8", 53)), tried(end.
 
 
 def test_a_program_can_resolve_names_by_itself(who):
-    """Receive an answer with its sender's address. The address is complete if the supervisor can
-    take the socket. Otherwise Python gets an empty address.
+    """Receive a DNS answer with its sender's address. Python gets the address if the supervisor can
+    connect the target's own socket, through pidfd_getfd. Otherwise Python gets no address.
     """
     sender = ["127.0.0.1", 53] if who.tier == "bare" else None
     held = inside(who, TALK + QUERY, flags=ALLOW)
@@ -475,9 +475,10 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 
 
 def test_a_socket_keeps_its_copies_and_epoll_entries_if_it_was_taken(who, world):
-    """A socket that the supervisor takes stays the same file, so its copies are connected and can be polled.
+    """If pidfd_getfd works, the supervisor takes the target's own socket and connects it. The socket stays the same
+    file, so its copies are connected and can be polled.
 
-    A replaced socket is another file, as `explain` says.
+    Otherwise the supervisor replaces the socket by another file, as `explain` says.
     """
     held = inside(who, TALK + BEFORE, flags=ALLOW)
     assert held == ([1, "done"] if who.tier == "bare" else [16, "ENOTCONN"])  # 16 is EPOLLHUP
@@ -518,7 +519,7 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
 
 def test_hidden_memory_closes_the_network_except_for_root(who, world, scratch):
     """Hide the target's memory. An ordinary user's supervisor cannot read it, so it denies each
-    connection with a reason. Root's supervisor can.
+    connection with a reason. Root's supervisor can read it, and continues to connect.
     """
     report = scratch / "report.json"
     code = """
@@ -794,7 +795,7 @@ if pid == 0:
     os._exit(0)
 theirs.close()
 [listener] = socket.recv_fds(ours, 1, 1)[1]
-# corral itself never gives this answer.
+# This answer lets the call continue in the kernel. The socket broker never gives it for connect.
 listening.send(listener, listening.receive(listener).id, flags=1)
 answer = errno.errorcode.get(int(ours.recv(16)), "done")
 os.waitpid(pid, 0)

@@ -26,7 +26,7 @@ def notified(user):
 FILL = """
 stay, end = os.pipe()
 def make(how=os.fork):
-    # Starts a process that stays until `empty`, or returns 0 if the start is refused.
+    # Starts a process that lives until empty() is called, and returns its pid. Returns 0 if the start is refused.
     try:
         pid = how()
     except BlockingIOError:

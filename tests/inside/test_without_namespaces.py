@@ -144,7 +144,8 @@ def test_processes_with_the_same_id_are_out_of_reach(user, victim, flags):
     assert victim.stdout.read() is None  # no signal arrived
     code = f"{PRELUDE}{REACH}\nanswer = attempts(int(sys.argv[1]))"
     free = user.outside(code, str(victim.pid), **as_target(user))
-    # No process has memory at address 1. Advice on another process's memory needs privileges.
+    # The control: outside, reading and writing get as far as the address 1, which is not mapped. madvise on another
+    # process's memory may need privileges.
     assert (free.pop("read"), free.pop("write")) == ("EFAULT", "EFAULT")
     assert free.pop("madvise") in {"done", "EPERM", "ENOMEM", "EINVAL"}
     assert free == dict.fromkeys(free, "done")

@@ -23,8 +23,8 @@ def refused(act, *errors):
 
 
 class Caller:
-    """Run Python programs of a user that call corral. The programs pass `trace` to each target, to
-    find leftovers.
+    """Run Python programs of a user that call corral. The programs pass the argument `trace` to each
+    target. Processes that are left over are found by this argument.
     """
 
     def __init__(self, user, prelude: str = "") -> None:
@@ -53,7 +53,8 @@ class Caller:
         return out.decode()
 
     def check_fork_keeps_nothing_alive(self, code: str, number: int, in_fork: str = "pass") -> None:
-        """Signal a caller that has forked a child. Check that the processes in `pids` end with the caller, and not the child.
+        """Signal a caller that has forked a child. Check that the processes in `pids` end when the caller ends, although
+        the child still runs.
 
         `code` sets `pids`. The child has copies of all the caller's descriptors, and runs `in_fork` before the signal.
         """

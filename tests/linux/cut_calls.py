@@ -489,7 +489,9 @@ def trial(job: dict) -> list[dict]:
 
 
 def in_another_boot(state: dict) -> dict:
-    """Change the store's marks of verified entries, as if they were from an earlier boot."""
+    """Change the files in which the store records the trees that were verified since the boot, as if they were from
+    another boot.
+    """
     return {
         path: (mode, b"another boot" if "/store/verified/" in path else data)
         for path, (mode, data) in state.items()

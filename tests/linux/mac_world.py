@@ -177,7 +177,7 @@ def play_seatbelt():
 
 
 def everywhere(world):
-    """Let `substitute` replace its parts also in processes that the API starts."""
+    """Make the processes that the API starts call `substitute`, too."""
     from corral.api import child_python
 
     here = os.path.dirname(__file__)

@@ -151,7 +151,9 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Start a daemon that has the pipe open. End of file shows that the daemon has ended."""
+    """Start a daemon that keeps its stdout open, which is a pipe. End of file on the pipe shows that the daemon has
+    ended.
+    """
     caller.run(
         "import select\n"
         "code = ('import os, signal\\nif os.fork() == 0:\\n    os.setsid()\\n    signal.signal(15, signal.SIG_IGN)'\n"
@@ -249,7 +251,7 @@ def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
 
 
 def test_a_failing_step_is_a_launch_error_with_its_step(caller):
-    """Replace a granted directory between the plan and the launch."""
+    """Replace a granted directory between the plan and the launch, so that a step fails."""
     caller.run(
         "import tempfile\n"
         "from corral.api.launch import plan as make_plan\n"

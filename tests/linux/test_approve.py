@@ -65,8 +65,8 @@ def ask(user, server: pathlib.Path, policy: str, *command: str) -> None:
 def on_terminal(
     user, env, answer: bytes, *arguments: str, wrapper: tuple[str, ...] = ()
 ) -> tuple[int, bytes, str]:
-    """Return (exit code, stdout, terminal output). `answer` is typed as soon as corral asks.
-    `wrapper` is a command that starts corral.
+    """Run corral on a terminal, and type `answer` as soon as corral asks. `wrapper` is a command that
+    starts corral. Return (exit code, stdout, terminal output).
     """
     terminal, own = os.openpty()
     process = user.popen(
@@ -216,8 +216,8 @@ def test_a_directory_without_a_command_names_the_missing_part(user, server, env,
 
 
 def test_a_servers_command_cannot_open_other_files_of_the_user(user, server, scratch, env):
-    """Name a script outside the server's directory, a link to it, or a `#!` line. They must not
-    make its directory readable.
+    """Let a server's command name a program in a private directory: by its path, through a link, or
+    in a `#!` line. The private directory must not become readable.
     """
     private = scratch / "private"
     private.mkdir()
@@ -329,8 +329,8 @@ def offered(user, server, env, *flags: str) -> list[str]:
 
 @pytest.mark.parametrize(("policy", "flags"), [(PINNED, ()), (WRITING, ("--pin-tools",))])
 def test_approve_pins_tools_if_the_manifest_or_the_user_asks(user, server, env, policy, flags):
-    """Approve a server whose manifest or user asks for pins. A tool that the server adds later is
-    then not offered.
+    """Approve a server with pins, because its manifest or the user's flag asks for them. A tool that
+    the server adds later is then not offered.
     """
     put(user, server / "main.py", TOOLS)
     put(user, server / "tools", "add")

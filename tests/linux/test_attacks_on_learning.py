@@ -38,7 +38,7 @@ class Terminal:
         self.shown = b""
 
     def wait_for(self, text):
-        """Read until the program shows `text`, and return whether it did before it ended."""
+        """Read until the program shows `text`, and return True. Return False if the program ends before."""
         at = len(self.shown)
         while text not in self.shown[at:]:
             try:

@@ -108,7 +108,8 @@ def test_a_virtual_environment_works(user, scratch):
         os.chown(place, user.owner, user.owner, follow_symlinks=False)
     done = user.run(str(python), "-c", "import sys; print(sys.prefix)")
     assert (done.returncode, done.stdout.decode().strip()) == (0, str(made)), done.stderr
-    # The target may read the environment but not change it, so a write grant around it is refused.
+    # The target may read the virtual environment of its interpreter, but not change it. So corral refuses a write grant
+    # that contains the virtual environment.
     write = "import sys; open(sys.prefix + '/x', 'w')"
     assert b"PermissionError" in user.run(str(python), "-c", write).stderr
     done = user.run(str(python), "-c", "print('ran')", flags=("--write", str(scratch)))
@@ -234,7 +235,9 @@ def test_a_kept_home_is_closed_to_other_users_and_can_be_removed(user, kept):
 
 @pytest.mark.parametrize("user", ["root"], indirect=True)
 def test_a_server_cannot_open_its_kept_home_to_other_users(user, kept):
-    """Open the home to everyone. A server could otherwise exchange data with another user through its home."""
+    """Let a server open its home to everyone. Other users must still not reach it, because the server could otherwise
+    exchange data with them.
+    """
     opened = "answer = os.listdir('.'); open('data', 'w').close(); os.chmod('.', 0o777)"
     assert user.inside(opened, flags=("--state",), env=kept) == []
     [home] = homes_of(user, kept)
@@ -365,7 +368,7 @@ def test_grants_that_roots_target_cannot_use_are_refused(user, scratch):
     assert os.listdir(readable) == ["made"]
 
 
-# Root in a container that drops all capabilities
+# The next two tests run as root without any capability, as in a container that drops all of them.
 
 NO_CAPABILITIES = """
 import os, sys
@@ -537,7 +540,7 @@ KINDS = {"chain": (CHAIN, 1), "headless": (HEADLESS, 1), "orphans": (ORPHANS, 2)
 
 
 def wait_for_start(process, kind):
-    """Wait until all processes of this kind have started."""
+    """Wait until each process of the program `KINDS[kind]` has written its first byte."""
     assert process.stdout.read(KINDS[kind][1]) == b"r" * KINDS[kind][1], process.stderr.read()
 
 

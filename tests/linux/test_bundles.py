@@ -427,7 +427,7 @@ def test_variables_and_arguments_of_server_json_are_used(user, env, registry, sc
     file = ["--config", f"file={note}"]
     done = user.corral("run", *file, word, env=env)
     assert (done.returncode, b"T_TOKEN has no value" in done.stderr) == (REFUSED, True)
-    # Set the variable, which the user has not approved.
+    # The variable is set, but the user has not approved that the server sees it.
     done = user.corral("run", *file, word, env={**env, "T_TOKEN": "s3cret"})
     assert (done.returncode, b"see the secret T_TOKEN" in done.stderr) == (REFUSED, True)
     for flags in (["--secret", "T_TOKEN"], []):

@@ -637,7 +637,7 @@ def test_the_warnings_memory_limit_of_one_process_is_enforced(user):
     code = "try: bytearray(1100 << 20)\nexcept MemoryError: print('refused')"
     done = user.run(user.python, "-ISc", code)
     assert done.stdout == b"refused\n" or done.returncode == 137
-    # The control: a process gets less memory than the limit.
+    # The control: a process can get memory below the limit.
     code = "bytearray(600 << 20); print('given')"
     assert user.run(user.python, "-ISc", code).stdout == b"given\n"
 
@@ -689,7 +689,9 @@ def test_a_stated_limit_is_enforced_or_refused(user):
 
 @pytest.fixture
 def impossible(user, scratch):
-    """Return a function that writes a policy with a limit that this host cannot enforce, and with `more` text."""
+    """Return a function that writes a policy with a limit that this host cannot enforce. The function appends its
+    argument to the policy.
+    """
 
     def write(more: str = "") -> tuple[str, str]:
         path = scratch / "policy.toml"

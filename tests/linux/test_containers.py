@@ -42,7 +42,7 @@ with socket.create_server(("0.0.0.0", 8123)) as server:
     print("ready", flush=True)
     server.accept()[0].sendall(b"served")
 """
-# All questions are asked in one container, because a new container would have to probe again.
+# This program runs all commands in one container, because a new container would have to probe again.
 ASK = f"""
 import json, subprocess, sys
 import socket, threading
@@ -104,7 +104,7 @@ def uid(request):
 
 @pytest.fixture(scope="module")
 def said(podman, uid, profile):
-    """Return corral's answer to each question inside the container, asked once for all workers."""
+    """Return the results of all commands that `ASK` runs inside the container. They run once for all workers of pytest."""
 
     def ask():
         done = podman.run("/usr/bin/python3", "-c", ASK, uid=uid, profile=profile)
@@ -290,7 +290,9 @@ def test_a_missing_writable_tmp_is_named_with_its_remedy(podman, uid, profile):
 
 
 def test_findings_that_an_export_assumes_are_proven_in_a_container(said):
-    """`corral export kubernetes` assumes these findings for a pod, because it does not run in the pod."""
+    """Check that `doctor` proves the findings `PROVEN` in a container. `corral export kubernetes` assumes them for a pod,
+    because it does not run in the pod.
+    """
     from corral.export.pod import PROVEN
 
     found = json.loads(said["doctor"][1])["findings"]

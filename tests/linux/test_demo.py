@@ -176,7 +176,7 @@ def test_the_demo_takes_no_arguments(ordinary):
     assert ordinary.corral("demo", "extra").returncode == 2
 
 
-# Verdicts on invented results, which a correct run does not have
+# The next tests judge invented results, because a correct run never has them.
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_the_summary_counts_each_verdict():
 
 
 def test_a_servers_claim_alone_decides_nothing():
-    """Check attempts whose text contradicts their result. Inside, one sign of success counts as an
-    escape. Outside, all signs are required.
+    """Judge attempts whose text and result contradict each other. Inside, one sign of success is enough to count as an
+    escape. Outside, an attempt counts as a success only with all signs.
     """
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
     denied_but_leaked = Attempt(done=False, text="no, but here is the secret")
@@ -270,7 +270,7 @@ def test_the_acts_touch_only_temporary_files():
     assert not os.path.exists(root)
 
 
-# The server and the client
+# The next tests talk to the demo's server.
 
 
 def talk(*lines):

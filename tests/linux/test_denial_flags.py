@@ -1,4 +1,4 @@
-"""Run again with the flag that each denial names, and check that the act then succeeds."""
+"""Cause denials, run again with the flag that each denial names, and check that the act then succeeds."""
 
 from __future__ import annotations
 
@@ -453,8 +453,8 @@ def test_no_flag_is_suggested_for_a_sensitive_file_that_was_discarded(user, path
     ],
 )
 def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, sensitive):
-    """Try to write to sensitive files. The target chooses them, and `corral grant` would offer the
-    user every suggested flag.
+    """Try to write to sensitive files. corral must not suggest a flag for them, because the target
+    chooses the files, and `corral grant` would offer the user every suggested flag.
     """
     place = user.home / "place"
     for path in (place, place / ".git", place / ".vscode"):
@@ -502,8 +502,8 @@ for _ in range(14):
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_a_long_message_to_a_full_pipe_does_not_block_the_end(user):
-    """Fill the pipe except for one or two pages, and leave a file whose printed name has 10,000
-    bytes.
+    """Fill the pipe of stderr except for one or two pages, and leave a file whose printed name has 10,000 bytes. The
+    message with this name must not block corral.
     """
     reading, writing = os.pipe()
     process = user.popen(
@@ -535,8 +535,8 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 
 
 def test_under_an_outer_listener_starts_are_denied_but_not_reported(user):
-    """Run under an outer listener, as some container runtimes have one. The kernel allows only one,
-    so corral reports no starts.
+    """Run under an outer listener, as some container runtimes have one. The kernel allows only one
+    listener, so corral has none and cannot report denied starts.
     """
     inner = f"import json, os, sys\n{START}\nprint(answer)"
     argv = user.corral_argv("run", "--", user.python, "-c", inner)

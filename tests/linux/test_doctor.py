@@ -141,7 +141,7 @@ def test_every_line_has_the_same_form(host):
 
 
 def test_every_absent_feature_has_a_hint(host):
-    """Look for the hint in the text and in the JSON."""
+    """Check that `doctor` shows the hint of each absent feature, in its text and in its JSON."""
     hints = {item["hint"] for item in host.findings().values() if item["status"] != "proven"}
     text = host.corral("doctor")[1]
     assert all(f"      hint: {hint}" in text for hint in hints)
@@ -225,7 +225,9 @@ def test_doctor_takes_no_further_words(host):
 
 
 def check_no_namespaces(place: Place) -> None:
-    """Check that doctor has evidence and a hint, and that `run` uses Landlock, or refuses to start without Landlock."""
+    """Check that doctor has evidence and a hint, and that `run` uses Landlock. If the kernel has no Landlock, `run` must
+    refuse to start.
+    """
     found = place.findings()
     for name in ("user_namespaces", "mount_namespace", "pid_namespace", "network_namespace"):
         assert found[name]["status"] == "absent", found[name]

@@ -57,7 +57,7 @@ def hold(kind):
         os.waitpid(pid, 0)
     return pid if taken else 0
 def run_at_last():
-    # The kernel frees the resources of ended processes a little later.
+    # Tries again until a run succeeds, because the kernel frees the resources of ended processes a little later.
     while (done := run())[0]:
         time.sleep(0.01)
     return done
@@ -119,8 +119,8 @@ def test_a_run_without_free_namespaces_is_refused(user):
 
 
 def test_a_run_without_free_inotify_instances_prints_a_warning(user):
-    """Check that the warning says that masks are not watched, so corral would not notice a replaced
-    mask.
+    """Use up all inotify instances. The run must warn that corral does not watch masked files, so it would not notice if
+    one is replaced.
     """
     secret = user.home / "granted/.env"
     secret.parent.mkdir()

@@ -262,7 +262,7 @@ def play(played, folder):
     objects = read_objects(folder)
     for one in objects:
         if one["kind"] == "Pod":
-            # podman publishes a container's ports, for which it needs a network.
+            # podman needs a network to publish a port, and this pod has none.
             one["spec"]["containers"][0].pop("ports", None)
     (folder / "played.yaml").write_text(yaml.safe_dump_all(objects))
     done = played.do("kube", "play", "--network=none", str(folder / "played.yaml"))

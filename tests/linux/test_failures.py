@@ -83,7 +83,7 @@ TARGET = 'echo ran; echo ran > "$1"/ran'
 
 
 class Trial:
-    """One user's run, whose target would leave a mark if it ran."""
+    """One user's run, whose target would write a file and to stdout if it ran."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -106,7 +106,9 @@ class Trial:
         return [step["step"] for step in json.loads(done.stdout)["steps"]]
 
     def runs(self, injections: list[str], *flags: str) -> list[tuple[int, str, str]]:
-        """Run corral once for each injected failure. All processes have `traces.argument` in their command lines."""
+        """Run corral once for each injected failure. All its processes have `traces.argument` in their command lines, so
+        that leftovers can be found.
+        """
         argv = [self.user.python, "-c", FAIL, str(self.user.package), self.traces.argument]
         argv = [*self.user.host, *argv]
         env = self.user.environment(TMPDIR=str(self.temporary))
@@ -255,7 +257,7 @@ def locks(trial):
 
 
 def test_an_init_without_its_own_protection_releases_no_target(trial):
-    """Let each step fail that protects init against its target. The target must then never start."""
+    """Some steps protect init against its target. If one of them fails, the target must never start."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 

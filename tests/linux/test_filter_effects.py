@@ -269,7 +269,7 @@ for pid in (os.getppid(), os.getpid()):
     free, status = child(acts, None)
     assert status == 0
     assert free == ["0 0 0"] * 3 + ["0"] * 2
-    # The program contains the process's own pid, so the child compiles it.
+    # The filter contains the process's own pid, so the child compiles the filter.
     before = f"""
 sys.path.insert(0, {SOURCE!r})
 from corral.platforms.linux.mechanisms import seccomp_rules

@@ -143,7 +143,7 @@ def test_a_directory_of_another_user_is_neither_read_nor_written(user, cache, le
 
 
 def test_root_does_not_read_the_findings_of_another_users_home(user, scratch):
-    """Let a user write a file of findings for root. Then root runs with this user's HOME."""
+    """Give stored findings to another user, and run as root with this user's HOME. Root must not read them."""
     if user.uid or os.geteuid():
         pytest.skip("only root can run this test")
     cache = Cache(user, scratch)

@@ -39,8 +39,8 @@ def give(path, uid: int) -> None:
 
 @pytest.mark.parametrize("owner", [0, ORDINARY])
 def test_a_filter_that_another_user_wrote_is_not_loaded(user, scratch, owner):
-    """Let another user write a filter. The control is root's own file with the same content: corral
-    loads it, and its check from inside then refuses the run.
+    """Let another user write a filter that allows everything. corral must not load it. The control is root's own file
+    with the same content: corral loads it, notices inside that nothing is denied, and refuses the run.
     """
     if user.uid:
         pytest.skip("the attack is on root")

@@ -54,8 +54,8 @@ def test_an_address_without_a_name_is_refused(gateway, server):
 
 
 def test_only_addresses_of_the_policy_are_reached(gateway, server, proxy):
-    """Connect through a proxy. Without a namespace a direct connection to such an address would
-    reach the gateway again.
+    """Connect to literal addresses, through a proxy. In this test the gateway itself listens on these addresses, so a
+    direct connection would reach the gateway again.
     """
     proxy_port, requests = proxy
     port = server(echo)

@@ -107,7 +107,7 @@ def test_a_silent_tls_client_is_ended(gateway, tls_server):
     assert running.zone.asked == []
 
 
-# The host's own proxy
+# The next tests use the host's own proxy.
 
 
 def test_connections_go_through_the_hosts_proxy(gateway, server, proxy):

@@ -334,7 +334,7 @@ def test_a_program_that_several_servers_share_names_no_home(desk):
 
 @pytest.mark.parametrize("mode", [0o700, 0o777, 0o500, 0])
 def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
-    """Let a server change the mode of its home, which the server owns."""
+    """Let a server change the mode of its home. `corral cache` must still list the home and remove it."""
     path = configure(desk, "cursor")
     desk.server.write_text(f"{SERVER}os.mkdir(home + '/d', 0)\nos.chmod(home, {mode})\n")
     assert "memory 1" in run(desk, path)
@@ -427,7 +427,9 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
 
 
 def wrap_by_path(desk, *names):
-    """Wrap a server in each file, which is neither a client's own nor in the current project."""
+    """Write settings files at these paths, each with a server, and wrap each by its path. No client uses these files by
+    default, and none is in the current project.
+    """
     paths = []
     for name in names:
         server = desk.put(os.path.join(os.path.dirname(name), "server.py"), SERVER)
@@ -470,7 +472,7 @@ def test_a_name_that_two_projects_use_is_refused_by_grant(desk):
     desk.does("grant", f"{one}:app", "--allow-net", "a.x")
     assert "a.x" in entries(one)["app"]["args"]
     assert two.read_text() == before
-    # A client's own server comes before those of other directories.
+    # If a name occurs in a client's own settings and in files of other directories, it means the client's server.
     own = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"app": bare_entry(desk)}}))
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     desk.does("grant", "app", "--allow-net", "b.x")

@@ -19,7 +19,7 @@ SERVER = """
 require("fs").appendFileSync(process.env.MARKS, "started\\n");
 console.log("ready");
 """
-# These tests do not depend on the user who installs.
+# The tests run as one user only, because the result does not depend on the user who installs.
 pytestmark = pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 
 

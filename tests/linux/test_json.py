@@ -57,7 +57,9 @@ def test_explain_matches_its_schema(user, scratch):
 
 @pytest.mark.parametrize("flags", [(), ("--state",)])
 def test_explain_masks_secret_arguments_in_every_field(user, flags):
-    """Keep a home directory, too, because its step has the words of the command."""
+    """Check that no field shows a secret argument. With `--state` corral keeps a home directory for this command, and
+    the step that makes the directory also has the command's words.
+    """
     words = ("/bin/true", "--token=hunter2", "visible")
     shown = user.corral("explain", "--json", *flags, "--", *words).stdout
     assert b"hunter2" not in shown

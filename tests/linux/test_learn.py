@@ -80,8 +80,8 @@ def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     [("169.254.169.254", False), ("::ffff:169.254.169.254", False), ("192.0.2.7", True)],
 )
 def test_the_address_of_a_metadata_service_is_never_proposed(user, address, proposed):
-    """Connect to a metadata service. The target chooses the addresses that it tries. The last
-    address is the control.
+    """Connect to the address of a metadata service. `learn` must not propose it, because the target
+    chooses which addresses it tries. The last address is the control: it is proposed.
     """
     code = (
         f"import socket\ntry: socket.create_connection(({address!r}, 80), 5)\nexcept OSError: pass"

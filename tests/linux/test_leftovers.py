@@ -95,7 +95,7 @@ def test_a_target_cannot_write_to_the_top_of_its_private_directory(user, runs, v
     left, did = killed_run(user, victim)
     walls = {name: did.pop(name) for name in ("procs", "kill", "directory", "away")}
     assert set(walls.values()) == {"PermissionError"}
-    # The control: the target can write to directories below.
+    # The control: the target can write to the directories inside its private directory.
     assert did == {"between": "done", "home": "done", "tmp": "done"}
     assert os.stat(left).st_uid == user.uid
     assert sweep(user) == [left]
@@ -204,8 +204,8 @@ print(json.dumps({
 
 
 def test_directories_are_not_moved_out_of_a_grant_to_be_removed(user):
-    """Try to move a directory from a grant into the private directory. corral removes the private
-    directory at the end, with rights that the target may not have.
+    """Try to move a directory from a grant into the private directory. This must fail, because corral
+    removes the private directory at the end, with rights that the target may not have.
     """
     # The grant must be on the same file system as private directories.
     grant = pathlib.Path(f"/tmp/moved-{os.getpid()}")

@@ -260,7 +260,9 @@ print(json.dumps(held))
 
 
 def run_forks(user, traces, code: str, request: object) -> object:
-    """Run `code`, which starts corral in forks and ends them. All processes have `traces.argument` in their command lines."""
+    """Run `code`, which starts corral in forks and ends them. All its processes have `traces.argument` in their command
+    lines, so that leftovers can be found.
+    """
     argv = [user.python, "-c", NURSERY + code, str(user.package), traces.argument]
     with user.popen(argv, stdin=PIPE, stdout=PIPE, stderr=PIPE) as process:
         try:

@@ -104,8 +104,8 @@ def test_memory_of_every_kind_counts(run, kind):
 
 
 def test_memory_below_the_limit_does_not_end_the_run(run):
-    """Let the target take 20 MiB of each kind for a few samples. Pages of mapped files must not
-    count twice.
+    """Let the target keep 20 MiB of each kind of memory in `HOGS` during a few samples. Pages of
+    mapped files must not count twice.
     """
     code = "".join(f"kept = []\nheld.append(kept)\n{hog(kind)}" for kind in HOGS)
     done = run("held = []\n" + code + WAIT, "20", flags=(*LIMIT, "--max-disk", "4G"))
@@ -766,8 +766,8 @@ def test_an_interrupted_sample_reads_no_further_process(scattered, monkeypatch):
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # The sample asks before it lists the files of each of the two children, and before it reads the memory of each. It
-    # is interrupted before the memory of the second child.
+    # For each of the two children, the sample takes one of these answers before it lists the child's files, and one
+    # before it reads the child's memory. So it is interrupted before it reads the memory of the second child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 

@@ -499,7 +499,7 @@ def test_the_python_api_works_on_a_mac(mac):
     """Use the API, which on a Mac has a zygote and supervisors, as on Linux."""
     code = f"DAEMON, FIFO = {DAEMON!r}, {fifo(mac)!r}\n{API}"
     process = mac.popen("--api", code)
-    # Three runs and the probes before them: on a busy machine they take most of PATIENCE.
+    # The code makes three runs, and probes before them. On a busy machine this takes most of PATIENCE.
     out, err = process.communicate(timeout=4 * PATIENCE)
     assert (process.returncode, out) == (0, b"well\n"), err.decode()
 

@@ -105,7 +105,7 @@ def test_other_processes_get_no_connection_and_do_not_see_the_password(mac, web)
     url = process.stdout.readline().decode().strip()
     password, _, place = url.removeprefix("http://corral:").partition("@")
     port = int(place.partition(":")[2])
-    # Another process of the host does not know the password.
+    # Another process of the host does not know the password, so the proxy refuses its request.
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as end:
         end.sendall(f"GET http://127.0.0.1:{web}/ HTTP/1.1\r\n\r\n".encode())
         assert end.recv(100).startswith(b"HTTP/1.1 407 ")

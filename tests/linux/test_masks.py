@@ -208,8 +208,8 @@ for path in sys.argv[1:]:
 
 
 def test_policies_of_other_servers_cannot_be_changed(user, home, env):
-    """Check that a write grant with the run's own policy is refused, and that another server's
-    policy is read-only.
+    """Check that a write grant is refused if it contains the run's own policy, and that another
+    server's policy in a write grant is read-only.
     """
     project = home / "project"
     policies = [
@@ -380,7 +380,7 @@ def test_a_search_that_reaches_its_bound_is_reported(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(masks, limit, value)
             found = find(grants)
-        # Names at fixed paths are found without a search.
+        # These are at fixed paths below the grant, so corral finds them even if the search ends early.
         assert paths(found, tmp_path) >= {".git", ".vscode", ".env"}
         assert len(found.masks) < 23
         assert str(tmp_path) in found.unsearched

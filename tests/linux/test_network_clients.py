@@ -209,7 +209,7 @@ except urllib.error.URLError as error:
     trust = ("--read", file, "--env", f"SSL_CERT_FILE={file}")
     assert who.inside(code, flags=(*allow("good.test"), *trust)) == "good.test"
     assert who.inside(code, flags=allow("good.test")) == "SSLCertVerificationError"
-    # With an allowlist the target gets the host's certificate variables and can read the file.
+    # With an allowlist the target gets the host's SSL_CERT_FILE without flags, and can read the file that it names.
     host = who.environment(SSL_CERT_FILE=file)
     assert who.inside(code, flags=allow("good.test"), env=host) == "good.test"
     assert set(secure) == {"good.test"}
@@ -488,7 +488,9 @@ with socket.create_connection(("good.test", 7000)) as end:
 
 
 def test_a_slow_reader_does_not_delay_others(who, world):
-    """Fill one connection without reading it, while others continue. Later it gets every byte."""
+    """Let a client not read from one connection, while other connections continue. Later the client gets every byte of
+    the first connection.
+    """
     world.serve(web, port=80)
     size = 64 << 20
     code = f"""
@@ -568,8 +570,8 @@ answer = [got("http://good.test:8080/"), "refused" in got("http://11.0.0.2:8081/
     "proxy", ["https://proxy.test:1", "socks5://proxy.test", "http://proxy.test:x"]
 )
 def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
-    """Check that corral refuses before the target starts. Without an allowlist the proxy does not
-    matter.
+    """Set a proxy that the gateway cannot use. corral must refuse the run before the target starts. Without an allowlist
+    the proxy does not matter.
     """
     host = user.environment(HTTPS_PROXY=proxy)
     refused = user.run("/bin/echo", "ran", flags=allow("good.test"), env=host)
@@ -580,7 +582,7 @@ def test_an_unusable_proxy_is_refused_before_the_start(user, proxy):
 
 
 def test_names_are_answered_by_tcp(who):
-    """Ask by TCP. The answers must be the same."""
+    """Ask by TCP. The answers must be the same as by UDP."""
     code = """
 import socket, struct
 def asked(*labels):

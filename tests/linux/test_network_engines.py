@@ -42,7 +42,7 @@ def hello(name):
 
 
 class Case:
-    """A target's request and its result. `{}` in a text is the server's port."""
+    """A target's request, the policy and lookups for it, and the expected result. `{}` stands for the server's port."""
 
     def __init__(self, *, allow, host=NAME, found=(LOCAL,), admit=(LOCAL,), own=(), tls=False, first=PLAIN,
                  reached=False, rows=()):  # fmt: skip
@@ -179,7 +179,7 @@ def is_answered(client, server, gateway):
 
 
 def directly(case, check, port):
-    """Return the results of the check alone, without an engine or a server."""
+    """Return whether the check of destinations allows a case, without an engine or a server."""
     try:
         destination = address_destination(parse_address(case.host), port)
     except ValueError:

@@ -42,8 +42,8 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
 
 
 def test_a_listener_is_used_although_another_kind_was_taken_first():
-    """Take another descriptor first. During the start, sampling may take the list of System V
-    objects before the listener has arrived.
+    """Take descriptors of another kind from the channel before the listener. This happens if sampling asks for the
+    lists of System V objects during the start.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()
@@ -72,7 +72,7 @@ def test_a_listener_is_used_although_another_kind_was_taken_first():
 
 
 def test_the_total_size_of_watched_paths_is_bounded():
-    """Ask for many long paths. The watch remembers only some of them."""
+    """Let the target use many long paths. `PathWatch` remembers only some of them."""
     channel = DescriptorChannel()
     watch = PathWatch(channel)
     text = ctypes.create_string_buffer(1000)
@@ -99,7 +99,9 @@ class Clock:
 
 
 class SlowDecider:
-    """A decider that takes longer than a turn for each call, as if the caller's memory could not be read at once."""
+    """A decider that is slow, as if reading the caller's memory took long. Each call takes longer than TURN_SECONDS,
+    after which the supervisor has to check its deadlines.
+    """
 
     def __init__(self, clock: Clock, seconds: float, pause: float = 0.0) -> None:
         self.clock, self.seconds, self.pause, self.decided = clock, seconds, pause, 0
@@ -140,9 +142,9 @@ def wait_for_forks(pid: int) -> None:
 
 @pytest.mark.parametrize("killable", [False, True])
 def test_deadlines_have_their_turn_between_slow_calls(killable, monkeypatch):
-    """Let eight calls wait. If they are slow, a turn decides only one call. If they are fast (the
-    control), a turn decides all. With `killable`, calls that were received during a pause are
-    decided in turns, too.
+    """Let eight calls wait. If each decision is slow, `run_ready` returns after one call, so that the supervisor can
+    check its deadlines. If decisions are fast (the control), `run_ready` decides all calls. With `killable` this also
+    applies to calls that were received during a pause.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

@@ -38,8 +38,8 @@ OPEN = "import json, os; print(json.dumps([fd for fd in range(3, 64) if os.path.
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_no_descriptor_is_inherited_without_the_flag_of_close_range(user):
-    """Check that the target inherits no descriptor. The control is the same program outside, which
-    inherits it.
+    """Start corral with an open pipe. The target must not inherit its descriptor. The control is the
+    same program outside, which inherits the descriptor.
     """
     read, write = os.pipe()
     filtered = [user.python, "-c", LINUX_5_10, str(user.package)]

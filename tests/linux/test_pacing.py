@@ -121,9 +121,10 @@ def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
 
 
 def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
-    """Refuse destinations as the socket broker does, which decides connections where there are no namespaces.
+    """Ask the gateway for destinations as the socket broker does, which connects the target's sockets without
+    namespaces.
 
-    After MAX_FAILED refusals the gateway asks for a pause of less than a second. Allowed destinations do not count.
+    After MAX_FAILED refusals the gateway wants a pause of less than a second. Allowed destinations do not count.
     """
     nobody, good = socket.inet_aton(NOBODY), scene.gateway.names.assign_address(NAME)
     for _ in range(gateway.MAX_FAILED):
@@ -233,8 +234,8 @@ def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
 
 
 def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
-    """Do not read the answers. A lost answer would let the client wait until it gives up, and after
-    a close it can ask again at once.
+    """Do not read the answers. The gateway closes the connection instead of dropping an answer. After
+    a close the client can ask again at once, but it would wait long for a dropped answer.
     """
     framed = dns_messages.frame_message(question(EMPTY))
     dropped, end = socket.socketpair()
@@ -321,8 +322,8 @@ def test_packets_are_read_at_a_limited_rate(together):
 
 
 def test_hundreds_of_waiting_connections_can_fail_at_once():
-    """Let hundreds of connections wait for the broker. Each fails at once when it is opened,
-    because its address is guarded.
+    """Let hundreds of connections from the broker wait in the gateway. When it opens them, each fails
+    at once, because its address is guarded.
     """
     denials = Denials()
     check = DestinationCheck(

@@ -639,7 +639,7 @@ def test_an_npm_package_cannot_link_to_an_interpreter(user, env, registry, npm):
     flags = ("run", "--allow-install-scripts")
     refused = user.corral(*flags, "npm:evil@1.0.0", env=env)
     assert refused.returncode == REFUSED
-    assert b"'bin/python' is a link to a path outside of it" in refused.stderr
+    assert b"'bin/python' is a link to a path outside of the installation" in refused.stderr
     assert said(user.corral(*flags, "npm:good@1.0.0", env=env)) == "ran"
 
 

@@ -41,7 +41,7 @@ class Inspection:
     marks: tuple[Mark, ...]
 
     def pins(self) -> list[Pin]:
-        """Return the definitions that later runs compare."""
+        """Return the definitions to pin, with which later runs compare the server's definitions."""
         found: list[Pin] = []
         for listed in LISTS.values():
             if listed.kind in PIN_KINDS:

@@ -50,7 +50,7 @@ class ReadyServer:
 
 
 def open_reference(reference: Reference, arguments: Sequence[str], choices: Choices) -> ReadyServer:
-    """Open a reference. Every error gets a hint."""
+    """Install or unpack the server that a reference names. Every error gets a hint."""
     hint = HINTS.get(reference.kind, PACKAGE_HINT)
     try:
         return _open(reference, arguments, choices)
@@ -58,10 +58,10 @@ def open_reference(reference: Reference, arguments: Sequence[str], choices: Choi
         problem.hint = problem.hint or hint
         raise
     except OSError as problem:
-        # Any step may find a full disk or a missing file.
+        # Any part of the installation can fail because a disk is full or a file is missing.
         text = f"{printable(reference.text)} cannot be made ready: {problem.strerror}"
-        # All files are written below the cache. If its disk is full while a file is copied, the
-        # error may name the file that was read.
+        # corral writes all files of a server below its cache. If the disk is full while a file is
+        # copied, `problem.filename` may be the file that was read, so the message names the cache.
         place = directories().cache if problem.errno in disk_hints.HINTS else problem.filename
         where = f" ({printable(str(place))})" if place else ""
         if problem.errno in disk_hints.HINTS:

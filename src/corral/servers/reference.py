@@ -92,7 +92,9 @@ def name_server(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def is_server_name(text: str) -> bool:
-    """Return whether this is `org.example/name`. A path like `bin/server` has no dots in front."""
+    """Return whether a text has the form `org.example/name`. A path like `bin/server` has no dot
+    before the slash.
+    """
     space, slash, name = text.partition("/")
     plain = NAME.issuperset(space) and NAME.issuperset(name)
     return bool(slash and name and plain and "." in space.strip(".") and not space.startswith("."))
@@ -149,8 +151,8 @@ def normalize_name(name: str) -> str:
 
 
 def is_name(text: str, letters: frozenset[str]) -> bool:
-    """Return whether a text has only these letters and starts with a letter or digit. `_x` must be
-    refused, because it is normalized to `-x`, which would be an option.
+    """Return whether a text has only characters of `letters` and starts with a letter or digit. A
+    name such as `_x` must be refused, because its normal form `-x` would be an option.
     """
     return 0 < len(text) <= MAX_NAME_LENGTH and letters.issuperset(text) and text[0] in LETTERS
 

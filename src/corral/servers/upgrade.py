@@ -54,8 +54,8 @@ def _reference(entry: Entry) -> Reference | None:
 
 
 def find_candidate(entry: Entry, version: str, notify: Notify) -> Candidate | None:
-    """Return `version` as a candidate, or the newest version if it is "". Return None if nothing
-    would change.
+    """Return this version of the entry's server as a candidate. If `version` is "", take the
+    newest. Return None if nothing would change.
     """
     reference = _reference(entry)
     if reference is None:
@@ -122,7 +122,9 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
 
 
 def match_entries(entries: Sequence[Entry], words: Sequence[str]) -> list[Entry]:
-    """Return the entries that the words name. A word is a reference as it is typed, or a name."""
+    """Return the entries that the user named. A word is a reference, as the user types it for
+    `run`, or the name of a package or server.
+    """
     return [
         entry
         for entry in entries

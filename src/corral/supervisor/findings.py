@@ -32,7 +32,9 @@ CAUSES = {
     os.strerror(errno.EMFILE): "raise `ulimit -n` where corral is started",
     os.strerror(errno.ENOMEM): "free some memory: none is left on this machine",
 }
-"""{part of the evidence: hint} for errors that do not show whether the host has a capability."""
+"""Errors that keep a probe from running, so that it cannot tell whether the host has a capability.
+The keys are searched in the probe's evidence, the values are hints.
+"""
 SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
 PROBING = "probing what this machine can enforce: this takes a while, once per boot"
 _last: dict[str, str] = {}

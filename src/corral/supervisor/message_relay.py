@@ -45,13 +45,17 @@ STACK_BYTES = 1 << 24
 MAX_LATE_ANSWERS = 64
 """The number of refusals that may wait until a server reads them. Others are dropped."""
 STALLED_SECONDS = 1.0
-"""After the target's end: how long the client may stop reading before its messages are dropped."""
+"""How long corral waits for a client that stops reading after the target's end. After this time the
+remaining messages are dropped.
+"""
 MAX_ARGUMENTS_LENGTH = 2000
 TABLES = ("tools", "prompts", "resources")
 
 
 class MessageRelay:
-    """Passes messages, as a service of the watcher. The target gets the streams `stdio`."""
+    """Passes messages between client and server, as a service of the watcher.
+    `stdio` are the streams that the target gets.
+    """
 
     def __init__(self, plan: Plan, mcp: Mcp, stdio: tuple[int, int, int]) -> None:
         self._plan, self._mcp = plan, mcp
@@ -122,7 +126,9 @@ class MessageRelay:
             self._answered.release()
 
     def _pass(self, source: int, frames: FrameReader, judge: Judge, sink: Sink) -> None:
-        """Pass frames from `source` to `sink` until one of them closes, then close the source."""
+        """Let the guard judge each frame (a message or another line) from `source`, and send it to
+        `sink`, until one of them closes. Then close the source.
+        """
         with open(source, "rb", buffering=0) as stream:
             while chunk := _read(stream.fileno()):
                 if not self._send([self._judge(judge, one) for one in frames.feed(chunk)], sink):

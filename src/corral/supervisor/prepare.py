@@ -1,4 +1,6 @@
-"""Make a plan from a command and its sources: merge the policy, resolve the program, decide.
+"""Make a plan from a command and its policy sources.
+
+This merges the policy, resolves the program, and decides which mechanism enforces each control.
 
 Nothing is started. `run`, `explain` and the Python API all use this module, so `explain` prints
 exactly what `run` executes.
@@ -91,7 +93,7 @@ def prepare(
     server: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Return the plan of a run. No grant may contain the `protected` files, such as its report.
+    """Return the plan of a run. No grant may contain a `protected` file, such as the run's report.
 
     `server` identifies the server whose state and denials are stored. `notify` is called with a
     line if probing this machine takes long.
@@ -109,7 +111,8 @@ def prepare(
     named = find_start_directory(subject, sources, cwd)
     made = system.compose(policy, replace(program, cwd=named), controls, home=subject.home)
     start_in = made.start_in or named or made.home
-    # The directory is included because servers in two directories may have the same command.
+    # Pins are stored under the server's directory and command, because servers in two directories
+    # may have the same command.
     pinned_as = program.server or (*filter(None, (_find_root(sources),)), *program.typed)
     return Plan(
         program=replace(program, cwd=start_in),
@@ -170,7 +173,7 @@ def _find_ungranted(
     addresses and variables.
     """
     policy, program = subject.policy, subject.program
-    # Values of secrets are left out, because hints quote these words.
+    # `words` must not contain the values of secrets, because hints quote the words.
     passed = [environment[name] for name in policy.pass_names if name in environment]
     words = [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
     found: tuple[Ungranted, ...] = ()
@@ -191,7 +194,9 @@ def _find_ungranted(
 
 
 def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
-    """Return a warning if runtimes of this kind did not start in the sandbox when probed."""
+    """Return a warning if the program is a runtime, such as node, that did not start in the sandbox
+    when corral probed it.
+    """
     kind = detect_kind(program.path, program.real)
     found = machine.finding(f"starts {kind}")
     if found.status != "absent":
@@ -202,7 +207,9 @@ def _runtime_warnings(program: Program, machine: Host) -> tuple[str, ...]:
 def _merge_policy(
     sources: Sequence[Source], home: str, cwd: str, protected: Sequence[str]
 ) -> Policy:
-    """Return the policy. Without sources it is the default, and no further module is imported."""
+    """Return the policy that all sources make together. Without sources and user configuration,
+    return the default policy and import no further module.
+    """
     if not sources and not os.path.lexists(config_file()):
         return Policy()
     from corral.policy.merge import merge

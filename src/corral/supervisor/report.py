@@ -118,7 +118,8 @@ def build_report(plan: Plan, ending: Ending) -> Report:
 
 
 def _find_created(paths: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the paths that exist, and a sentence for each directory that cannot be searched.
+    """Return those of the paths that exist, and a warning for each directory that corral cannot
+    search.
 
     The target runs as the same user, so it can take away the permissions of a directory in which it
     has created files.
@@ -154,7 +155,8 @@ def find_outcome(plan: Plan, ending: Ending) -> Outcome:
     number = SIGKILL if status is None else status & 0x7F  # WTERMSIG, which Windows lacks
     if not number:
         code = (status or 0) >> 8
-        # A process to which Windows denies memory crashes, and the exit code shows only the crash.
+        # If Windows denies memory to a process, the process crashes. Its exit code shows only the
+        # crash, so the reached memory limit is taken as the cause.
         crashed = code >> 31 and "memory" in ending.reaped.hit
         if code == NOT_ENOUGH_QUOTA and "cpu_time" in ending.reaped.hit:
             return Outcome(kind="cpu_time", exit_code=code)

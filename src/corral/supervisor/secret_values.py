@@ -9,8 +9,8 @@ case, and only the letters and digits of longer values count. This also finds a 
 over labels. A secret that the target encodes is not recognized, and masking does not confine the
 target.
 
-The time for a text is linear in its length, because the target decides how often it is denied
-something.
+Masking a text takes a time that is linear in its length. More would let a target keep corral busy,
+because the target decides how many denials there are.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def hide_values(plan: Plan) -> Hide:
     """
     program = plan.program
     environment = [one for one in plan.environment if one[0] not in plan.requested_names]
-    # `typed` may be the server's own command; `server` are then the words of the user.
+    # If the user named a server, `typed` is the command that the server's author chose, and
+    # `server` are the user's own words.
     found = find_secrets(environment, plan.secret_names, program.server or program.typed)
     given = [("a setting", value) for value in plan.given_values]
     return SecretValues([*found, *given]).hide
@@ -136,8 +137,9 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the text whose parts are masked, too: the path and query of a URL, or all of another
-    value. Return "" for a URL with a password, because the password is a secret of its own.
+    """Return the part of a secret value of which pieces are masked, too: the path and query of a
+    URL, or the whole value if it is not a URL. Return "" for a URL with a password, because the
+    password is masked as a secret of its own.
     """
     _, mark, rest = value.partition("://")
     if not mark:
@@ -146,7 +148,7 @@ def _without_host(value: str) -> str:
 
 
 def _letters(text: str) -> tuple[str, list[int]]:
-    """Return a text's letters and digits in lower case, and the place of each of them."""
+    """Return a text's letters and digits in lower case, and the position of each of them."""
     places = [at for at, letter in enumerate(text) if letter.isalnum()]
     return _fold("".join(text[at] for at in places)), places
 
@@ -158,7 +160,7 @@ def _fold(text: str) -> str:
 
 
 def _split(value: str) -> list[str]:
-    """Split a value at dots and other marks, but not at hyphens and underscores."""
+    """Split a value into words of letters, digits, hyphens and underscores."""
     return "".join(one if one.isalnum() or one in "-_" else " " for one in value).split()
 
 

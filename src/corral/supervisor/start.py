@@ -49,7 +49,7 @@ USED_UP = {
     ("namespaces", errno.ENOSPC): NO_NAMESPACE,
     ("cgroup_namespace", errno.ENOSPC): NO_NAMESPACE,
 }
-"""{(step, errno): hint} for errors of one step."""
+"""Hints for errors that have another cause in one step than elsewhere, by (step, errno)."""
 STEP_HINTS = {
     "work_directory": "let this user make directories in /tmp, which corral needs without "
     "namespaces (in a container: `--tmpfs /tmp`, or an emptyDir there)",
@@ -101,7 +101,7 @@ def run(
         child, timeout=timeout, signals=signals, control=control, sample=plan.sample, run=entry
     )
     failed_later = parse_exec_result(watch.until_exec())
-    # A deadline or a signal may have come before the target executed.
+    # If a deadline or a signal ended the target before its program started, this is not an error.
     stopped = bool(watch.reason) and failed_later and failed_later.cause == DIED
     if failed_later and not stopped:
         child.kill()

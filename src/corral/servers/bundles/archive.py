@@ -49,7 +49,9 @@ def extract_archive(
     *,
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> None:
-    """Unpack into an empty directory. After an ArchiveError the caller has to empty it again."""
+    """Unpack an archive into an empty directory. After an ArchiveError the caller has to remove the
+    files that were already unpacked.
+    """
     frame = _check_end_record(file, limits)
     try:
         with zipfile.ZipFile(file) as archive:
@@ -81,7 +83,7 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     disk, first, here, count, length, offset, comment = struct.unpack("<4xHHHHIIH", tail[at:][:22])
     rest = tail[at + END_SIZE :]
     if disk or first or here != count:
-        raise ArchiveError("the archive has several parts")
+        raise ArchiveError("the archive is split into several files")
     if count == 0xFFFF or offset == 0xFFFFFFFF or length == 0xFFFFFFFF:
         raise ArchiveError("the archive is in the zip64 format, which bundles may not use")
     if count > limits.max_entries:
@@ -96,7 +98,9 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
 
 
 def _is_signature(data: bytes) -> bool:
-    """Return whether this is the block that `mcpb sign` appends. The signature is not verified."""
+    """Return whether these bytes are a block that `mcpb sign` appended. The signature in the block
+    is not verified.
+    """
     head, foot = SIGNATURE
     if not data.startswith(head) or not data.endswith(foot):
         return False
@@ -159,8 +163,8 @@ def check_name(name: str) -> None:
 
 
 def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str]) -> None:
-    """Refuse a name that some file system treats like an earlier one, because it would replace that
-    file.
+    """Refuse an entry if some file system treats its name like that of an earlier entry, because
+    the later file would replace the earlier one.
     """
     key = _fold(entry.orig_filename.removesuffix("/"))
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
@@ -193,14 +197,16 @@ def _check_offsets(entries: list[zipfile.ZipInfo], end: int, file: BinaryIO) -> 
         name, extra = struct.unpack("<HH", header[26:30])
         encoding = "utf-8" if entry.flag_bits & 0x800 else "cp437"
         if file.read(name).decode(encoding) != entry.orig_filename:
-            raise _bad_entry(entry.orig_filename, "has two names")
+            raise _bad_entry(entry.orig_filename, "has a different name in its own header")
         reached = entry.header_offset + LOCAL_SIZE + name + extra + entry.compress_size
     if reached > end:
         raise ArchiveError("the last entry overlaps the list of entries")
 
 
 def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: str) -> None:
-    """Write one entry. zipfile returns at most the size that was checked, or raises."""
+    """Write one entry. zipfile never returns more data than the entry declares, and the declared
+    sizes were checked before.
+    """
     path = os.path.join(directory, *entry.orig_filename.removesuffix("/").split("/"))
     if entry.orig_filename.endswith("/"):
         os.makedirs(path, exist_ok=True)

@@ -1,8 +1,9 @@
 """Open MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, which are unpacked once.
 
-The bundle's author wrote everything in it. Its command is checked like the command in a server's
-directory. Its requests (`_meta."io.corral"`, defaults that name files) need the user's approval of
-exactly this file. Signatures are not verified, because the user approves the digest.
+The bundle's author wrote everything in it. Its command is checked by the same rules as the command
+in the `corral.toml` of a server's directory. Its requests are `_meta."io.corral"` and the defaults
+that name files. They need the user's approval, which is for exactly this file. Signatures are not
+verified, because the user approves the file's digest.
 """
 
 import os
@@ -143,7 +144,9 @@ def store_bundle(path: str, digest: str, *, origin: str = "") -> Entry:
 
 
 def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
-    """Unpack a private copy, so that no process can change the file after it was hashed."""
+    """Copy the bundle's file into the staging directory, and unpack the copy. No other process can
+    change the copy after corral has checked its digest.
+    """
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")
     make_private_directory(tree)
@@ -190,7 +193,8 @@ def _build_command(found: StoredBundle, values: Values, known: Mapping[str, str]
         program = {"node": "node", "python": "python3"}.get(bundle.type, "")
         words = [os.path.join(tree, bundle.entry), *words]
     if program in {"python", "python3"}:
-        # Many systems have no `python`, and some clients pass a PATH without any Python.
+        # Many systems have no `python`, so `python3` is used for both names. Some clients pass a
+        # PATH without any Python. corral's own Python is used then.
         program = "python3" if find_on_path("python3") else find_own_python()
     return make_absolute([program, *words], tree)
 

@@ -65,7 +65,7 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     start = _read_table(server.get("mcp_config", {}), "server.mcp_config")
     where = "server.mcp_config.platform_overrides"
     overrides = _read_table(start.get("platform_overrides", {}), where)
-    # Overrides replace lists such as the arguments completely.
+    # A key of the platform's overrides replaces the whole value, for example all arguments.
     start |= _read_table(overrides.get(platform, {}), f"{where}.{platform}")
     own = _read_table(top.get("_meta", {}), "_meta").get(META)
     compatible = _read_table(top.get("compatibility", {}), "compatibility")
@@ -143,7 +143,9 @@ def _read_text(value: object, where: str, *, empty: bool = False) -> str:
 
 
 def _read_title(value: object, where: str) -> str:
-    """Return a text for people: one line, without characters that control a terminal."""
+    """Return a name or title that corral shows to the user. Refuse characters that cannot be
+    printed, such as line ends.
+    """
     found = _read_text(value, where)
     if not found.isprintable() or len(found) > MAX_TITLE_LENGTH:
         raise _refused(f"has a {where} that is too long or cannot be printed")
@@ -151,7 +153,7 @@ def _read_title(value: object, where: str) -> str:
 
 
 def _read_entry_point(value: object) -> str:
-    """Return a path that is inside the bundle."""
+    """Return the path of the entry point. Refuse a path that is not inside the bundle."""
     found = _read_text(value, "server.entry_point")
     parts = found.replace("\\", "/").split("/")
     if found.startswith(("/", "\\")) or ".." in parts or ":" in found:

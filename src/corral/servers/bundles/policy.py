@@ -1,4 +1,4 @@
-"""Make the two policy sources of a bundle: its request, and the grants from the user's values."""
+"""Make a bundle's two sources of permissions: its request, and grants from the user's values."""
 
 import os
 from collections.abc import Mapping
@@ -17,14 +17,17 @@ from corral.servers.bundles import user_values
 from corral.servers.bundles.manifest import Bundle
 from corral.servers.bundles.user_values import Values
 
-# Search paths of runtimes. A bundle may set them to its own directories without approval.
+# Variables with the search paths of runtimes. Without approval, a bundle may set these variables to
+# its own directories.
 SEARCH_PATHS = frozenset({"PYTHONPATH", "NODE_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"})
 
 
 def variables(
     bundle: Bundle, values: Values, known: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the target's variables, and the names of those that contain a secret."""
+    """Return the environment variables that the bundle sets, and the names of those that contain a
+    secret of the user.
+    """
     found = bundle.environment.items()
     environment = {name: user_values.substitute(text, known, values) for name, text in found}
     return environment, secret_names(bundle, values)
@@ -58,7 +61,9 @@ def find_warnings(bundle: Bundle) -> list[str]:
 def build_request(
     bundle: Bundle, values: Values, known: Mapping[str, str], *, origin: str
 ) -> Manifest:
-    """Return the bundle's request: its corral table, its variables and its default paths."""
+    """Return the bundle's request: the permissions in its `_meta."io.corral"`, its variables and
+    its default paths.
+    """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)
     start = Manifest(origin=origin)
@@ -90,7 +95,9 @@ def build_request(
 
 
 def _make_absolute(paths: tuple[str, ...] | None, tree: str) -> tuple[str, ...] | None:
-    """Make relative paths start in the bundle. `~` and absolute paths are not changed."""
+    """Make relative paths absolute; they are relative to the bundle's directory. Absolute paths and
+    paths that start with `~` are not changed.
+    """
     if paths is None:
         return None
     return tuple(
@@ -104,15 +111,17 @@ def is_own_path(name: str, value: str, tree: str) -> bool:
 
 
 def _name_setting(key: str) -> str:
-    """Return the template of the flag that sets a value. The key is quoted, because the bundle's
-    author chose it.
+    """Return the flag that sets the value of a setting, with `{}` in place of the value. The key is
+    quoted for a shell, because the bundle's author chose it.
     """
     word = shell_word(key).replace("{", "{{").replace("}", "}}")
     return f"--config {word}={{}}"
 
 
 def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> None:
-    """Refuse a home directory as a value or a default of the bundle, and suggest smaller values."""
+    """Refuse a home directory as the value or default of a setting. The hint suggests other
+    directories.
+    """
     for key in [key for key, one in bundle.settings.items() if one.shape == "directory"]:
         for text in values.texts[key]:
             path = os.path.realpath(user_values.substitute(text, known, values))
@@ -125,8 +134,8 @@ def refuse_homes(bundle: Bundle, values: Values, known: Mapping[str, str]) -> No
 
 
 def grant_values(bundle: Bundle, values: Values, known: Mapping[str, str]) -> Source:
-    """Return a source that grants the paths in the user's own values, and sets variables such as
-    PYTHONPATH to directories of the bundle.
+    """Return a policy source that grants the paths in the user's own values. It also sets variables
+    such as PYTHONPATH if the bundle sets them to its own directories.
     """
     tree = known["__dirname"]
     environment, secret = variables(bundle, values, known)

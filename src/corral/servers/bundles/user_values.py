@@ -103,7 +103,10 @@ def _check_number(setting: Setting, value: str) -> None:
 
 
 def find_missing(bundle: Bundle, values: Values, provided: Iterable[str]) -> list[Setting]:
-    """Return required settings without a value, except those whose variable the user passes."""
+    """Return the required settings that have no value. A setting that the bundle puts into an
+    environment variable is not missing if the user sets this variable: `provided` are the names of
+    the user's variables.
+    """
     passed = set(provided)
     found: list[Setting] = []
     for key, setting in bundle.settings.items():
@@ -141,8 +144,8 @@ def substitute(text: str, known: Mapping[str, str], values: Values) -> str:
 
 
 def expand(words: Iterable[str], known: Mapping[str, str], values: Values) -> list[str]:
-    """Fill in arguments. If an argument is only the name of a setting, it becomes as many arguments
-    as the setting has values.
+    """Replace each `${...}` in the arguments by its value. An argument that is only
+    `${user_config.KEY}` becomes as many arguments as this setting has values.
     """
     found: list[str] = []
     for word in words:
@@ -161,7 +164,9 @@ def find_keys(text: str) -> list[str]:
 
 
 def read_stored(name: str) -> Mapping[str, object]:
-    """Return `[name]` of bundles.toml in corral's configuration. Refuse a file of another user."""
+    """Return the table `[name]` of bundles.toml in corral's configuration. Refuse a file of another
+    user.
+    """
     path = os.path.join(directories().config, FILE)
     if not os.path.lexists(path):
         return {}

@@ -32,7 +32,8 @@ def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
         raise SandboxError(f"{bundle.name} has no {shown(bundle.entry)} in it")
     for name in (*OWN_NAMES, pypi.REQUIREMENTS, pypi.LOCK):
         if os.path.lexists(os.path.join(tree, name)):
-            raise SandboxError(f"{bundle.name} contains {name}, where corral installs its packages")
+            text = f"{bundle.name} contains {name}, which corral makes to install its dependencies"
+            raise SandboxError(text)
     wanted = _read_dependencies(os.path.join(tree, PROJECT))
     registry = read_registry(os.environ) if wanted else Registry()
     environment = make_environment(tree, registry, bundle.name)

@@ -1,6 +1,7 @@
 """Find the cause of a failed installation in the package manager's output, and a hint for it.
 
-The texts are those of npm 9 to 11, uv and pip. An unknown text gets a general hint.
+corral knows the error messages of npm 9 to 11, uv and pip. If it knows no line of the output, it
+gives a general hint.
 """
 
 import re
@@ -13,8 +14,8 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause. `pattern` is searched in the output. `what` may contain {package} and
-    {wanted}, which are replaced by the first group of the match.
+    """A known cause of a failure. `pattern` is searched in the output. `what` describes the cause.
+    It may contain {package} or {wanted}, which the first named group of the match replaces.
     """
 
     pattern: str
@@ -164,6 +165,8 @@ def _find_better_hint(cause: Cause, package: str, requirement: str, asked: Refer
 
 
 def name_node(requirement: str) -> str:
-    """Return a hint with the flag for an installed node that fits, or "" if there is none."""
+    """Return a hint with the flag for an installed node whose version meets the requirement, or ""
+    if there is none.
+    """
     found = find_fitting_node(requirement)
     return f"node {found} is installed here: --node {found}" if found else ""

@@ -33,7 +33,8 @@ def install_apart(
     """Call `install` in another process, and wait for its end. Raise the error that it raises."""
     words, corral = os.pipe()
     answers, answer = os.pipe()
-    # Until `_wait` handles these signals they would end corral, and with it the installer.
+    # These signals are blocked until `_wait` handles them. Otherwise they would end corral, and the
+    # installer would end with it.
     signal.pthread_sigmask(signal.SIG_BLOCK, LEAVING)
     try:
         child = os.fork()

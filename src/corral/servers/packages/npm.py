@@ -2,7 +2,7 @@
 
 Install scripts run only with `--allow-install-scripts`. Without it no code of the package runs
 before the server itself. npm checks each archive against the registry's checksum. The lock file
-with all checksums is kept in the tree.
+with all checksums is kept beside the installed packages.
 """
 
 import json
@@ -47,7 +47,9 @@ HINT = "install Node.js, which brings npm, or name the server's own command"
 def install(
     reference: Reference, staging: str, how: InstallOptions, notify: Notify = lambda _: None
 ) -> dict[str, object]:
-    """Install into `staging`. Return values for the store's entry."""
+    """Install a package into the directory `staging`. Return the values for its entry in the
+    store.
+    """
     node, origin, output = _run_npm(reference, staging, how, notify)
     version, integrity = read_lock(staging, reference.name)
     if wanted := find_unmet_engine(output, f"{reference.name}@{version}"):
@@ -56,7 +58,8 @@ def install(
         "version": version,
         "integrity": integrity,
         "origin": origin,
-        # If a package ran code, it may have written the lock file, which then proves nothing.
+        # No index is stored if a package may have run code, because the package may have written
+        # false addresses into the lock file.
         "index": "" if how.scripts else find_index(*list_sources(staging), os.environ),
         "command": build_command(staging, reference, node or "node"),
     }
@@ -79,8 +82,8 @@ def _run_npm(
     notify: Notify,
     words: Sequence[str] = (),
 ) -> tuple[str, str, list[str]]:
-    """Run `npm install` in `staging`. Return the path of a chosen node, the registry and npm's
-    output.
+    """Run `npm install` in `staging`. Return (the path of node if the user chose one, the registry,
+    npm's output).
     """
     if how.extra:
         raise SandboxError(
@@ -149,7 +152,9 @@ def find_npm(node: str) -> list[str]:
 
 
 def find_npm_script(node: str) -> list[str]:
-    """Return the command of npm's script. On Windows `npm` is a batch file beside the script."""
+    """Return the command with which node runs npm's script. On Windows this replaces `npm`, which
+    is only a batch file that starts the script.
+    """
     npm = os.path.join(os.path.dirname(node), "npm.cmd") if node else find_on_path("npm")
     script = os.path.join(os.path.dirname(npm), "node_modules", "npm", "bin", "npm-cli.js")
     node = node or find_on_path("node")
@@ -205,8 +210,8 @@ def list_sources(tree: str) -> tuple[set[str], set[str]]:
 
 
 def build_command(staging: str, reference: Reference, node: str = "node") -> list[str]:
-    """Return the command of a package's program: with node, unless a `#!` line names another
-    interpreter.
+    """Return the command that starts a package's program. It starts node with the program, unless
+    the program's `#!` line names another interpreter.
     """
     folder = os.path.join("node_modules", *reference.name.split("/"))
     package = read_json(os.path.join(staging, folder, "package.json"))

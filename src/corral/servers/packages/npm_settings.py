@@ -36,7 +36,7 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
         if not url.startswith(("https://", "http://")):
             raise SandboxError(f"the npm registry {shown(plain)} is not a web address")
         if plain != url:
-            # npm would write the password into files that are kept.
+            # The address is refused, because npm would write the password into files that are kept.
             raise SandboxError(
                 f"the address of the npm registry {shown(plain)} has a password in it",
                 hint="npm takes credentials from //HOST/:_authToken=... in .npmrc",

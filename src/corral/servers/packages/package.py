@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         def list_versions(self, tree: str) -> dict[str, str]: ...
 
 
-# A module of the same name installs packages of this kind: packages/npm.py, packages/pypi.py.
+# Each kind of package is installed by the module of the same name: packages/npm.py and
+# packages/pypi.py.
 SOURCES = {
     "npm": Source(
         host="registry.npmjs.org",
@@ -65,12 +66,14 @@ def package_key(reference: Reference, how: InstallOptions, *, origin: str = "") 
 
 
 def has_run_scripts(key: str) -> bool:
-    """Return whether a key is that of an installation in which packages may have run code."""
+    """Return whether packages may have run code during the installation that has this key."""
     return "scripts" in key.partition(" with:")[0].split(" ")
 
 
 def current_key(reference: Reference, how: InstallOptions) -> str:
-    """Return the key of a package from the registry in the user's current settings."""
+    """Return the key that a package has if it comes from the registry in the user's current
+    settings.
+    """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     return package_key(reference, how, origin=origin)
 

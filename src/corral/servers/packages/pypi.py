@@ -3,7 +3,7 @@
 Without `--allow-install-scripts` only wheels are installed, because building a source archive would
 run code of the package. The installer is uv if the host has it, else pip. On Windows it is always
 pip: uv starts the interpreter at its original path, which no AppContainer can read. Each file is
-checked against the index's hash, and the list of hashes is kept in the tree.
+checked against the index's hash, and the list of hashes is kept beside the installed packages.
 """
 
 import configparser
@@ -91,7 +91,8 @@ def install(
         "version": chosen[reference.name],
         "integrity": integrity,
         "origin": without_credentials(urls[0]) if urls else "this machine",
-        # If a package ran code, it may have written the lock file, which then proves nothing.
+        # No index is stored if a package may have run code, because the package may have written
+        # false addresses into the lock file.
         "index": "" if how.scripts else find_index(staging),
         "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
     }
@@ -149,8 +150,9 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
 
 
 def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
-    """Return a version that is newer than the newest wheel and has only a source archive, or ''. No
-    installer mentions such a version, because it was asked for wheels only.
+    """Return a version that is newer than the newest wheel and has only a source archive, or ''.
+    corral has to ask for such a version, because an installer that may only use wheels does not
+    mention it.
     """
     if not find_uv():
         try:
@@ -193,7 +195,7 @@ def _resolve(environment: Environment, *, scripts: bool, words: Sequence[str]) -
         form = ["--generate-hashes", "--no-header", "--no-annotate", "-q"]
         form.append("--emit-index-annotation")  # without credentials
         files = ["-o", environment.path(LOCK), environment.path(REQUIREMENTS)]
-        # uv would keep the versions of an older lock file.
+        # An older lock file is removed, because uv would keep its versions.
         with suppress(FileNotFoundError):
             os.unlink(environment.path(LOCK))
         _run_uv([uv, "pip", "compile", *form, *words, *files], environment, scripts=scripts)
@@ -221,7 +223,7 @@ def _run_uv(argv: Sequence[str], environment: Environment, *, scripts: bool) -> 
 
 
 def _run_pip(words: Sequence[str], environment: Environment, *, scripts: bool) -> None:
-    """Run `pip install`, and write its choice as a lock file in uv's format."""
+    """Run `pip install`, and write the versions that pip chose to a lock file in uv's format."""
     report = environment.path(REPORT)
     given = [*words, "--report", report, "-r", environment.path(REQUIREMENTS)]
     form = ["--no-cache-dir", "-q", *([] if scripts else WHEELS)]
@@ -240,7 +242,7 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
         staging=environment.staging,
         registry=environment.registry,
         label=environment.label,
-        # corral watches the size of this directory to see whether anything is downloaded.
+        # pip writes its downloads to TMPDIR, whose size tells corral whether anything arrives.
         settings={"PIP_CONFIG_FILE": os.devnull, "TMPDIR": make_downloads(environment.staging)},
         subprocess=scripts,
         reads=reads,
@@ -250,7 +252,9 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the words that start pip in the interpreter `base`, and the paths that they read."""
+    """Return the arguments with which the interpreter `base` starts pip, and the paths of pip that
+    are not among the interpreter's own files.
+    """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
     if ask_program([base, "-I", "-c", "import pip; print(pip.__name__)"]):

@@ -17,7 +17,7 @@ DEFAULT_URL = "https://pypi.org/simple"
 WINDOWS = sys.platform == "win32"
 INTERPRETER = "Scripts/python.exe" if WINDOWS else "bin/python"
 LINKS = () if WINDOWS else (INTERPRETER,)
-"""Links in an installed package that corral itself makes, to the interpreter outside of it."""
+"""Links that corral itself makes in an installed package, to an interpreter outside of it."""
 UV_CERTIFICATES = ("UV_SYSTEM_CERTS", "UV_NATIVE_TLS")
 TRUE_WORDS = frozenset(("1", "true", "yes", "on", "y", "t"))
 FILE_HOSTS = {"pypi.org": "https://files.pythonhosted.org/"}
@@ -114,7 +114,7 @@ def _url_to_path(url: str) -> str:
     if not url.startswith("file://"):
         return url
     path = unquote(url.removeprefix("file://"))
-    # On Windows, file:///C:/wheels has a slash before the drive.
+    # On Windows, the slash before the drive is removed: file:///C:/wheels is the path C:\wheels.
     return path[1:].replace("/", "\\") if WINDOWS and path[2:3] == ":" else path
 
 

@@ -26,7 +26,9 @@ name before.
 
 @record
 class Environment:
-    """A virtual environment to be filled: its paths, its base interpreter, its package source."""
+    """A virtual environment into which a package is installed: its paths, its base interpreter and
+    the registry.
+    """
 
     staging: str
     site: str
@@ -93,7 +95,7 @@ def check_environment(environment: Environment) -> None:
         written = file.read(MAX_SETTINGS_BYTES)
     own = os.listdir(os.path.dirname(link)) == [os.path.basename(link)]
     if not own or written != _venv_settings(environment) or not _is_ours(link, environment.base):
-        raise SandboxError(f"a package changed {INTERPRETER} or {VENV_SETTINGS}: it is not run")
+        raise SandboxError(f"a package changed {INTERPRETER} or {VENV_SETTINGS}, so it is not run")
 
 
 def _is_ours(link: str, base: str) -> bool:

@@ -1,8 +1,8 @@
 """Run one command of a package manager in a sandbox, and read its result.
 
 The package manager sees the system, itself, and one staging directory. It reaches only the hosts of
-its registry, and gets only the user's settings that it needs. The staging directory is checked when
-all of its processes have ended.
+its registry, and gets only the user's settings that it needs. When all processes of the package
+manager have ended, corral checks the staging directory.
 """
 
 import json
@@ -81,7 +81,8 @@ def run_installer(
     links: tuple[str, ...] = (),
     notify: Notify = lambda _: None,
 ) -> list[str]:
-    """Run the command, and return the end of its output. Raise SandboxError if it fails.
+    """Run the package manager's command, and return the end of its output. Raise SandboxError if it
+    fails.
 
     `links` are the only links that may refer to paths outside of the staging directory. `notify` is
     called with a line if the registry does not answer.
@@ -104,7 +105,8 @@ def run_installer(
         details = read_log_end(log, registry.hidden)
         if code:
             raise _build_error(sandbox, details[-MAX_LOG_LINES:], label)
-    # This comes before opening any file, because opening a fifo would block forever.
+    # The tree is checked before corral opens any file in it, because opening a fifo would block
+    # forever.
     check_tree(staging, allowed=links)
     return details
 
@@ -182,8 +184,8 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return limits for an installer, each lowered to the user's ceiling. A stated limit above its
-    ceiling would be refused, and the default would be too low for a large package.
+    """Return limits for an installer, each lowered to the user's ceiling. corral would refuse a
+    limit above its ceiling, and the default limits are too low for a large package.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
@@ -257,7 +259,8 @@ def read_log_end(log: IO[bytes], hidden: Iterable[str]) -> list[str]:
     text = log.read().decode(errors="replace")
     for secret in hidden:
         text = text.replace(secret, "***")
-    # npm's note, of one line or two, names a log file in the sandbox, which no longer exists.
+    # The lines in which npm names its log file are removed, because that file was in the sandbox
+    # and no longer exists.
     lines = [one.rstrip() for one in text.splitlines() if one.strip()]
     lines = [one for one in lines if not any(note in one for note in NPM_LOG_NOTES)]
     return ["".join(c if c.isprintable() else " " for c in line) for line in lines]

@@ -31,8 +31,8 @@ class InstallOptions:
 class Source:
     """One kind of package. `host` is its public registry, and `index` that registry's address.
 
-    `fingerprint` identifies other registries in the user's settings. It returns "" for the public
-    one. `runtime` is the program that starts an installed package.
+    `fingerprint` returns a text that identifies the registries in the user's settings, or "" if
+    only the public one is used. `runtime` is the program that starts an installed package.
     """
 
     host: str
@@ -44,9 +44,10 @@ class Source:
 
 
 def fingerprint(urls: Iterable[str], default: str) -> str:
-    """Return one word for these addresses, without credentials; "" if they are only the default.
+    """Return a text that identifies these registries, without credentials. Return "" if the default
+    registry is the only one.
 
-    The word is a part of an installation's key, because the same name in another registry is
+    The text is a part of an installation's key, because the same name in another registry is
     another package. The order of registries matters, too.
     """
     found = [plain_index(url) for url in urls]

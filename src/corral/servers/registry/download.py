@@ -66,7 +66,7 @@ def fetch_document(url: str, *, max_bytes: int) -> bytes:
 
 
 def fetch_file(url: str, path: str, *, max_bytes: int) -> str:
-    """Download into a new file at `path`. Return its SHA-256."""
+    """Download a URL into a new file at `path`. Return the file's SHA-256."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
     flags |= getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags, 0o600), "wb") as file:
@@ -118,7 +118,7 @@ def show_progress(text: str) -> None:
 
 
 def _open(url: str) -> HTTPResponse:
-    """Open a URL. Redirects are followed here, because each is checked like the first URL."""
+    """Open a URL. This function follows redirects itself, because it checks each new URL, too."""
     import urllib.error
     import urllib.request
     from urllib.parse import urljoin

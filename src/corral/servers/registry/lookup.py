@@ -1,8 +1,8 @@
 """Look up the package of a server in an MCP registry: `org.example/name@version`.
 
-The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. Its answer is
-stored and used by later runs, even if no version was given. The publisher wrote server.json, so the
-variables in it are a request. The user fills in values with `--config`.
+The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. The registry's
+answer is stored, and later runs use it, even if the user gave no version. The publisher wrote
+server.json, so the variables in it are a request. The user fills in values with `--config`.
 """
 
 import json

@@ -101,7 +101,7 @@ def _host(url: str) -> str | None:
 def build_arguments(
     package: Package, given: Mapping[str, str], *, complete: bool
 ) -> tuple[list[str], list[str]]:
-    """Return (the arguments, paths among them that the user named)."""
+    """Return the arguments for the package's program, and the paths in them that the user gave."""
     words: list[str] = []
     paths: list[str] = []
     for item in package.arguments:
@@ -134,7 +134,7 @@ def _is_switch(item: Mapping[str, object]) -> bool:
 def _resolve_value(
     item: Mapping[str, object], key: str, given: Mapping[str, str]
 ) -> tuple[str | None, bool]:
-    """Return (the value, whether it is the user's own)."""
+    """Return (the value of an argument or variable, whether a value of the user is in it)."""
     if isinstance(fixed := item.get("value"), str):
         inner = item.get("variables")
         known = inner if isinstance(inner, dict) else {}

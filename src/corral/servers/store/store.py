@@ -41,7 +41,7 @@ KEPT_DOWNLOADS_SECONDS = 24 * 3600
 
 
 class UnfinishedError(SandboxError):
-    """The installation may continue later with the files that it has downloaded.
+    """Raised if a failed installation may continue later with the files that it has downloaded.
 
     After other errors nothing is kept, because a wrong archive may have left wrong metadata in a
     cache.
@@ -99,7 +99,8 @@ def find(key: str) -> Entry | None:
     installation.
     """
     for path in (store_path(), store_path("entries"), store_path("trees")):
-        # With `sudo` and the user's own HOME, the store would belong to another user.
+        # The store may belong to another user, for example if corral runs with `sudo` and HOME is
+        # still the user's own home. It must not be used then.
         try:
             refuse_shared(path, os.lstat(path), 0o077)
         except FileNotFoundError:
@@ -160,7 +161,9 @@ def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...
 
 
 def add_key(entry: Entry, key: str, *, replace: bool = False) -> None:
-    """Store the same tree under one more key. An existing key is kept unless `replace` is set."""
+    """Store a copy of the entry under another key. If the key has an entry already, this is kept
+    unless `replace` is set.
+    """
     values = {name: getattr(entry, name) for name in fields(entry)}
     with lock_all():
         if replace or read_entry(entry_path(key)) is None:
@@ -184,7 +187,7 @@ def _move_tree(staging: str, digest: str) -> None:
     discard_tree(digest)  # the tree of this name is damaged
     fresh = f"{path}.{os.urandom(8).hex()}"
     try:
-        # A directory without write permission cannot be renamed, because its `..` would change.
+        # The directory needs write permission to be moved, because its entry `..` changes.
         os.chmod(staging, 0o700)
         try:
             os.rename(staging, fresh)
@@ -318,8 +321,8 @@ def lock_path(key: str) -> str:
 
 
 def lock_key(key: str, waits: Callable[[], None] = lambda: None) -> Lock:
-    """Return the lock of a key, which only one process has while it installs. Make the store if
-    necessary.
+    """Return the lock of a key. A process has this lock while it installs, so that no other process
+    installs the same key. Make the store if necessary.
     """
     make_directories()
     return Lock(lock_path(key), waits)

@@ -21,7 +21,9 @@ MAX_PATH_LENGTH = 1000
 
 
 def path_of(top: str, path: str) -> str:
-    """Return the path of an entry. On Windows it may be longer than 260 characters."""
+    """Return the full path of an entry below `top`. On Windows it has the form that allows more
+    than 260 characters.
+    """
     return os.path.join(extended_path(top), *path.split("/"))
 
 
@@ -79,7 +81,7 @@ def check_tree(top: str, *, allowed: tuple[str, ...] = ()) -> None:
         mode = found.st_mode
         if is_link(found) and path not in allowed:
             if not is_inside(os.path.realpath(path_of(top, path)), real):
-                raise _refused(path, "is a link to a path outside of it")
+                raise _refused(path, "is a link to a path outside of the installation")
         elif not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or is_link(found)):
             raise _refused(path, "is not a file or a directory")
         if count > MAX_ENTRIES or size > MAX_BYTES:
