@@ -65,7 +65,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-grammar",
-        sentence="an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a wildcard in another place or for a whole top-level domain.",
+        sentence="an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` that is not the first label, or a wildcard for a whole top-level domain.",
         tests=(
             f"{ALLOWLIST}::test_ambiguous_entries_are_refused",
         ),
@@ -235,7 +235,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-paced",
-        sentence="So corral limits the rate of the target's requests after 256 failed connections, 256 questions or 128 stray packets at once.",
+        sentence="So corral limits the rate of the target's requests after 256 failed connections, 256 DNS queries or 128 stray packets at once.",
         tests=(
             "tests/linux/test_pacing.py::test_refused_connections_are_read_at_a_limited_rate",
             "tests/inside/test_network.py::test_a_flood_of_refused_connections_is_read_at_a_limited_rate",
@@ -289,7 +289,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-bare",
-        sentence="If the probes did not prove these three, corral refuses a run that states a list, with exit code 125, and names the cause. Without a list the network stays closed.",
+        sentence="If the probes did not prove these three, corral refuses a run with an allowlist, with exit code 125, and names the cause. Without an allowlist the network stays closed.",
         tests=(f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",),
         source=GATEWAY,
     ),
@@ -331,7 +331,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-listen",
-        sentence="The same is true of a server that binds all addresses.",
+        sentence="A server that binds all addresses also gets only the host's 127.0.0.1.",
         tests=(f"{LISTEN}::test_a_server_that_binds_all_addresses_is_reached",),
         source=GATEWAY,
     ),
@@ -350,7 +350,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="win-listen",
-        sentence="`network.listen` is refused there.",
+        sentence="On Windows corral refuses `network.listen`.",
         tests=(f"{RESTRICTIONS}::test_listening_is_refused_at_every_level",),
         source=GATEWAY,
         where=ANY,

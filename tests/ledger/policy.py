@@ -73,7 +73,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-home",
-            "No flag or approval permits it.",
+            "No flag or approval permits such a grant.",
             (
                 f"{HOMES}::test_a_home_and_directories_above_it_are_refused_with_working_flags",
                 f"{HOMES}::test_the_home_in_the_user_database_is_refused_too",
@@ -171,7 +171,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "admit-config",
-            "A policy cannot have this key, because it describes the host.",
+            "A policy cannot have the key `network.admit`, because the key describes the host.",
             (f"{ALLOWLIST}::test_a_policy_cannot_admit_ranges", "tests/unit/network/test_guard_exceptions.py::test_a_config_file_that_others_can_write_admits_nothing"),
         ),
     )

@@ -13,7 +13,7 @@ PYTHON_PAGE = "docs/python.md"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="sdk-generations",
-        sentence="It works with `mcp` 1.x and 2.x.",
+        sentence="`sandboxed` works with `mcp` 1.x and 2.x.",
         tests=(f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",),
         source=PYTHON_PAGE,
     ),
