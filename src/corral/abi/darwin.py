@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # Which results mean success. "positive": results above 0. "zero": only 0. In both cases errno
-    # has the cause of a failure. "status": only 0, and any other result is itself the errno. "any":
-    # all results.
+    # A `Check` says which results of a function mean success. "positive": results above 0. "zero":
+    # only 0. In both cases errno has the cause of a failure. "status": only 0, and any other result
+    # is itself the errno. "any": all results.
     Check = Literal["positive", "zero", "status", "any"]
 
 

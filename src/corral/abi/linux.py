@@ -226,7 +226,10 @@ def open_tree(dirfd: int, path: str, flags: int) -> int:
 
 
 def move_mount(from_fd: int, to_fd: int, to_path: str) -> None:
-    """Attach the detached mount `from_fd` at `to_path` below `to_fd`. '' means `to_fd` itself."""
+    """Attach the detached mount `from_fd` at `to_path` below `to_fd`.
+
+    If `to_path` is empty, attach it at `to_fd` itself.
+    """
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
     syscall("move_mount", from_fd, b"", to_fd, os.fsencode(to_path), flags)
 
@@ -298,7 +301,7 @@ def setresgid(real: int, effective: int, saved: int) -> None:
 
 
 def seccomp_set_filter(program: bytes, flags: int = 0) -> int:
-    """Load a filter. With NEW_LISTENER in `flags`, return the listener's descriptor."""
+    """Load a seccomp filter. With NEW_LISTENER in `flags`, return the listener's descriptor."""
     buffer = ctypes.create_string_buffer(program, len(program))
     fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     return syscall("seccomp", SECCOMP_SET_MODE_FILTER, flags, fprog)
@@ -360,8 +363,10 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute a program. The seccomp filter reads `cookie` from registers that the kernel
-    ignores.
+    """Execute a program.
+
+    The seccomp filter allows only a call with the secret `cookie`, which is in registers that the
+    kernel ignores.
     """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 

@@ -1,4 +1,7 @@
-"""Open an output file that the user named. Refuse files and links that another user put there."""
+"""Open an output file that the user named.
+
+Refuse a file or link that another user put at its path.
+"""
 
 from __future__ import annotations
 

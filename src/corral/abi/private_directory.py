@@ -15,7 +15,10 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""How many files `write_checked_file` keeps in a directory. Each version of corral adds its own."""
+"""The number of files that `write_checked_file` keeps in a directory.
+
+Each version of corral adds files.
+"""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (

@@ -112,7 +112,8 @@ def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.P
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
-    # In a virtual environment, sys.executable is a launcher that would start a second process.
+    # In a virtual environment, sys.executable is only a launcher, which would start this program as
+    # a second process.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
         [program, *child_python.build_arguments(SERVE, *map(str, handles))],

@@ -29,7 +29,7 @@ ENVIRONMENT = (
     "HOME", "XDG_", "TMPDIR", "PATH", "LANG", "LC_", "LD_", "DYLD_", "DBUS_SESSION_BUS_ADDRESS",
     "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
 )  # fmt: skip
-"""The zygote gets the variables whose names begin with one of these texts."""
+"""The zygote gets the variables whose names begin with one of these prefixes."""
 SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 
 
@@ -111,7 +111,8 @@ class Zygote:
         if self._requests is not None:
             self._requests.close()
         if self._process is not None:
-            # End of file is not enough, because a fork of the caller may have the other end open.
+            # Kill the zygote. Closing the requests alone may not end it, because a fork of the
+            # caller may still have them open.
             try:
                 self._process.kill()
                 self._process.wait()

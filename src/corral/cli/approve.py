@@ -117,7 +117,10 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 
 def remember(request: Request) -> None:
-    """Record an approval. A directory is read again, because it may have changed meanwhile."""
+    """Record an approval.
+
+    Read a server's directory again, because it may have changed meanwhile.
+    """
     manifest = request.source.manifest
     if manifest.directory:
         approvals.approve(manifest.directory, expected=request.digest)
@@ -185,8 +188,10 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user on the terminal. Without a terminal, raise an error with the command to type,
-    `corral approve --yes` and `words`.
+    """Ask the user on the terminal.
+
+    Without a terminal, raise an error whose hint is the command `corral approve --yes` with the
+    arguments `words`.
     """
     if not is_on_terminal():
         raise SandboxError(

@@ -126,8 +126,10 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`. The value of a switch is empty. Raise an error for a word
-    that is not such a flag.
+    """Split words into flags of `run`.
+
+    A flag that takes no value gets an empty one. Raise an error for a word that is not a flag of
+    `run`.
     """
     found: list[FlagWords] = []
     rest = list(words)
@@ -181,8 +183,10 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _find_missing(allow: str) -> str:
-    """Return a path in the flags of a denial that does not exist; "" if there is none. One grant
-    that cannot be made would otherwise refuse all answers.
+    """Return a path in the flags of a denial that does not exist; "" if there is none.
+
+    The caller does not ask about such a denial, because `grant` refuses all flags together if one
+    path does not exist.
     """
     named = [one for one in _parse_allow(allow) if one.flag in wrap.PATH_FLAGS]
     paths = [wrap.make_absolute_value(one.flag, one.value) for one in named]

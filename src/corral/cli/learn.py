@@ -36,7 +36,7 @@ FLAGS = (
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
 """Kinds of denials that are also found among the watched calls, and so are not printed again."""
-# This name never exists. Allowing it starts the gateway, which sees all other addresses.
+# This host name never exists. A run that allows it has a gateway, which sees all other addresses.
 NOWHERE = "learn.invalid"
 
 

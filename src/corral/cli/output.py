@@ -204,7 +204,7 @@ if sys.platform != "win32":
         try:
             from corral.platforms.posix.unblocked_write import write_at_once
         except (OSError, ImportError):
-            # No descriptor is left, or corral's files were removed.
+            # The import fails if no descriptor is left, or if corral's files were removed.
             import select
 
             if select.select((), (fd,), (), 0)[1]:

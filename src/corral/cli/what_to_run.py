@@ -121,8 +121,10 @@ def plan_run(
     protected: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Prepare the run of a command that the words `rest` name. It starts in the directory, and
-    has the identity, of the server that they name.
+    """Prepare the run of `command`.
+
+    The words `rest`, which the user typed, name the server. They decide in which directory it
+    starts, and under which name its data is stored.
     """
     return prepare(
         command,
@@ -236,8 +238,9 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word is CLIENT:SERVER, return the server's flags with the typed ones, its
-    command, and a source with its variables. Otherwise return `options`, `rest` and no source.
+    """If the first word is CLIENT:SERVER, return the server's flags together with the typed
+    `options`, its command, and a source with its variables. Otherwise return `options`, `rest` and
+    no source.
     """
     server = _find_configured(rest)
     if server is None:
@@ -254,7 +257,7 @@ def _configured_server(
         set_values=tuple(server.env.items()) or None,
         pass_names=tuple(server.forwarded) or None,
     )
-    # The client's file is the user's own, so it is approved.
+    # The client's file is the user's own, so its variables need no approval.
     source = Source(manifest=manifest, trust="user", approved=True)
     return merged, [*server.argv, *rest[1:]], [source]
 
@@ -314,7 +317,7 @@ def granted_paths(options: Options) -> tuple[str, ...]:
 
 
 def install_options(options: Options) -> InstallOptions:
-    """Return how a package is installed. The profile may add further packages to install."""
+    """Return the options for installing a package. The profile may name further packages."""
     from corral.servers.packages.sources import InstallOptions
 
     beside: tuple[str, ...] = ()
@@ -335,8 +338,10 @@ def install_options(options: Options) -> InstallOptions:
 
 
 def _ask_for_approval(request: Request, users: list[Source]) -> Source:
-    """Return the source of a server's request. If the request is not approved, ask the user on the
-    terminal, or raise PolicyError if there is none.
+    """Return the source of a server's request.
+
+    If the request is not approved, ask the user on the terminal, or raise PolicyError if there is
+    no terminal.
     """
     source = request.source
     if source.approved:

@@ -106,7 +106,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _describe_refusal(proposal: Proposal, word: str, file: ClientFile) -> Proposal:
-    """Add to the outcome of a server that is already wrapped why it would not start."""
+    """If a server is already wrapped but would not start, add the reason to its outcome."""
     if proposal.outcome is None or proposal.outcome.state != "already":
         return proposal
     from corral.cli.stale_entries import find_refusal
@@ -132,9 +132,11 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 
 
 def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
-    """Return two edits of the same file as one. The second outcome of a server counts, unless it
-    was only not changed again. In a dry run the first edit did not change it, so that the second
-    may refuse what it would find changed.
+    """Return two edits of the same file as one.
+
+    For each server the second outcome counts. But the outcome "changed" of the first edit stays if
+    the second edit had nothing to change ("already"). In a dry run it also stays if the second edit
+    refused the server, because the first edit did not write the change that the second one needs.
     """
     same = {"already", "refused"} if dry_run else {"already"}
     outcomes = {(one.name, one.scope): one for one in first.outcomes}
@@ -176,8 +178,10 @@ def check(
 
 
 def _pin_directory(proposal: Proposal, project: str) -> Proposal:
-    """Add the real path of the server's directory. The files in it are readable, and a project can
-    later replace a directory by a link to another project.
+    """Add the flag `--start-in` with the real path of the server's directory.
+
+    The server can read the files in this directory, and a project could later replace it by a link
+    to another project.
     """
     here = find_start_directory(proposal.server, project)
     if not here or "--start-in" in proposal.flags:
@@ -284,7 +288,7 @@ def prepare_run(
         values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
     sources, _ = what_to_run.sources_and_command(options, [sys.executable, *command[1:]])
-    # The client will set these variables, so they must not be missing here.
+    # The client will set these variables, so this check must not refuse them as missing.
     environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}, **variables}
     here = cwd if os.path.isdir(cwd) else what_to_run.current_directory()
     return prepare(command, sources, environment=environment, cwd=here, notify=output.note)
