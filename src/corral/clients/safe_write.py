@@ -17,7 +17,7 @@ from corral.safe_text import shell_word
 
 WINDOWS = sys.platform == "win32"
 MAX_SIZE = 32 << 20
-# O_BINARY exists only on Windows, the other two only on POSIX.
+# O_BINARY exists only on Windows, O_CLOEXEC and O_NOFOLLOW only on POSIX.
 OPEN_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -75,7 +75,7 @@ def refuse_unwritable(content: FileContent) -> None:
 
 
 def replace(content: FileContent, data: bytes) -> None:
-    """Replace `content` with `data`. Raise if the file has changed meanwhile."""
+    """Replace `content` with `data`. Raise an error if the file has changed since it was read."""
 
     def check() -> None:
         now = read(content.path)

@@ -26,7 +26,8 @@ from corral.safe_text import shell_word, shown
 # The sandbox sets these itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows these paths. It also replaces these variables in corral's own arguments.
+# Only the client knows these paths. The client also replaces these variables in corral's own
+# arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
@@ -60,7 +61,7 @@ HARMLESS = frozenset((
 it may name the module `antigravity`, whose import runs the program in BROWSER.
 """
 UNKNOWN = "${unknown}"
-"""Stands for a word whose value only the client knows."""
+"""Stands for an argument whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 """Variables that do not make a runtime load other code. PATH is checked separately."""
 
@@ -139,9 +140,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows the value of this variable. If no word before it is the script, the
-        # value may be the script, or an option that makes another word the script. After `=` the
-        # variable is only the value of an option.
+        # A word may have a variable whose value only the client knows. If no word before it is the
+        # script, the value may be the script, or an option after which another word is the script.
+        # A variable after `=` is only the value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -153,8 +154,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # A link in the project is checked when the server starts, but links in a directory that
-        # several servers share are not. On Windows, links before `..` are not checked either.
+        # If a path in the project is a link, corral checks at the server's start where it leads, so
+        # here the path itself may be inside. corral does not check this in a directory that several
+        # servers share, and on Windows not for links before `..`. Then only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -177,8 +179,10 @@ def find_start_directory(server: ConfiguredServer, project: str) -> str:
 
 
 def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
-    """Return the script that the command would start, or ''. A program in the project may be a link
-    to a runtime. If the program is not found, its name decides.
+    """Return the script that the command would start, or ''.
+
+    The program may be a link to a runtime such as python, so it is looked up. If it is not found,
+    its name tells which runtime it is.
     """
     if sys.platform != "win32":
         search = server.env.get("PATH") or os.environ.get("PATH", "")

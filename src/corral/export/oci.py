@@ -116,7 +116,10 @@ def _is_public(path: str) -> bool:
 
 
 def _engine(policy: Policy, *, rootless: bool) -> Engine:
-    """Return the controls that a runtime enforces. Without root, it has no cgroup for limits."""
+    """Return the controls that a runtime enforces.
+
+    A runtime that is started without root has no cgroup for limits.
+    """
     enforces = {
         "filesystem": ("mounts, read-only root", "no Landlock"),
         "network": ("empty network namespace", ""),
@@ -182,8 +185,8 @@ def _linux(policy: Policy, layout: Layout, view: View, *, rootless: bool) -> dic
     hidden = [mask.path for mask in view.masks if mask.kind == "hide"]
     protected = [mask.path for mask in view.masks if mask.kind == "protect"]
     granted = any(grant.access == "socket" for grant in policy.grants)
-    # This is safe, because `compose` refuses `own_unix_sockets` if the target could reach a socket
-    # of the host.
+    # With `own_unix_sockets` the filter allows all unix sockets. This is safe, because `compose`
+    # refuses the key if the target could reach a socket of the host.
     sockets = granted or policy.own_unix_sockets
     return {
         "namespaces": [{"type": name} for name in NAMESPACES],
