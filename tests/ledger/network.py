@@ -73,14 +73,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-64",
-        sentence="All rules together may name 64 ports.",
+        sentence="All rules together may name at most 64 ports.",
         tests=("tests/unit/network/test_rules.py::test_more_than_64_ports_are_refused", "tests/unit/policy/test_policy.py::test_ports_are_counted_over_all_sources"),
         source=GATEWAY,
         where=ANY,
     ),
     Claim(
         id="allow-dns",
-        sentence="Any other name does not exist, and no query of the target leaves the host.",
+        sentence="For any other name corral answers that it does not exist, and no query of the target leaves the host.",
         tests=(
             f"{ALLOWLIST}::test_hand_made_queries_do_not_pass_for_an_allowed_name",
             f"{ALLOWLIST}::test_no_datagram_leaves",
@@ -343,7 +343,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="win-never-widened",
-        sentence="A list of names together with a level above `none` is refused.",
+        sentence="corral refuses a policy that has an allowlist and a `windows.network` level above `none`.",
         tests=(f"{RESTRICTIONS}::test_host_names_are_never_widened_to_a_network_level",),
         source=GATEWAY,
         where=ANY,
@@ -380,7 +380,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-allow",
-        sentence="It also refuses a run with a list if Seatbelt was not proven or is off.",
+        sentence="It also refuses a run with an allowlist if Seatbelt was not proven or is off.",
         tests=(
             f"{MACOS_PLAN}::test_an_allowlist_is_refused_and_never_widened",
             f"{MACOS_PROXY}::test_an_allowlist_is_refused_without_seatbelt",

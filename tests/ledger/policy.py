@@ -30,7 +30,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ("units-duration", "a bare number is refused", (f"{UNITS}::test_an_error_for_a_bare_duration_names_the_units",)),
         (
             "grant-once",
-            "It compares this file again, by device and inode, before it is mounted.",
+            "Before corral mounts this file, it checks by device and inode that it is still the same one.",
             (
                 f"{POLICY}::test_a_missing_path_is_reported_with_key_and_position",
                 f"{POLICY}::test_a_grant_is_for_the_file_at_the_end_of_the_path",
@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-memory",
-            "corral refuses any other run and prints the `corral approve --path` that allows it.",
+            "Without a terminal corral refuses the run and prints the `corral approve --path` that allows it.",
             (
                 "tests/unit/policy/test_granted_paths.py::test_a_granted_path_that_leads_to_another_file_is_refused",
                 f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",

@@ -449,7 +449,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "registry-request",
-                "A required variable that is only in your environment counts as a request.",
+                "If a required variable is set only in your environment, passing it to the server counts as a request, which you have to approve.",
                 LINUX,
                 (f"{BUNDLES}::test_variables_and_arguments_of_server_json_are_used",),
             ),

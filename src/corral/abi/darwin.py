@@ -1,4 +1,5 @@
-"""Define prototypes for `abi/darwin_*.py`, as data that is bound at the first call.
+"""Provide `function`, with which `abi/darwin_*.py` declare C functions. Each is bound at its first
+call.
 
 `tests/abi/test_darwin.py` checks the conventions of these modules:
 

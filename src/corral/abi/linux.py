@@ -127,7 +127,7 @@ def syscall(name: str, *args: object) -> int:
 
 
 def waiting_syscall(name: str, *args: object) -> int:
-    """Make a call that can take long. Other threads of the interpreter run meanwhile."""
+    """Make a system call that can take long. Other threads of the interpreter run meanwhile."""
     if not _waiting:
         _waiting.append(_bind(ctypes.CDLL))
     return _call(_waiting[0], name, *args)
@@ -164,7 +164,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def is_encrypted(fd: int) -> bool:
-    """Return whether fscrypt encrypts a directory, so that its file names change with the key."""
+    """Return whether fscrypt encrypts a directory. Its file names then depend on the key."""
     found = ctypes.create_string_buffer(STATX_BYTES)
     syscall("statx", fd, b"", AT_EMPTY_PATH, 0, found)
     return bool(int.from_bytes(found.raw[8:16], sys.byteorder) & STATX_ATTR_ENCRYPTED)

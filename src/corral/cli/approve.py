@@ -1,7 +1,8 @@
 """`corral approve`: approve exactly what a server asks for.
 
-The command also pins the server's tools if the user or the server's manifest asks for pins. It asks
-the user on a terminal. Elsewhere it needs `--yes`, because only the user can approve.
+The command also pins the server's tools (stores their definitions, so that a change is noticed) if
+the user or the server's manifest asks for pins. It asks the user on a terminal. Elsewhere it needs
+`--yes`, because only the user can approve.
 """
 
 import os
@@ -85,7 +86,8 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
     from corral.servers.inspection import inspect_server
 
     sources, command = what_to_run.sources_and_command(options, rest)
-    # The server's manifest may demand pins. They do not exist yet, so they are off in this run.
+    # The server's manifest may demand pins, which do not exist yet. So this run does not check
+    # them.
     own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
     sources.append(Source(manifest=own, trust="user", approved=True))
     plan = what_to_run.plan_run(command, sources, rest)

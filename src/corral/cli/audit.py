@@ -1,4 +1,6 @@
-"""`corral audit verify FILE`: check that every line of an audit follows from the one before it."""
+"""`corral audit verify FILE`: check that each line of an audit file has the hash of the line
+before.
+"""
 
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError

@@ -154,7 +154,7 @@ def list_open_denials(server: ConfiguredServer) -> list[kept.SeenDenial]:
 
 
 def merge_runs(runs: Sequence[kept.KeptRun]) -> tuple[kept.SeenDenial, ...]:
-    """Return the denials of stored runs that the flags of no later run allow."""
+    """Return the denials of stored runs, without those that the flags of a later run allow."""
 
     def allow(denial: Denial, words: Sequence[str]) -> bool:
         try:

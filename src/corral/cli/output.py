@@ -160,7 +160,7 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # The stream's encoding lacks some characters.
+        # Replace the characters that the stream's encoding lacks.
         plain = text.translate(PLAIN_MARKS)
         stream.write(plain.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
 

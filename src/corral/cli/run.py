@@ -74,7 +74,7 @@ def _refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     if os.path.normcase(here) != os.path.normcase(wanted):
         raise SandboxError(
             f"the server would start in {here}, but `corral wrap` recorded {wanted}",
-            hint="a link to it has changed; if you changed it, unwrap and wrap the server again",
+            hint="a link on its path has changed; if you did it, unwrap and wrap the server again",
         )
 
 

@@ -197,7 +197,7 @@ def _typed_sources(
     if (text := options.get("--policy")) is not None:
         from corral.policy.manifest import load, parse_json
 
-        # JSON text is accepted, so that programs need not write a file.
+        # `--policy` also accepts JSON text, so that programs need not write a file.
         manifest = parse_json(text, "--policy") if text.startswith("{") else load(text)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
@@ -221,7 +221,8 @@ def _typed_flags(options: Options) -> list[Source]:
         raise
     if flags is None:
         return []
-    # Relative paths in flags start here, even if the server starts in another directory.
+    # Paths in flags are relative to the current directory, even if the server starts in another
+    # one.
     typed = replace(flags, directory=current_directory())
     return [Source(manifest=typed, trust="user", approved=True)]
 

@@ -1,8 +1,9 @@
 """Find configured servers by name, for `why`, `grant` and other commands that take a server.
 
 A server is named by SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
-the project in the current directory are searched first. Files elsewhere that corral wrapped count
-only if none of those has the server, because servers of two projects often have the same name.
+the project in the current directory are searched first. Other files in which corral wrapped servers
+count only if no file of the first search has the server, because servers of two projects often have
+the same name.
 """
 
 import os
@@ -30,7 +31,8 @@ def find_all_files() -> list[tuple[str, str]]:
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
             if os.path.lexists(path):
-                # In the home directory, a project's file may be the client's own file.
+                # If the current directory is the home directory, a project's file may be the
+                # client's own file.
                 found.setdefault(os.path.realpath(path), (client.name, path))
     return list(found.values())
 

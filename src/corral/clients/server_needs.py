@@ -23,7 +23,7 @@ from corral.programs.resolve import check_argv, find_script
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
 from corral.safe_text import shell_word, shown
 
-# The sandbox sets these itself, because the host's values would be wrong inside.
+# The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
 # Only the client knows these paths. The client also replaces these variables in corral's own
@@ -170,8 +170,8 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def find_start_directory(server: ConfiguredServer, project: str) -> str:
-    """Return the directory that the client enters; '' if it names none, or only the client knows
-    it.
+    """Return the directory in which the client starts the server; '' if its entry names none, or if
+    only the client knows it.
     """
     here = _fill(server.cwd, project or "${workspaceFolder}")
     here = os.path.join(project, here) if here and project else here

@@ -175,7 +175,8 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 
 
 def run_acts() -> tuple[list[ActResult], list[str]]:
-    """Run every act inside and outside. Return the results, and the acts for other systems.
+    """Run every act inside and outside. Return the results, and the acts that are only for other
+    systems.
 
     The decoys are removed afterwards, even after an interrupt.
     """

@@ -167,7 +167,7 @@ class Denials:
                 self._count(denial)
 
     def log(self, kind: str, **values: str | int) -> None:
-        """Write a line about an event that is not a denial to the audit."""
+        """Write a line to the audit file about an event that is not a denial."""
         hidden = {
             name: self._hidden(value)[0] if isinstance(value, str) else value
             for name, value in values.items()
