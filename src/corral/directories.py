@@ -1,4 +1,4 @@
-"""Find the directories of the user and of corral, and check that only the user can write there.
+"""Find the directories of the user and of corral, and check that only the user can write to them.
 
 No library is used for this, because importing one takes longer than the rest of the start.
 """

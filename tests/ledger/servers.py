@@ -96,7 +96,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "run-replaces-runners",
-                "run the package in the same way, without the runner, and say so in one line.",
+                "run the package from corral's cache, without the runner, and say so in one line.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_a_python_runner_is_replaced_by_its_package",

@@ -58,7 +58,7 @@ def receive(listener: int) -> Notification:
 
 
 def is_waiting(request: Notification) -> bool:
-    """Return whether the calling thread still waits, so that its pid cannot have been reused."""
+    """Return whether the calling thread still waits. While it waits, its pid cannot be reused."""
     try:
         fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
     except OSError:

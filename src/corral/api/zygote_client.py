@@ -1,4 +1,4 @@
-"""Provide the caller's side of the zygote, one per process, started at the first launch."""
+"""Provide the caller's side of the zygote. A process starts its zygote at its first launch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 
 
 class Zygote:
-    """Starts the zygote process at its first use, and again after a fork or when it has died."""
+    """Starts the zygote process when it is first needed.
+
+    Starts another one in a fork of the caller, or if the zygote has died.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

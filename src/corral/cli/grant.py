@@ -103,8 +103,9 @@ def change_servers(
 def merge_flags(
     name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
 ) -> tuple[str, ...]:
-    """Return `current` with the flags of `change` added, or removed with `remove`. Raise an error
-    if a flag to remove is not there.
+    """Return the flags `current` with the flags `change` added.
+
+    With `remove`, remove them instead, and raise an error if `current` lacks one.
     """
     found = split_flags(current)
     for new in split_flags(change):

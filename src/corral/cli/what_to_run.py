@@ -87,7 +87,7 @@ def start_directory(rest: list[str]) -> str:
 
 
 def _find_configured(rest: list[str]) -> FoundServer | None:
-    """Return the server in a client's configuration that the first word names, if any."""
+    """Return the server in a client's file that the first word of the command names, if any."""
     if not rest or ":" not in rest[0]:
         return None
     from corral.servers.reference import parse_reference
@@ -265,7 +265,7 @@ def _configured_server(
 
 def _is_directory(word: str) -> bool:
     """Return whether a word is written as a path and is a directory."""
-    # A name without a slash is a command, even if the current directory has such a folder.
+    # A name without a slash is a command, even if the current directory has a folder of this name.
     written = word in {os.curdir, os.pardir} or os.path.dirname(word)
     return bool(written) and os.path.isdir(word)
 
@@ -279,7 +279,10 @@ def _may_be_reference(word: str) -> bool:
 
 
 def open_server(options: Options, rest: list[str], *, complete: bool = True) -> ReadyServer | None:
-    """Open the reference in the first word. Return None if the word is a plain command."""
+    """Install or unpack the server that the first word refers to, such as npm:NAME.
+
+    Return None if this word is a plain command.
+    """
     from corral.servers.reference import parse_reference
 
     reference = parse_reference(rest[0])

@@ -210,13 +210,16 @@ def _shorten(name: str) -> str:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the `corral learn` command. It also shows files that the server did not find, which are
-    not recorded as denials, because they do not exist inside the sandbox.
+    """Print the `corral learn` command for this server.
+
+    `corral learn` also shows files that the server did not find. They are not recorded as denials,
+    because they do not exist inside the sandbox.
     """
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)
     command = f"corral learn {server}"
-    # `corral learn CLIENT:SERVER` does not search the files of projects.
+    # `corral learn CLIENT:SERVER` does not search the files of projects. For a server in such a
+    # file, print `corral wrap --learn` instead.
     own = {f"{client}:{one.name}" for client, _, one in read_own_files()}
     others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
     for client, path, one in others if name and name not in own else ():

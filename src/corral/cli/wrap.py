@@ -45,11 +45,11 @@ OWN = (
 FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
-"""Flags whose value is a version or a path."""
+"""The value of these flags is a version or a path."""
 # Values that begin like this are not paths: `${` begins a variable, which the client also replaces
 # in corral's arguments, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The client replaces each of these with the home directory, which can never be granted.
+# The client replaces each of these variables with the home directory, which can never be granted.
 HOME_VARIABLES = frozenset(
     name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
 )
@@ -206,8 +206,9 @@ def _check_state(proposal: Proposal) -> Proposal:
 
 
 def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
-    """Add a `--read` for each other file that the server's files refer to, if the user agrees. A
-    dry run does not ask. Raise UnchosenReadsError if the user does not agree.
+    """If the server would read files that the user did not name, add a `--read` for each of them
+    after asking the user. A dry run does not ask. Raise UnchosenReadsError if the user does not
+    agree.
     """
     server = proposal.server
     try:
@@ -228,7 +229,10 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
 
 
 def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Start a server in its sandbox and pin its tools. A dry run starts nothing."""
+    """Start a server in its sandbox, and store the definitions of its tools as pins.
+
+    A dry run starts nothing.
+    """
     if proposal.outcome is not None:
         return proposal
     flags, server = proposal.flags, proposal.server

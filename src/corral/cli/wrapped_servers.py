@@ -93,8 +93,9 @@ def _find_named_files(word: str) -> list[tuple[str, str]]:
 
 
 def match_wrapped(word: str) -> list[Row]:
-    """Return the wrapped servers that a word names, in several files if it names no file; [] if
-    there are none.
+    """Return the wrapped servers that `word` names; [] if there are none.
+
+    If `word` names no file, the servers may be in several files.
     """
     places = (list_wrapped, list_recorded, lambda: _select_wrapped(_list_named(word)))
     for place in places:

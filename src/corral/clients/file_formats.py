@@ -20,7 +20,7 @@ class Format(Protocol):
         """
 
     def load(self, text: str) -> object:
-        """Return the values from another parser, to check them against those of `read`."""
+        """Return the values as an independent parser reads them, to check those of `read`."""
 
     def quote(self, text: str) -> str: ...
 

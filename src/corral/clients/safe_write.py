@@ -57,8 +57,9 @@ def read(path: str) -> FileContent:
 
 
 def refuse_unwritable(content: FileContent) -> None:
-    """Refuse a read-only file, even if root could write it. Refuse a file with hard links, because
-    they would keep the old content.
+    """Refuse a read-only file, even if root could write it.
+
+    Refuse a file with several hard links, because its other names would keep the old content.
     """
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):

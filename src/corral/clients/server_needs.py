@@ -113,8 +113,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
     For a package, an installer in that directory would fill the cache, which other servers with the
-    same package use. For another command, links and scripts in it could make any file readable.
-    Version managers' directories are refused only for a package.
+    same package use. For another command, links and scripts in that directory could make any file
+    readable. Version managers' directories are refused only for a package.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -130,8 +130,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
 
 def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
     """Raise UnchosenReadsError if the command in a project's file starts a program or script
-    outside of the project, because the files around it would be readable. `granted` are paths that
-    the user has granted.
+    outside of the project, because the server could then read the files around it. `granted` are
+    paths that the user has granted.
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
@@ -248,7 +248,10 @@ def _own_search_path() -> set[str]:
 
 
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
-    """Refuse a profile's grants for a package that is started together with other code."""
+    """Refuse a profile if other packages or variables add code to the server's package.
+
+    The added code would get the profile's grants, too.
+    """
     variables = [
         name
         for name in server.env

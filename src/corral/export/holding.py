@@ -1,6 +1,6 @@
 """Decide what enforces each control of an export: the engine, corral inside it, or nothing.
 
-As in `run`, the export is refused if a wall or a stated limit cannot be enforced.
+As in `run`, the export is refused if a wall, or a limit that the policy sets, cannot be enforced.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ def _survey(subject: Subject) -> Layout:
             f"only root can use {', '.join(closed)}, and in the bundle the target is not root",
             hint="export as the user that owns these files, or grant files that others can read",
         )
-    # A runtime needs id 0 inside the bundle. It is mapped to the same host id as in `corral run`.
+    # A runtime needs id 0 inside the bundle. This id is mapped to the same host id as in
+    # `corral run`.
     return replace(layout, who=replace(layout.who, uid=0, gid=0))
 
 

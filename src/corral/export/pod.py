@@ -52,8 +52,10 @@ class PodPath:
 
 @record
 class PodPolicy:
-    """A policy for a pod. `policy` has no paths, because a pod's paths do not exist on this
-    machine. They are in `paths`.
+    """A policy for a pod.
+
+    `policy` has no paths, because a pod's paths do not exist on this machine. The granted paths are
+    in `paths`.
     """
 
     policy: Policy
@@ -64,8 +66,9 @@ class PodPolicy:
 def make_pod_policy(
     sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
 ) -> PodPolicy:
-    """Merge the sources for a pod. If a pod cannot enforce some controls, raise an error that names
-    all of them.
+    """Merge the sources of a policy for a pod.
+
+    If a pod cannot enforce some controls, raise an error that names all of them.
     """
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}
