@@ -140,7 +140,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-guard",
-        sentence="one of these inside an IPv6 address (mapped, NAT64, 6to4)",
+        sentence="An IPv6 address that contains a guarded address (mapped, NAT64, 6to4) is guarded, too.",
         tests=(
             f"{ALLOWLIST}::test_an_allowed_name_does_not_open_guarded_addresses",
             f"{ALLOWLIST}::test_the_unspecified_address_is_never_dialled",

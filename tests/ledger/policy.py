@@ -58,7 +58,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-system",
-            "devices and fifos",
+            "devices and fifos.",
             (
                 f"{POLICY}::test_system_directories_are_never_granted",
                 f"{POLICY}::test_the_directory_run_is_never_granted",
@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-own",
-            "corral's own configuration, state and cache directories",
+            "corral never grants its own configuration, state and cache directories.",
             (f"{POLICY}::test_corrals_own_directories_are_never_granted", f"{LAUNCHER}::test_grants_of_corrals_own_directories_are_refused"),
         ),
         (
@@ -86,7 +86,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-etc",
-            "such as `/etc/shadow`, `/etc/ssh` and `/etc/ssl/private`",
+            "such as `/etc/shadow`, `/etc/ssh` and `/etc/ssl/private`.",
             (
                 f"{HOMES}::test_etc_is_refused",
                 f"{HOMES}::test_secrets_below_etc_are_refused_and_certificates_are_accepted",
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-tmp",
-            "on Linux and macOS, `/tmp` as a whole, because runs may have their private directories in it",
+            "On Linux and macOS corral never lets a server write to `/tmp` as a whole, because runs may have their private directories in it.",
             (
                 f"{OWN}::test_the_parent_of_private_directories_of_runs_cannot_be_written",
                 f"{LAUNCHER}::test_a_write_grant_around_private_directories_of_runs_is_refused",
@@ -103,7 +103,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-write",
-            "any path that contains, or is inside, one of corral's own paths:",
+            "corral never lets a server write to a path that contains, or is inside, one of corral's own paths:",
             (
                 f"{POLICY}::test_code_and_interpreter_cannot_be_written",
                 f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-link",
-            "a link inside a directory that the server can write, if the link leads out of that directory",
+            "corral never grants a link inside a directory that the server can write, if the link leads out of that directory.",
             (f"{POLICY}::test_a_link_planted_in_a_writable_directory_is_refused", f"{LAUNCHER}::test_a_link_planted_in_a_write_grant_grants_nothing"),
         ),
         (

@@ -375,7 +375,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-malice",
-                "more than 2 GiB or 50 000 entries",
+                "A bundle has at most 2 GiB and 50 000 entries.",
                 ANY,
                 (
                     f"{ARCHIVE}::test_names_that_lead_out_of_the_archive_are_refused",

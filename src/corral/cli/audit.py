@@ -1,6 +1,4 @@
-"""`corral audit verify FILE`: check that each line of an audit file has the hash of the line
-before.
-"""
+"""`corral audit verify FILE`: check that each line has the hash of the line before it."""
 
 from corral.cli import output
 from corral.cli.option_parser import Flag, Options, UsageError

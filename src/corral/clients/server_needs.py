@@ -262,7 +262,7 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
         raise UnfitError(
             f"{', '.join(found)} could change what the server does, but the profile {profile.name}"
             " is for the package alone",
-            hint=f"if both may have the same grants: --profile {profile.name}; or --no-profile",
+            hint=f"if it may have the package's grants: --profile {profile.name}; or --no-profile",
         )
 
 

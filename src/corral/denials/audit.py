@@ -48,7 +48,7 @@ def _lock(fd: int) -> None:
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError as error:
-            raise BlockingIOError(11, "another run writes it") from error
+            raise BlockingIOError(11, "another run is writing to it") from error
         return
     import fcntl
 
@@ -105,7 +105,7 @@ def _last_hash(fd: int) -> str:
     tail = os.read(fd, MAX_LINE_BYTES)
     lines = tail.split(b"\n")
     if len(lines) < 2 or lines[-1] or _previous(lines[-2]) is None:
-        raise ValueError("the file does not end in a line of an audit")
+        raise ValueError("the last line is incomplete or is not from an audit file")
     return digest(lines[-2])
 
 
