@@ -24,7 +24,7 @@ OUTSIDE = {
     "bench/start.svg": "start.svg",
     "examples/agent.py": "agent.py",
 }
-"""Files of the repository, and their names in the site."""
+"""Maps files of the repository outside of docs/ to their names in the site."""
 INSIDE = {name: source for source, name in OUTSIDE.items()}
 DECISIONS = "decisions/README.md"
 OPTIONAL = ["hosts.md"]
@@ -34,7 +34,10 @@ LOADED = re.compile(r"<(?:script|link|img|iframe)\b[^>]*=.?(?:https?:)?//[^>]*>"
 FOLDER = re.compile(r"\[([^\]]+)\]\([^):]+/\)")
 LONG_HEADING = re.compile(r"^#{2,3} (.{56,})$", re.MULTILINE)
 LABEL_LENGTH = 44
-"""Headings that quote a whole message would fill the table of contents."""
+"""The most characters of a heading in the table of contents.
+
+Some headings quote a whole message.
+"""
 LINK = re.compile(r"(?<=\]\()(?!\w+:)([^)#\s]+)(?=[)#])")
 
 
@@ -110,9 +113,12 @@ def _label_heading(heading: re.Match[str]) -> str:
 
 
 def on_page_content(html: str, *, page: Page, **_: object) -> str:
-    """Refuse a page that shows a list or table as text. GitHub's parser may still read it."""
+    """Refuse a page on which Python's Markdown shows a list or table as plain text.
+
+    GitHub may show the same source as a list or table, so the mistake is not seen there.
+    """
     if unread := UNREAD.search(html):
-        raise PluginError(f"{page.file.src_uri}: not read as a list or table: {unread[1]}")
+        raise PluginError(f"{page.file.src_uri}: a list or table is shown as text: {unread[1]}")
     return html
 
 

@@ -9,7 +9,10 @@ import sys
 
 
 def main() -> None:
-    """Run a command. Import modules only from Python and from corral's own installation."""
+    """Run the command in `sys.argv`.
+
+    Import modules only from Python and from corral's own installation.
+    """
     if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be started by any Python
         sys.exit("corral: needs Python 3.11 or newer, but this is %d.%d" % sys.version_info[:2])  # noqa: UP031
     remove_foreign_paths()

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec, SourceFileLoader
     from types import CodeType
 
-    # A source file's mtime and ctime in nanoseconds, inode and size.
+    # The identity of a source file is its mtime and ctime in nanoseconds, its inode and its size.
     Identity = tuple[int, int, int, int]
-    # Whether the module is a package, the identity of its source file, and the start and length of
-    # its code in the cache file.
+    # An entry says whether the module is a package, and has the identity of its source file, and
+    # the start and length of its code in the cache file.
     Entry = tuple[bool, Identity, int, int]
 else:
     # These classes are already loaded; `importlib.machinery` would be a further import.
@@ -108,7 +108,8 @@ def _open_file() -> Finder | None:
         fd = os.open(PATH, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
-    # If a standard stream was closed, `fd` may be its number, and the target would inherit it.
+    # If a standard stream was closed, `fd` may have its number. Such an `fd` is not used, because
+    # the target would inherit it.
     found = _read_index(fd) if fd > 2 else None
     if found is None:
         os.close(fd)

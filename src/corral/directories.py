@@ -1,4 +1,4 @@
-"""Find the directories of the user and of corral, and check that only the user can write there.
+"""Find the directories of the user and of corral, and check that only the user can write to them.
 
 No library is used for this, because importing one takes longer than the rest of the start.
 """
@@ -130,7 +130,8 @@ def refuse_shared(path: str, found: os.stat_result, forbidden: int = 0o022) -> N
             hint = f"check what it is, then remove it: rm {word}"
         elif sys.platform != "win32" and found.st_uid != os.geteuid():
             hint = f"it belongs to user {found.st_uid}; "
-            # With `sudo`, HOME may be that of the calling user, who still needs the directory.
+            # Do not suggest `chown` to root. With `sudo`, HOME may be that of the calling user, who
+            # still needs the directory.
             hint += (
                 f"to make it yours: sudo chown -R {os.geteuid()} {word}"
                 if os.geteuid()

@@ -15,8 +15,10 @@ HINTS = {
 
 
 def disk_hint(error: OSError, place: str, otherwise: str = "") -> str:
-    """Return a hint for a file system error at `place`. `otherwise` is a remedy for any error,
-    which is added to the hint, or returned alone.
+    """Return a hint for a file system error at `place`.
+
+    `otherwise` is advice for any error. It is added to the hint, or returned alone if there is no
+    hint for this error.
     """
     from shlex import quote
 

@@ -65,7 +65,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-grammar",
-        sentence="an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a wildcard in another place or for a whole top-level domain.",
+        sentence="an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` that is not the first label, or a wildcard for a whole top-level domain.",
         tests=(
             f"{ALLOWLIST}::test_ambiguous_entries_are_refused",
         ),
@@ -73,14 +73,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-64",
-        sentence="All rules together may name 64 ports.",
+        sentence="All rules together may name at most 64 ports.",
         tests=("tests/unit/network/test_rules.py::test_more_than_64_ports_are_refused", "tests/unit/policy/test_policy.py::test_ports_are_counted_over_all_sources"),
         source=GATEWAY,
         where=ANY,
     ),
     Claim(
         id="allow-dns",
-        sentence="Any other name does not exist, and no query of the target leaves the host.",
+        sentence="For any other name corral answers that it does not exist, and no query of the target leaves the host.",
         tests=(
             f"{ALLOWLIST}::test_hand_made_queries_do_not_pass_for_an_allowed_name",
             f"{ALLOWLIST}::test_no_datagram_leaves",
@@ -140,7 +140,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-guard",
-        sentence="one of these inside an IPv6 address (mapped, NAT64, 6to4)",
+        sentence="An IPv6 address that contains a guarded address (mapped, NAT64, 6to4) is guarded, too.",
         tests=(
             f"{ALLOWLIST}::test_an_allowed_name_does_not_open_guarded_addresses",
             f"{ALLOWLIST}::test_the_unspecified_address_is_never_dialled",
@@ -235,7 +235,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-paced",
-        sentence="So corral limits the rate of the target's requests after 256 failed connections, 256 questions or 128 stray packets at once.",
+        sentence="So corral limits the rate of the target's requests after 256 failed connections, 256 DNS queries or 128 stray packets at once.",
         tests=(
             "tests/linux/test_pacing.py::test_refused_connections_are_read_at_a_limited_rate",
             "tests/inside/test_network.py::test_a_flood_of_refused_connections_is_read_at_a_limited_rate",
@@ -289,7 +289,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-bare",
-        sentence="If the probes did not prove these three, corral refuses a run that states a list, with exit code 125, and names the cause. Without a list the network stays closed.",
+        sentence="If the probes did not prove these three, corral refuses a run with an allowlist, with exit code 125, and names the cause. Without an allowlist the network stays closed.",
         tests=(f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",),
         source=GATEWAY,
     ),
@@ -331,7 +331,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-listen",
-        sentence="The same is true of a server that binds all addresses.",
+        sentence="A server that binds all addresses also gets only the host's 127.0.0.1.",
         tests=(f"{LISTEN}::test_a_server_that_binds_all_addresses_is_reached",),
         source=GATEWAY,
     ),
@@ -343,14 +343,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="win-never-widened",
-        sentence="A list of names together with a level above `none` is refused.",
+        sentence="corral refuses a policy that has an allowlist and a `windows.network` level above `none`.",
         tests=(f"{RESTRICTIONS}::test_host_names_are_never_widened_to_a_network_level",),
         source=GATEWAY,
         where=ANY,
     ),
     Claim(
         id="win-listen",
-        sentence="`network.listen` is refused there.",
+        sentence="On Windows corral refuses `network.listen`.",
         tests=(f"{RESTRICTIONS}::test_listening_is_refused_at_every_level",),
         source=GATEWAY,
         where=ANY,
@@ -380,7 +380,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-allow",
-        sentence="It also refuses a run with a list if Seatbelt was not proven or is off.",
+        sentence="It also refuses a run with an allowlist if Seatbelt was not proven or is off.",
         tests=(
             f"{MACOS_PLAN}::test_an_allowlist_is_refused_and_never_widened",
             f"{MACOS_PROXY}::test_an_allowlist_is_refused_without_seatbelt",

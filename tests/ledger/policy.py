@@ -30,7 +30,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ("units-duration", "a bare number is refused", (f"{UNITS}::test_an_error_for_a_bare_duration_names_the_units",)),
         (
             "grant-once",
-            "It compares this file again, by device and inode, before it is mounted.",
+            "Before corral mounts this file, it checks by device and inode that it is still the same one.",
             (
                 f"{POLICY}::test_a_missing_path_is_reported_with_key_and_position",
                 f"{POLICY}::test_a_grant_is_for_the_file_at_the_end_of_the_path",
@@ -39,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-memory",
-            "corral refuses any other run and prints the `corral approve --path` that allows it.",
+            "Without a terminal corral refuses the run and prints the `corral approve --path` that allows it.",
             (
                 "tests/unit/policy/test_granted_paths.py::test_a_granted_path_that_leads_to_another_file_is_refused",
                 f"{APPROVE}::test_a_link_of_one_server_grants_nothing_to_another",
@@ -58,7 +58,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-system",
-            "devices and fifos",
+            "devices and fifos.",
             (
                 f"{POLICY}::test_system_directories_are_never_granted",
                 f"{POLICY}::test_the_directory_run_is_never_granted",
@@ -68,12 +68,12 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-own",
-            "corral's own configuration, state and cache directories",
+            "corral never grants its own configuration, state and cache directories.",
             (f"{POLICY}::test_corrals_own_directories_are_never_granted", f"{LAUNCHER}::test_grants_of_corrals_own_directories_are_refused"),
         ),
         (
             "never-home",
-            "No flag or approval permits it.",
+            "No flag or approval permits such a grant.",
             (
                 f"{HOMES}::test_a_home_and_directories_above_it_are_refused_with_working_flags",
                 f"{HOMES}::test_the_home_in_the_user_database_is_refused_too",
@@ -86,7 +86,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-etc",
-            "such as `/etc/shadow`, `/etc/ssh` and `/etc/ssl/private`",
+            "such as `/etc/shadow`, `/etc/ssh` and `/etc/ssl/private`.",
             (
                 f"{HOMES}::test_etc_is_refused",
                 f"{HOMES}::test_secrets_below_etc_are_refused_and_certificates_are_accepted",
@@ -95,7 +95,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-tmp",
-            "on Linux and macOS, `/tmp` as a whole, because runs may have their private directories in it",
+            "On Linux and macOS corral never lets a server write to `/tmp` as a whole, because runs may have their private directories in it.",
             (
                 f"{OWN}::test_the_parent_of_private_directories_of_runs_cannot_be_written",
                 f"{LAUNCHER}::test_a_write_grant_around_private_directories_of_runs_is_refused",
@@ -103,7 +103,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-write",
-            "any path that contains, or is inside, one of corral's own paths:",
+            "corral never lets a server write to a path that contains, or is inside, one of corral's own paths:",
             (
                 f"{POLICY}::test_code_and_interpreter_cannot_be_written",
                 f"{POLICY}::test_policy_report_and_audit_files_cannot_be_written",
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "never-link",
-            "a link inside a directory that the server can write, if the link leads out of that directory",
+            "corral never grants a link inside a directory that the server can write, if the link leads out of that directory.",
             (f"{POLICY}::test_a_link_planted_in_a_writable_directory_is_refused", f"{LAUNCHER}::test_a_link_planted_in_a_write_grant_grants_nothing"),
         ),
         (
@@ -171,7 +171,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "admit-config",
-            "A policy cannot have this key, because it describes the host.",
+            "A policy cannot have the key `network.admit`, because the key describes the host.",
             (f"{ALLOWLIST}::test_a_policy_cannot_admit_ranges", "tests/unit/network/test_guard_exceptions.py::test_a_config_file_that_others_can_write_admits_nothing"),
         ),
     )

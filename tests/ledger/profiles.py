@@ -31,7 +31,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profile-arguments",
-        sentence="Their profiles grant each path that you name there.",
+        sentence="Their profiles grant each path that you name in the arguments.",
         tests=(
             f"{PROFILES}::test_paths_in_arguments_are_granted_if_the_profile_says_so",
             f"{PUBLISHED}::test_a_published_server_works_inside",

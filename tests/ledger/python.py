@@ -13,7 +13,7 @@ PYTHON_PAGE = "docs/python.md"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="sdk-generations",
-        sentence="It works with `mcp` 1.x and 2.x.",
+        sentence="`sandboxed` works with `mcp` 1.x and 2.x.",
         tests=(f"{PUBLISHED}::test_both_generations_of_the_sdk_start_servers",),
         source=PYTHON_PAGE,
     ),
@@ -109,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-fit",
-        sentence="After a change (another program, a replaced grant or secret, a new secret in a grant, a changed system file or mount) the launch is an ordinary one.",
+        sentence="After a change (another program, a replaced grant or secret, a new secret in a grant, a changed system file or mount) the launch is an ordinary one, without a spare.",
         tests=(
             f"{POOL}::test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
             f"{POOL}::test_a_spare_is_not_used_after_a_mount_or_system_file_changed",

@@ -96,7 +96,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "run-replaces-runners",
-                "run the package in the same way, without the runner, and say so in one line.",
+                "run the package from corral's cache, without the runner, and say so in one line.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_a_python_runner_is_replaced_by_its_package",
@@ -155,7 +155,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "store-digest",
-                "Trees are named by a digest of their content and are read-only.",
+                "Each installed server is a directory tree, which is named by a digest of its content and is read-only.",
                 ANY,
                 (
                     f"{STORE}::test_a_stored_tree_is_private_and_read_only",
@@ -171,7 +171,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-same-index",
-                "corral still uses it, if every package came from the one index that is left.",
+                "corral still uses the installation if every package in it came from that index.",
                 LINUX,
                 (
                     f"{SUPPLY}::test_settings_without_effect_share_an_installation",
@@ -302,7 +302,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "npm-engines",
-                "**npm**: this is the newest version whose `engines` fit your Node.js, as with npx.",
+                "**npm**: corral takes the newest version whose `engines` fit your Node.js, as with npx.",
                 LINUX,
                 (f"{PACKAGES}::test_without_a_version_npm_takes_the_newest_that_fits_node",),
             ),
@@ -337,7 +337,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-outlives-client",
-                "The installer then goes on in its sandbox for at most ten minutes, one for each package, and never starts the server.",
+                "The installer then goes on in its sandbox for at most ten minutes, and never starts the server. Each package has at most one installer.",
                 LINUX,
                 (
                     f"{INSTALLER}::test_the_installer_goes_on_without_its_client",
@@ -366,7 +366,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-bare",
-                "Packages of npm and PyPI are installed without namespaces, too.",
+                "corral also installs packages of npm and PyPI on hosts without namespaces.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_without_namespaces_a_package_is_installed",
@@ -375,7 +375,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-malice",
-                "more than 2 GiB or 50 000 entries",
+                "A bundle has at most 2 GiB and 50 000 entries.",
                 ANY,
                 (
                     f"{ARCHIVE}::test_names_that_lead_out_of_the_archive_are_refused",
@@ -414,7 +414,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-request",
-                "This is a request, which counts only after you approved exactly that file.",
+                "This is a request, which counts only after you approved exactly this bundle file.",
                 LINUX,
                 (
                     f"{BUNDLES}::test_a_bundles_request_counts_once_it_is_approved",
@@ -449,7 +449,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "registry-request",
-                "A required variable that is only in your environment counts as a request.",
+                "If a required variable is set only in your environment, passing it to the server counts as a request, which you have to approve.",
                 LINUX,
                 (f"{BUNDLES}::test_variables_and_arguments_of_server_json_are_used",),
             ),
@@ -483,7 +483,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-windows-packages",
-        sentence="`corral wrap` does not change npx and uvx entries on Windows, and says so, until one package of that kind was installed.",
+        sentence="`corral wrap` does not change npx and uvx entries on Windows, and says so, until one npm package (for npx) or one PyPI package (for uvx) was installed.",
         tests=("tests/unit/clients/test_clients_wrapping.py::test_packages_that_were_never_installed_stay_on_windows",),
         source=SERVERS_PAGE,
         where=ANY,

@@ -1,4 +1,5 @@
-"""Define prototypes for `abi/darwin_*.py`, as data that is bound at the first call.
+"""Provide `function`, with which `abi/darwin_*.py` declare C functions. Each is bound at its first
+call.
 
 `tests/abi/test_darwin.py` checks the conventions of these modules:
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 
     from corral.abi.prototypes import CType, Export
 
-    # Which results mean success. "positive": results above 0. "zero": only 0. In both cases errno
-    # has the cause of a failure. "status": only 0, and any other result is itself the errno. "any":
-    # all results.
+    # A `Check` says which results of a function mean success. "positive": results above 0. "zero":
+    # only 0. In both cases errno has the cause of a failure. "status": only 0, and any other result
+    # is itself the errno. "any": all results.
     Check = Literal["positive", "zero", "status", "any"]
 
 

@@ -81,7 +81,8 @@ proc_listpgrppids = function(
 proc_listpids = function(
     "proc_listpids", _c_int, ctypes.c_uint32, ctypes.c_uint32, _c_void_p, _c_int, check="positive"
 )
-# From libquarantine, re-exported by libSystem. Activity Monitor uses it to group processes.
+# This function of libquarantine is re-exported by libSystem. Activity Monitor groups processes by
+# it.
 responsibility_get_pid_responsible_for_pid = function(
     "responsibility_get_pid_responsible_for_pid", _c_int, _c_int, check="any"
 )
@@ -106,8 +107,10 @@ def count_user(uid: int) -> int:
 
 
 def _read_pids(read: Callable[[ctypes.Array[ctypes.c_int], int], int], size: int) -> list[int]:
-    """Return the pids that `read` puts into a buffer for `size` pids. If they fill the buffer, the
-    list may be truncated, so read it again into one of twice the size.
+    """Return the pids that `read` puts into a buffer for `size` pids.
+
+    If the buffer is full, pids may be missing, so call `read` again with a buffer of twice the
+    size.
     """
     while True:
         found = (ctypes.c_int * size)()
@@ -133,7 +136,7 @@ def unique_ids(pid: int) -> tuple[int, int]:
     info = _proc_uniqidentifierinfo()
     size = ctypes.sizeof(info)
     if proc_pidinfo(pid, _PROC_PIDUNIQIDENTIFIERINFO, 0, ctypes.byref(info), size) != size:
-        raise OSError(0, "the kernel's answer has another size", "proc_pidinfo")
+        raise OSError(0, "the kernel's answer has an unexpected size", "proc_pidinfo")
     return int(info.p_uniqueid), int(info.p_puniqueid)
 
 

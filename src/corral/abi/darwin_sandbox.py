@@ -21,8 +21,8 @@ sandbox_init_with_parameters = function(
     _c_char_p, ctypes.c_uint64, _c_void_p, _c_void_p, check="any",
 )  # fmt: skip
 sandbox_free_error = function("sandbox_free_error", None, _c_void_p, check="any")
-# The names are those of WebKit's header and LLVM's sanitizer_mac_spi.cc. The second constant is a
-# flag, which is combined with a filter.
+# WebKit's header and LLVM's sanitizer_mac_spi.cc have these names. The second constant is a flag,
+# which is added to a filter such as the first one.
 _SANDBOX_FILTER_GLOBAL_NAME = 2
 _SANDBOX_CHECK_NO_REPORT = 0x40000000
 # The C function is variadic: a fourth argument follows only if the second argument names an

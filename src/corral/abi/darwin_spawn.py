@@ -37,12 +37,14 @@ posix_spawn = function(
     "posix_spawn", _c_int,
     _c_void_p, ctypes.c_char_p, _c_void_p, _c_void_p, _c_void_p, _c_void_p, check="status",
 )  # fmt: skip
-# Declared in libsyscall/wrappers/spawn/posix_spawn.c of xnu, and in no public header.
+# This function is declared in libsyscall/wrappers/spawn/posix_spawn.c of xnu, but in no public
+# header.
 posix_spawnattr_setjetsam_ext = function(
     "posix_spawnattr_setjetsam_ext", _c_int,
     _c_void_p, ctypes.c_short, _c_int, _c_int, _c_int, check="status",
 )  # fmt: skip
-# From libquarantine, re-exported by libSystem. LLDB and Chromium declare it like this.
+# This function of libquarantine is re-exported by libSystem. LLDB and Chromium declare it like
+# this.
 responsibility_spawnattrs_setdisclaim = function(
     "responsibility_spawnattrs_setdisclaim", _c_int, _c_void_p, _c_int, check="status"
 )

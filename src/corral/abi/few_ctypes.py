@@ -39,7 +39,10 @@ else:
         c_void_p = _simple("c_void_p", "P")
 
         class CDLL:
-            """A library's functions. Other threads of the interpreter run during a call."""
+            """Calls functions of a C library.
+
+            Other threads of the interpreter run during a call.
+            """
 
             flags = _ctypes.FUNCFLAG_CDECL
 
@@ -53,12 +56,14 @@ else:
                 return self._function((name, self))
 
         class PyDLL(CDLL):
-            """A library's functions, called without releasing the interpreter's lock."""
+            """Calls functions of a C library without releasing the interpreter's lock."""
 
             flags = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_PYTHONAPI
 
         def create_string_buffer(init: bytes | int, size: int | None = None) -> object:
-            """Return a buffer with the bytes `init`, or, for a number, with so many zero bytes."""
+            """Return a buffer with the bytes `init`, or, if `init` is a number, that many zero
+            bytes.
+            """
             if isinstance(init, int):
                 return (c_char * init)()
             made = (c_char * (len(init) + 1 if size is None else size))()

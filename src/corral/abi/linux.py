@@ -127,7 +127,7 @@ def syscall(name: str, *args: object) -> int:
 
 
 def waiting_syscall(name: str, *args: object) -> int:
-    """Make a call that can take long. Other threads of the interpreter run meanwhile."""
+    """Make a system call that can take long. Other threads of the interpreter run meanwhile."""
     if not _waiting:
         _waiting.append(_bind(ctypes.CDLL))
     return _call(_waiting[0], name, *args)
@@ -164,7 +164,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def is_encrypted(fd: int) -> bool:
-    """Return whether fscrypt encrypts a directory, so that its file names change with the key."""
+    """Return whether fscrypt encrypts a directory. Its file names then depend on the key."""
     found = ctypes.create_string_buffer(STATX_BYTES)
     syscall("statx", fd, b"", AT_EMPTY_PATH, 0, found)
     return bool(int.from_bytes(found.raw[8:16], sys.byteorder) & STATX_ATTR_ENCRYPTED)
@@ -226,7 +226,10 @@ def open_tree(dirfd: int, path: str, flags: int) -> int:
 
 
 def move_mount(from_fd: int, to_fd: int, to_path: str) -> None:
-    """Attach the detached mount `from_fd` at `to_path` below `to_fd`. '' means `to_fd` itself."""
+    """Attach the detached mount `from_fd` at `to_path` below `to_fd`.
+
+    If `to_path` is empty, attach it at `to_fd` itself.
+    """
     flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if to_path else MOVE_MOUNT_T_EMPTY_PATH)
     syscall("move_mount", from_fd, b"", to_fd, os.fsencode(to_path), flags)
 
@@ -298,7 +301,7 @@ def setresgid(real: int, effective: int, saved: int) -> None:
 
 
 def seccomp_set_filter(program: bytes, flags: int = 0) -> int:
-    """Load a filter. With NEW_LISTENER in `flags`, return the listener's descriptor."""
+    """Load a seccomp filter. With NEW_LISTENER in `flags`, return the listener's descriptor."""
     buffer = ctypes.create_string_buffer(program, len(program))
     fprog = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     return syscall("seccomp", SECCOMP_SET_MODE_FILTER, flags, fprog)
@@ -360,8 +363,10 @@ def sethostname(name: str) -> None:
 def execve(
     path: str, argv: Sequence[str], environment: Sequence[str], cookie: Sequence[int]
 ) -> None:
-    """Execute a program. The seccomp filter reads `cookie` from registers that the kernel
-    ignores.
+    """Execute a program.
+
+    The seccomp filter allows only a call with the secret `cookie`, which is in registers that the
+    kernel ignores.
     """
     syscall("execve", os.fsencode(path), _strings(argv), _strings(environment), *cookie)
 

@@ -22,8 +22,8 @@ SECCOMP_ADDFD_FLAG_SETFD = 1
 SECCOMP_ADDFD_FLAG_SEND = 2
 SECCOMP_USER_NOTIF_FLAG_CONTINUE = 1
 SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP = 1
-# id, pid, flags, then struct seccomp_data: number, architecture, instruction pointer, six
-# arguments.
+# The fields of struct seccomp_notif are id, pid, flags, and those of seccomp_data: number,
+# architecture, instruction pointer, six arguments.
 SECCOMP_NOTIF = "=QIIiIQ6Q"
 SECCOMP_NOTIF_RESP = "=QqiI"
 SECCOMP_NOTIF_ADDFD = "=QIIII"
@@ -31,8 +31,10 @@ SECCOMP_NOTIF_ADDFD = "=QIIII"
 
 @record
 class Notification:
-    """A waiting call. `pid` is the calling thread in this process's pid namespace. `number` is the
-    number of the system call.
+    """A system call of the target that waits for an answer.
+
+    `pid` is the calling thread in this process's pid namespace. `number` is the number of the
+    system call.
     """
 
     id: int
@@ -43,7 +45,10 @@ class Notification:
 
 
 def receive(listener: int) -> Notification:
-    """Return the next call. Raise FileNotFoundError if its thread has been killed."""
+    """Return the next call that waits for an answer.
+
+    Raise FileNotFoundError if its thread has been killed.
+    """
     buffer = bytearray(struct.calcsize(SECCOMP_NOTIF))
     fcntl.ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, buffer)
     found, pid, _, number, _, _, *arguments = struct.unpack(SECCOMP_NOTIF, buffer)
@@ -53,7 +58,7 @@ def receive(listener: int) -> Notification:
 
 
 def is_waiting(request: Notification) -> bool:
-    """Return whether the calling thread still waits, so that its pid cannot have been reused."""
+    """Return whether the calling thread still waits. While it waits, its pid cannot be reused."""
     try:
         fcntl.ioctl(request.listener, SECCOMP_IOCTL_NOTIF_ID_VALID, struct.pack("=Q", request.id))
     except OSError:

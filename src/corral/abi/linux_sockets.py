@@ -96,7 +96,8 @@ class _Message:
         self.control = ctypes.create_string_buffer(control, len(control))
         vector = struct.pack("@PN", ctypes.addressof(self.data), len(data))
         self._vector = ctypes.create_string_buffer(vector, len(vector))
-        # struct msghdr: name, its length, vector, its length, control data, their length, flags
+        # The fields of struct msghdr are name, its length, vector, its length, control data, their
+        # length, and flags.
         fields = (0, 0, ctypes.addressof(self._vector), 1, ctypes.addressof(self.control))
         header = struct.pack("@PIxxxxPNPNixxxx", *fields, len(control), 0)
         self.header = ctypes.create_string_buffer(header)

@@ -1,14 +1,15 @@
 """List the syscall numbers of Linux 6.18 by the names of the kernel's own tables.
 
 The list has to be complete, because the filter answers ENOSYS to every number that is not in the
-list. It also has system calls that a machine never implemented, because their numbers are reserved.
-Later kernels only add numbers at the end.
+list. The list also has system calls that a machine never implemented, because their numbers are
+reserved. Later kernels only add numbers at the end.
 """
 
 AUDIT_ARCH_X86_64 = 0xC000003E
 AUDIT_ARCH_AARCH64 = 0xC00000B7
 
-# Calls of the x32 ABI have the same AUDIT_ARCH, and this bit is set in their numbers.
+# Calls of the x32 ABI have the same AUDIT_ARCH as 64-bit calls. Only this bit in their numbers
+# tells them apart.
 X32_SYSCALL_BIT = 0x40000000
 
 # Since Linux 5.1 every architecture gives a new syscall the same number.

@@ -1,4 +1,7 @@
-"""Open an output file that the user named. Refuse files and links that another user put there."""
+"""Open an output file that the user named.
+
+Refuse a file or link that another user put at its path.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ NOT_PLAIN = "not a plain file"
 def open_output(path: str, flags: int) -> int:
     """Open a file to write to, and create it if it is missing.
 
-    In a directory such as /tmp another user may already have created this name. Then OSError is
-    raised, because a pipe would block, the other user could read and change a file of their own,
-    and a hard link could be a second name of one of this user's files. A file is emptied (O_TRUNC)
-    only after these checks.
+    In a directory such as /tmp another user may already have created a file of this name. Then
+    OSError is raised, because a pipe would block, the other user could read and change a file of
+    their own, and a hard link could be a second name of one of this user's files. A file is emptied
+    (O_TRUNC) only after these checks.
     """
     options = flags & ~os.O_TRUNC
     for name in ("O_CREAT", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_NOCTTY", "O_NOINHERIT"):

@@ -15,7 +15,10 @@ from corral.directories import is_private
 
 MAX_BYTES = 1 << 20
 MAX_KEPT_FILES = 32
-"""How many files `write_checked_file` keeps in a directory. Each version of corral adds its own."""
+"""The number of files that `write_checked_file` keeps in a directory.
+
+Each version of corral adds files.
+"""
 PRIME = (1 << 61) - 1
 OVERFLOW_ID = 65534
 OPEN_FLAGS: int = (
@@ -24,7 +27,8 @@ OPEN_FLAGS: int = (
     | getattr(os, "O_BINARY", 0)
     | getattr(os, "O_NOINHERIT", 0)
 )
-# On Windows other processes cannot read locked bytes, so this byte is far after the file's end.
+# On Windows other processes cannot read locked bytes, so corral locks this byte, far after the
+# file's end.
 LOCKED_BYTE = 1 << 30
 MAX_LOCK_TRIES = 1000
 """All tries together take at least ten seconds. On a busy machine, a process that removes leftovers
@@ -37,9 +41,9 @@ def make_private_directory(path: str) -> None:
     """Create a directory for this user alone, and the missing directories above it. Do nothing if
     it exists already.
 
-    On Windows the directory's access list names this user, because the mode 0o700 gives access only
-    to the owner. The administrators' group owns what an elevated process creates, so the same user
-    could not open the directory without elevation.
+    On Windows the directory's access list names this user. The mode 0o700 would give access only to
+    the owner, and the administrators' group owns a directory that an elevated process creates. So
+    this user could not open it without elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -100,7 +104,7 @@ def directories_above(path: str) -> list[str]:
 
 
 def _is_unmapped(owner: int) -> bool:
-    """Return whether this is the overflow id, which the kernel shows for every unmapped id."""
+    """Return whether an id is the overflow id, which the kernel shows for every unmapped id."""
     if sys.platform != "linux" or owner != OVERFLOW_ID:
         return False
     with open("/proc/self/uid_map", encoding="ascii") as file:

@@ -35,8 +35,8 @@ def replace_file(
     """Replace the file `path`. The new file gets the owner and mode of `like`.
 
     `check` is called just before the file is replaced, and may raise an error to prevent that.
-    Without `sync` a power cut may damage the file. Use this only for files that are checked when
-    they are read, or that are not read after the next boot.
+    Without `sync` a power cut may damage the file. Turn `sync` off only for files that are checked
+    when they are read, or that are not read after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -70,7 +70,8 @@ def _fill(fd: int, content: bytes, like: os.stat_result | None, *, sync: bool) -
     if like is not None and sys.platform != "win32":
         own = os.fstat(fd)
         if (own.st_uid, own.st_gid) != (like.st_uid, like.st_gid):
-            # This fails if the file is another user's. A failure is better than a changed owner.
+            # This call fails if the old file is another user's. A failure is better than a changed
+            # owner.
             os.fchown(fd, like.st_uid, like.st_gid)
         os.fchmod(fd, stat.S_IMODE(like.st_mode))
     if sync:

@@ -29,9 +29,11 @@ from corral.abi import prototypes
 from corral.abi.prototypes import Function, MissingFunctionError
 
 Check = Literal["nonzero", "valid", "hresult", "ntstatus", "any"]
-"""Which results mean success. "nonzero": all but 0 and NULL. "valid": all but those with all bits
-set (INVALID_HANDLE_VALUE, WAIT_FAILED). In both cases GetLastError has the cause of a failure.
-"hresult" and "ntstatus": all that are not negative. "any": all results.
+"""A `Check` says which results of a function mean success.
+
+"nonzero": all but 0 and NULL. "valid": all but those with all bits set (INVALID_HANDLE_VALUE,
+WAIT_FAILED). In both cases GetLastError has the cause of a failure. "hresult" and "ntstatus": all
+that are not negative. "any": all results.
 """
 
 BYTE = ctypes.c_uint8

@@ -1,4 +1,4 @@
-"""Bind calls that open files without following links and identify them, and calls for mutexes."""
+"""Bind calls that open and identify files without following links, and calls for mutexes."""
 
 import ctypes
 from collections.abc import Iterator

@@ -169,7 +169,10 @@ class Attributes:
         self.add(attribute, (HANDLE * len(handles))(*handles))
 
     def add_number(self, attribute: int, number: int, size: int) -> None:
-        """Add a number of `size` bytes. The kernel recognizes the kind of policy by the size."""
+        """Add a number of `size` bytes to the attribute list.
+
+        The kernel recognizes the kind of policy by the size.
+        """
         self.add(attribute, DWORD(number) if size == ctypes.sizeof(DWORD) else ULONGLONG(number))
 
     @property
@@ -220,7 +223,7 @@ def create_process(
     start.StartupInfo.hStdInput, start.StartupInfo.hStdOutput, start.StartupInfo.hStdError = stdio
     start.lpAttributeList = attributes.address
     made = PROCESS_INFORMATION()
-    # CreateProcessW writes into the command line.
+    # The command line must be in a writable buffer, because CreateProcessW writes into it.
     line = ctypes.create_unicode_buffer(command_line)
     rest = (
         application, line, None, None, 1,

@@ -189,7 +189,10 @@ def token_capabilities(token: int) -> tuple[tuple[bytes, int], ...]:
 
 
 def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
-    """Return (SID, attributes) of each group. The class `kind` must return TOKEN_GROUPS."""
+    """Return (SID, attributes) of each group of a token.
+
+    For the information class `kind`, Windows must return TOKEN_GROUPS.
+    """
     raw = token_information(token, kind)
     count = TOKEN_GROUPS.from_buffer(raw).GroupCount
     entries = (SID_AND_ATTRIBUTES * count).from_buffer(raw, TOKEN_GROUPS.Groups.offset)

@@ -78,7 +78,10 @@ def probe(*, fresh: bool = False) -> Host:
 
 
 _known_hosts: list[Host] = []
-"""This machine, once it was probed. All launches of this process use the same findings."""
+"""The list is empty until this machine was probed.
+
+All launches of this process use the same findings.
+"""
 
 
 def plan(

@@ -106,13 +106,14 @@ class Channel:
 
 def _start(stdio: tuple[int, int, int], reads: int, writes: int) -> subprocess.Popen[bytes]:
     if sys.platform != "win32":
-        raise OSError("only Windows starts a supervisor like this")
+        raise OSError("this way to start a supervisor exists only on Windows")
     import msvcrt
 
     handles = [msvcrt.get_osfhandle(fd) for fd in (reads, writes)]
     for handle in handles:
         os.set_handle_inheritable(handle, True)
-    # In a virtual environment, sys.executable is a launcher that would start a second process.
+    # In a virtual environment, sys.executable is only a launcher, which would start this program as
+    # a second process.
     program = getattr(sys, "_base_executable", "") or sys.executable
     return subprocess.Popen(
         [program, *child_python.build_arguments(SERVE, *map(str, handles))],

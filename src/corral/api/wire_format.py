@@ -41,7 +41,10 @@ SENT_ERRORS: dict[str, type[SandboxError]] = {
     cls.__name__: cls
     for cls in (CommandError, LaunchError, PolicyError, SupervisionError, SandboxError)
 }
-"""These errors keep their class. Another error is sent as its nearest base class among them."""
+"""Errors of these classes are sent with their class.
+
+Any other error is sent as its nearest base class in this table.
+"""
 
 
 def add_header(message: bytes) -> bytes:

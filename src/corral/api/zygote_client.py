@@ -1,4 +1,4 @@
-"""Provide the caller's side of the zygote, one per process, started at the first launch."""
+"""Provide the caller's side of the zygote. A process starts its zygote at its first launch."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ ENVIRONMENT = (
     "HOME", "XDG_", "TMPDIR", "PATH", "LANG", "LC_", "LD_", "DYLD_", "DBUS_SESSION_BUS_ADDRESS",
     "https_proxy", "HTTPS_PROXY", "no_proxy", "NO_PROXY",
 )  # fmt: skip
-"""The zygote gets the variables whose names begin with one of these texts."""
+"""The zygote gets the variables whose names begin with one of these prefixes."""
 SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 
 
 class Zygote:
-    """Starts the zygote process at its first use, and again after a fork or when it has died."""
+    """Starts the zygote process when it is first needed.
+
+    Starts another one in a fork of the caller, or if the zygote has died.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +114,8 @@ class Zygote:
         if self._requests is not None:
             self._requests.close()
         if self._process is not None:
-            # End of file is not enough, because a fork of the caller may have the other end open.
+            # Kill the zygote. Closing the requests alone may not end it, because a fork of the
+            # caller may still have them open.
             try:
                 self._process.kill()
                 self._process.wait()

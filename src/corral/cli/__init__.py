@@ -131,8 +131,9 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> None:
-    """Warn about corral's flags after the command, because the command gets them. Do not warn if
-    the user wrote `--` before the command.
+    """Warn if flags of corral follow the command, because the command gets them instead of corral.
+
+    Do not warn if the user wrote `--` before the command.
     """
     late = [word.partition("=")[0] for word in rest[1:] if word.startswith("--")]
     if not late or "--" in words[: len(words) - len(rest)]:

@@ -1,7 +1,8 @@
 """`corral approve`: approve exactly what a server asks for.
 
-The command also pins the server's tools if the user or the server's manifest asks for pins. It asks
-the user on a terminal. Elsewhere it needs `--yes`, because only the user can approve.
+The command also pins the server's tools (stores their definitions, so that a change is noticed) if
+the user or the server's manifest asks for pins. It asks the user on a terminal. Elsewhere it needs
+`--yes`, because only the user can approve.
 """
 
 import os
@@ -85,7 +86,8 @@ def _pin_tools(options: Options, rest: list[str], *, yes: bool) -> int:
     from corral.servers.inspection import inspect_server
 
     sources, command = what_to_run.sources_and_command(options, rest)
-    # The server's manifest may demand pins. They do not exist yet, so they are off in this run.
+    # The server's manifest may demand pins, which do not exist yet. So this run does not check
+    # them.
     own = Manifest(origin=COMMAND_LINE, limits={"timeout": inspect.TIMEOUT_MS}, mcp={"pins": "off"})
     sources.append(Source(manifest=own, trust="user", approved=True))
     plan = what_to_run.plan_run(command, sources, rest)
@@ -117,7 +119,10 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 
 def remember(request: Request) -> None:
-    """Record an approval. A directory is read again, because it may have changed meanwhile."""
+    """Record an approval.
+
+    Read a server's directory again, because it may have changed meanwhile.
+    """
     manifest = request.source.manifest
     if manifest.directory:
         approvals.approve(manifest.directory, expected=request.digest)
@@ -185,8 +190,10 @@ def is_on_terminal() -> bool:
 def confirm(
     words: Sequence[str], question: str = "approve exactly this, until the manifest changes?"
 ) -> bool:
-    """Ask the user on the terminal. Without a terminal, raise an error with the command to type,
-    `corral approve --yes` and `words`.
+    """Ask the user on the terminal.
+
+    Without a terminal, raise an error whose hint is the command `corral approve --yes` with the
+    arguments `words`.
     """
     if not is_on_terminal():
         raise SandboxError(

@@ -133,7 +133,7 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
 
 
 def _is_meant(entry: Entry, word: str) -> bool:
-    """Return whether a word names an entry. A digest may be shortened, a name may not."""
+    """Return whether `word` is the name, or the start of the digest, of a cache entry."""
     digests = [entry.digest, *([entry.key] if entry.kind == "bundle" else [])]
     if len(word) >= MIN_DIGITS and any(digest.startswith(word) for digest in digests):
         return True

@@ -19,7 +19,7 @@ from corral.policy.requests import GUARD, requested_items
 from corral.policy.secret_files import Client
 from corral.record import record
 
-# Flags of `run` that permit something and are not part of the policy.
+# These flags of `run` permit something, but are not part of the policy.
 OTHER_PERMISSIONS = {
     "--best-effort": "run even if a control cannot be enforced",
     "--allow-install-scripts": "run code while it is installed",
@@ -68,7 +68,8 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
         for item in requested_items(source.manifest, home_directory(), here)
     ]
     may = [item.text for item in items if item.field != GUARD]
-    # Only the client knows the values of variables (`${...}`) in arguments that a profile grants.
+    # A profile may grant the paths in the server's arguments. If an argument has a variable
+    # (`${...}`), only the client knows the path.
     name = options.get("--profile")
     access = profiles.load(name).arguments if name else ""
     verb = "read and write" if access == "write" else "read"

@@ -70,7 +70,11 @@ def judge(host: Host) -> tuple[bool, str]:
 
 
 def _row(host: Host, finding: Finding) -> dict[str, object]:
-    """Return a finding as data. Add how it was tested, unless it was tested on real machines."""
+    """Return a finding as data.
+
+    If corral is not tested regularly on this system, add how the project knows that the capability
+    works.
+    """
     basis = format_basis(host.system, finding.capability)
     values: dict[str, object] = {name: getattr(finding, name) for name in fields(finding)}
     return {**values, "basis": basis} if basis else values

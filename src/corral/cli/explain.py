@@ -90,7 +90,10 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
-    """Return a record as data. Mask the secrets in each field that is one of the `commands`."""
+    """Return a record as data.
+
+    If a field's value is one of the `commands`, mask the secrets in it.
+    """
     found = {name: getattr(item, name) for name in fields(item)}
     hidden = {name: masked(value) for name, value in found.items() if value in commands}
     return to_json(replace(item, **hidden))
@@ -116,7 +119,10 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step. A step with `has_lines` has several lines, and escapes names itself."""
+    """Describe a step.
+
+    If its class has `has_lines`, its text has several lines with escaped names.
+    """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)
 

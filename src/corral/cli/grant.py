@@ -103,8 +103,9 @@ def change_servers(
 def merge_flags(
     name: str, current: Sequence[str], change: Sequence[str], *, remove: bool
 ) -> tuple[str, ...]:
-    """Return `current` with the flags of `change` added, or removed with `remove`. Raise an error
-    if a flag to remove is not there.
+    """Return the flags `current` with the flags `change` added.
+
+    With `remove`, remove them instead, and raise an error if `current` lacks one.
     """
     found = split_flags(current)
     for new in split_flags(change):
@@ -126,8 +127,10 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`. The value of a switch is empty. Raise an error for a word
-    that is not such a flag.
+    """Split words into flags of `run`.
+
+    A flag that takes no value gets an empty one. Raise an error for a word that is not a flag of
+    `run`.
     """
     found: list[FlagWords] = []
     rest = list(words)
@@ -152,7 +155,7 @@ def list_open_denials(server: ConfiguredServer) -> list[kept.SeenDenial]:
 
 
 def merge_runs(runs: Sequence[kept.KeptRun]) -> tuple[kept.SeenDenial, ...]:
-    """Return the denials of stored runs that the flags of no later run allow."""
+    """Return the denials of stored runs, without those that the flags of a later run allow."""
 
     def allow(denial: Denial, words: Sequence[str]) -> bool:
         try:
@@ -181,8 +184,10 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _find_missing(allow: str) -> str:
-    """Return a path in the flags of a denial that does not exist; "" if there is none. One grant
-    that cannot be made would otherwise refuse all answers.
+    """Return a path in the flags of a denial that does not exist; "" if there is none.
+
+    The caller does not ask about such a denial, because `grant` refuses all flags together if one
+    path does not exist.
     """
     named = [one for one in _parse_allow(allow) if one.flag in wrap.PATH_FLAGS]
     paths = [wrap.make_absolute_value(one.flag, one.value) for one in named]

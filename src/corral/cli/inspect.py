@@ -81,7 +81,10 @@ def format_inspection(found: Inspection, uncompared: Sequence[str]) -> list[str]
 
 
 def pin(server: tuple[str, ...], found: Inspection, *, yes: bool) -> int:
-    """Pin a server's current definitions. Differences from older pins need the user's consent."""
+    """Store a server's current definitions as pins.
+
+    If they differ from older pins, ask the user first, unless `yes` is set.
+    """
     before, pins = find_pinned(server), found.pins()
     changes = compare_pins(before.pins, pins) if before else []
     for line in changes:

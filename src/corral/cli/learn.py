@@ -35,8 +35,8 @@ FLAGS = (
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
-"""Kinds of denials that are also found among the watched calls, and so are not printed again."""
-# This name never exists. Allowing it starts the gateway, which sees all other addresses.
+"""Denials of these kinds are also found among the watched calls, so they are not printed again."""
+# This host name never exists. A run that allows it has a gateway, which sees all other addresses.
 NOWHERE = "learn.invalid"
 
 

@@ -18,7 +18,9 @@ def format_end(duration: str) -> str:
             f"--learn: {duration!r} {error}", hint="give a duration such as 30m or 2h"
         ) from error
     if milliseconds is None:
-        raise UsageError("--learn has to end", hint="give a duration such as 30m or 2h")
+        raise UsageError(
+            "--learn needs a time after which it ends", hint="give a duration such as 30m or 2h"
+        )
     return time.strftime(FORM, time.gmtime(time.time() + milliseconds / 1000))
 
 

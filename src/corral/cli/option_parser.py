@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 @record
 class Flag:
-    """One flag. `value` is the placeholder for its value in the help; a switch has none. `key` is
-    the policy key that the flag sets, if any.
+    """One flag.
+
+    `value` is the placeholder for its value in the help, and is empty if the flag takes no value.
+    `key` is the policy key that the flag sets, if any.
     """
 
     name: str

@@ -160,7 +160,7 @@ def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)
     except UnicodeEncodeError:
-        # The stream's encoding lacks some characters.
+        # Replace the characters that the stream's encoding lacks.
         plain = text.translate(PLAIN_MARKS)
         stream.write(plain.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
 
@@ -204,7 +204,7 @@ if sys.platform != "win32":
         try:
             from corral.platforms.posix.unblocked_write import write_at_once
         except (OSError, ImportError):
-            # No descriptor is left, or corral's files were removed.
+            # The import fails if no descriptor is left, or if corral's files were removed.
             import select
 
             if select.select((), (fd,), (), 0)[1]:

@@ -60,8 +60,10 @@ def _find_servers() -> dict[tuple[str, ...], str]:
 
 
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
-    """Return the name of the package that a run installs or executes, or else of the wrapped server
-    with the run's command, or else "".
+    """Return the name of the package that a run installs or executes.
+
+    If it is not a package, return the name of the wrapped server with the same command, or "" if
+    there is none.
     """
     if entry.is_installer():
         return entry.command[-1]

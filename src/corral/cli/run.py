@@ -63,8 +63,10 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
-    """Refuse the run if it starts in another directory than `wanted`, which is a real path. A
-    client enters the directory, so corral sees no link on the way to it.
+    """Refuse the run if it starts in another directory than `wanted`, which is a real path.
+
+    The client starts corral in a directory, and the path to it may contain links. corral sees only
+    the directory where they lead, so it compares real paths.
     """
     if wanted is None:
         return
@@ -72,7 +74,7 @@ def _refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     if os.path.normcase(here) != os.path.normcase(wanted):
         raise SandboxError(
             f"the server would start in {here}, but `corral wrap` recorded {wanted}",
-            hint="a link to it has changed; if you changed it, unwrap and wrap the server again",
+            hint="a link on its path has changed; if you did it, unwrap and wrap the server again",
         )
 
 
@@ -98,7 +100,7 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
 
 
 def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
-    """If the run was watched, add the paths that its target did not find to its denials."""
+    """If the run was watched, also return the paths that its target did not find, as denials."""
     if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
         from corral.learn.watched_run import find_learned, to_denials
 
@@ -250,7 +252,7 @@ class _KeptDenials:
         self._open().add(denial, time.time())
 
     def end(self, denials: Sequence[Denial]) -> None:
-        # Without any stored denials the modules for the digest are not imported.
+        # If no run has stored denials, do not call `_server`, whose imports take time.
         if denials or (os.path.isdir(all_kept()) and os.path.isdir(kept_directory(self._server()))):
             self._open().end(denials, time.time())
 

@@ -91,7 +91,7 @@ def list_grants(options: Options) -> list[str]:
 
 
 def _strip_value(key: str, value: str) -> str:
-    """Return an absolute path if the key of the policy has paths, and the name of a variable."""
+    """Return the value of a flag, with an absolute path. For a variable, return only its name."""
     if key.startswith("environment."):
         return value.partition("=")[0]
     if BY_PATH[key].kind == "paths":

@@ -78,8 +78,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _find_files() -> list[tuple[str, str]]:
-    """Return (client, file) for all files that corral knows. A file that only its record names is
-    left out once it has no wrapped servers.
+    """Return (client, file) for the clients' own files, this project's files, and other files in
+    which corral has wrapped servers.
     """
     recorded = {path for _, path, _ in wrapped_servers.list_recorded()}
     others = [one for one in wrapped_servers.find_recorded_files() if one[1] in recorded]

@@ -1,4 +1,4 @@
-"""Restore the user's terminal, because a target may change its settings and then be killed."""
+"""Restore the user's terminal, because a target may be killed after it changed the settings."""
 
 from __future__ import annotations
 

@@ -161,8 +161,9 @@ def _describe(found: Candidate, name: str) -> list[str]:
 
 
 def _name_each(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return {key: name to print}. The name is the whole key if the server is installed for several
-    runtimes.
+    """Return {key of a cache entry: name to print}.
+
+    If a server is installed for several runtimes, the name is the whole key.
     """
     names = [_name(entry) for entry in entries]
     return {

@@ -87,7 +87,7 @@ def start_directory(rest: list[str]) -> str:
 
 
 def _find_configured(rest: list[str]) -> FoundServer | None:
-    """Return the server in a client's configuration that the first word names, if any."""
+    """Return the server in a client's file that the first word of the command names, if any."""
     if not rest or ":" not in rest[0]:
         return None
     from corral.servers.reference import parse_reference
@@ -121,8 +121,10 @@ def plan_run(
     protected: Sequence[str] = (),
     notify: Callable[[str], None] = lambda _: None,
 ) -> Plan:
-    """Prepare the run of a command that the words `rest` name. It starts in the directory, and
-    has the identity, of the server that they name.
+    """Prepare the run of `command`.
+
+    The words `rest`, which the user typed, name the server. They decide in which directory it
+    starts, and under which name its data is stored.
     """
     return prepare(
         command,
@@ -195,7 +197,7 @@ def _typed_sources(
     if (text := options.get("--policy")) is not None:
         from corral.policy.manifest import load, parse_json
 
-        # JSON text is accepted, so that programs need not write a file.
+        # `--policy` also accepts JSON text, so that programs need not write a file.
         manifest = parse_json(text, "--policy") if text.startswith("{") else load(text)
         found.append(Source(manifest=manifest, trust="user", approved=True))
         command = command or list(manifest.command or ())
@@ -219,7 +221,8 @@ def _typed_flags(options: Options) -> list[Source]:
         raise
     if flags is None:
         return []
-    # Relative paths in flags start here, even if the server starts in another directory.
+    # Paths in flags are relative to the current directory, even if the server starts in another
+    # one.
     typed = replace(flags, directory=current_directory())
     return [Source(manifest=typed, trust="user", approved=True)]
 
@@ -236,8 +239,9 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word is CLIENT:SERVER, return the server's flags with the typed ones, its
-    command, and a source with its variables. Otherwise return `options`, `rest` and no source.
+    """If the first word is CLIENT:SERVER, return the server's flags together with the typed
+    `options`, its command, and a source with its variables. Otherwise return `options`, `rest` and
+    no source.
     """
     server = _find_configured(rest)
     if server is None:
@@ -254,14 +258,14 @@ def _configured_server(
         set_values=tuple(server.env.items()) or None,
         pass_names=tuple(server.forwarded) or None,
     )
-    # The client's file is the user's own, so it is approved.
+    # The client's file is the user's own, so its variables need no approval.
     source = Source(manifest=manifest, trust="user", approved=True)
     return merged, [*server.argv, *rest[1:]], [source]
 
 
 def _is_directory(word: str) -> bool:
     """Return whether a word is written as a path and is a directory."""
-    # A name without a slash is a command, even if the current directory has such a folder.
+    # A name without a slash is a command, even if the current directory has a folder of this name.
     written = word in {os.curdir, os.pardir} or os.path.dirname(word)
     return bool(written) and os.path.isdir(word)
 
@@ -275,7 +279,10 @@ def _may_be_reference(word: str) -> bool:
 
 
 def open_server(options: Options, rest: list[str], *, complete: bool = True) -> ReadyServer | None:
-    """Open the reference in the first word. Return None if the word is a plain command."""
+    """Install or unpack the server that the first word refers to, such as npm:NAME.
+
+    Return None if this word is a plain command.
+    """
     from corral.servers.reference import parse_reference
 
     reference = parse_reference(rest[0])
@@ -314,7 +321,7 @@ def granted_paths(options: Options) -> tuple[str, ...]:
 
 
 def install_options(options: Options) -> InstallOptions:
-    """Return how a package is installed. The profile may add further packages to install."""
+    """Return the options for installing a package. The profile may name further packages."""
     from corral.servers.packages.sources import InstallOptions
 
     beside: tuple[str, ...] = ()
@@ -335,8 +342,10 @@ def install_options(options: Options) -> InstallOptions:
 
 
 def _ask_for_approval(request: Request, users: list[Source]) -> Source:
-    """Return the source of a server's request. If the request is not approved, ask the user on the
-    terminal, or raise PolicyError if there is none.
+    """Return the source of a server's request.
+
+    If the request is not approved, ask the user on the terminal, or raise PolicyError if there is
+    no terminal.
     """
     source = request.source
     if source.approved:

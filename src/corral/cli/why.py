@@ -28,9 +28,11 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 
 @record
 class ServerDenials:
-    """The denials of one server. `names` are the configured servers (CLIENT:SERVER) that start it
-    through corral. `granted` says for each denial whether their flags allow it by now, and `times`
-    when a run last had it.
+    """The denials of one server.
+
+    `names` are the configured servers (CLIENT:SERVER) that start it through corral. For each
+    denial, `granted` says whether the flags of these configured servers allow it now, and `times`
+    says when it last happened.
     """
 
     command: tuple[str, ...]
@@ -88,7 +90,8 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
 def _find_typed(typed: ServerId) -> list[ServerId]:
     """Return the stored servers whose commands start with the typed words.
 
-    If the typed server itself has runs, leave out those that differ from it only in secrets.
+    If runs of exactly the typed command are stored, leave out servers whose commands differ from it
+    only in secrets.
     """
     words = typed.command
     stored = {run.server.digest: run.server for run in kept.load_all()}
@@ -99,8 +102,9 @@ def _find_typed(typed: ServerId) -> list[ServerId]:
 
 
 def _find_unwrapped(word: str) -> list[ServerId]:
-    """Return the stored servers of a name that is no longer wrapped. If there are none, raise an
-    error that names the command to wrap the server.
+    """Return the stored servers with the name `word` that are no longer wrapped.
+
+    If a server with this name has no stored runs, raise an error that names the command to wrap it.
     """
     found: list[ServerId] = []
     for client, server in wrapped_servers.list_unwrapped(word):
@@ -123,8 +127,10 @@ def identify(server: ConfiguredServer) -> ServerId:
 
 
 def _describe(stored: ServerId, configured: Configured, named: Configured = ()) -> ServerDenials:
-    """Describe the stored runs of a server. A denial counts as granted if all configured servers
-    that start it allow it. If the user named some of them, only those have to.
+    """Describe the stored runs of a server.
+
+    A denial counts as granted if the flags of all configured servers that start this server allow
+    it. If the user named some of these configured servers, only their flags count.
     """
     runs = kept.load_server(stored)
     starters = [one for one in configured if stored.is_started_by(identify(one[2]))]
@@ -204,13 +210,16 @@ def _shorten(name: str) -> str:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the `corral learn` command. It also shows files that the server did not find, which are
-    not recorded as denials, because they do not exist inside the sandbox.
+    """Print the `corral learn` command for this server.
+
+    `corral learn` also shows files that the server did not find. They are not recorded as denials,
+    because they do not exist inside the sandbox.
     """
     name = word if word in found.names else next(iter(found.names), "")
     server = shlex.quote(name) if name else shlex.join(found.command)
     command = f"corral learn {server}"
-    # `corral learn CLIENT:SERVER` does not search the files of projects.
+    # `corral learn CLIENT:SERVER` does not search the files of projects. For a server in such a
+    # file, print `corral wrap --learn` instead.
     own = {f"{client}:{one.name}" for client, _, one in read_own_files()}
     others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
     for client, path, one in others if name and name not in own else ():

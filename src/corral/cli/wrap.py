@@ -45,11 +45,11 @@ OWN = (
 FLAGS = (*OWN, *run_flags.FLAGS)
 PATH_FLAGS = ("--read", "--write", "--policy")
 RUNTIME_FLAGS = tuple(f"--{name}" for name in what_to_run.RUNTIMES)
-"""Flags whose value is a version or a path."""
+"""The value of these flags is a version or a path."""
 # Values that begin like this are not paths: `${` begins a variable, which the client also replaces
 # in corral's arguments, and `{` begins a policy as JSON text.
 NOT_PATHS = ("${", "{")
-# The client replaces each of these with the home directory, which can never be granted.
+# The client replaces each of these variables with the home directory, which can never be granted.
 HOME_VARIABLES = frozenset(
     name + end for name in ("${userHome}", "${env:HOME}", "${HOME}") for end in ("", "/")
 )
@@ -106,7 +106,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _describe_refusal(proposal: Proposal, word: str, file: ClientFile) -> Proposal:
-    """Add to the outcome of a server that is already wrapped why it would not start."""
+    """If a server is already wrapped but would not start, add the reason to its outcome."""
     if proposal.outcome is None or proposal.outcome.state != "already":
         return proposal
     from corral.cli.stale_entries import find_refusal
@@ -132,9 +132,11 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 
 
 def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
-    """Return two edits of the same file as one. The second outcome of a server counts, unless it
-    was only not changed again. In a dry run the first edit did not change it, so that the second
-    may refuse what it would find changed.
+    """Return two edits of the same file as one.
+
+    For each server the second outcome counts. But the outcome "changed" of the first edit stays if
+    the second edit had nothing to change ("already"). In a dry run it also stays if the second edit
+    refused the server, because the first edit did not write the change that the second one needs.
     """
     same = {"already", "refused"} if dry_run else {"already"}
     outcomes = {(one.name, one.scope): one for one in first.outcomes}
@@ -176,8 +178,10 @@ def check(
 
 
 def _pin_directory(proposal: Proposal, project: str) -> Proposal:
-    """Add the real path of the server's directory. The files in it are readable, and a project can
-    later replace a directory by a link to another project.
+    """Add the flag `--start-in` with the real path of the server's directory.
+
+    The server can read the files in this directory, and a project could later replace it by a link
+    to another project.
     """
     here = find_start_directory(proposal.server, project)
     if not here or "--start-in" in proposal.flags:
@@ -202,8 +206,9 @@ def _check_state(proposal: Proposal) -> Proposal:
 
 
 def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
-    """Add a `--read` for each other file that the server's files refer to, if the user agrees. A
-    dry run does not ask. Raise UnchosenReadsError if the user does not agree.
+    """If the server would read files that the user did not name, add a `--read` for each of them
+    after asking the user. A dry run does not ask. Raise UnchosenReadsError if the user does not
+    agree.
     """
     server = proposal.server
     try:
@@ -224,7 +229,10 @@ def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
 
 
 def pin_tools(proposal: Proposal, *, dry_run: bool) -> Proposal:
-    """Start a server in its sandbox and pin its tools. A dry run starts nothing."""
+    """Start a server in its sandbox, and store the definitions of its tools as pins.
+
+    A dry run starts nothing.
+    """
     if proposal.outcome is not None:
         return proposal
     flags, server = proposal.flags, proposal.server
@@ -284,7 +292,7 @@ def prepare_run(
         values[:] = [home_directory() if value in HOME_VARIABLES else value for value in values]
         values[:] = [value for value in values if not value.startswith("${")]
     sources, _ = what_to_run.sources_and_command(options, [sys.executable, *command[1:]])
-    # The client will set these variables, so they must not be missing here.
+    # The client will set these variables, so this check must not refuse them as missing.
     environment = {**os.environ, **{value.partition("=")[0]: "" for value in given}, **variables}
     here = cwd if os.path.isdir(cwd) else what_to_run.current_directory()
     return prepare(command, sources, environment=environment, cwd=here, notify=output.note)

@@ -1,8 +1,9 @@
 """Find configured servers by name, for `why`, `grant` and other commands that take a server.
 
 A server is named by SERVER, CLIENT:SERVER or FILE:SERVER. The clients' own files and the files of
-the project in the current directory are searched first. Files elsewhere that corral wrapped count
-only if none of those has the server, because servers of two projects often have the same name.
+the project in the current directory are searched first. Other files in which corral wrapped servers
+count only if no file of the first search has the server, because servers of two projects often have
+the same name.
 """
 
 import os
@@ -16,7 +17,8 @@ from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.errors import SandboxError
 
-# A client, its file, and a server in the file. For a file elsewhere, the client is the file.
+# A row is a client, its file, and a server in the file. For the files of `find_recorded_files`, the
+# file's path takes the place of the client.
 Row = tuple[str, str, ConfiguredServer]
 
 
@@ -29,13 +31,16 @@ def find_all_files() -> list[tuple[str, str]]:
     for client in catalogue.CLIENTS:
         for path in (*catalogue.own_files(client), *catalogue.project_files(client, here)):
             if os.path.lexists(path):
-                # In the home directory, a project's file may be the client's own file.
+                # If the current directory is the home directory, a project's file may be the
+                # client's own file.
                 found.setdefault(os.path.realpath(path), (client.name, path))
     return list(found.values())
 
 
 def find_recorded_files() -> list[tuple[str, str]]:
-    """Return (file, file) for the other files in which corral wrapped servers."""
+    """Return the files outside of `find_all_files` in which corral wrapped servers, each as (file,
+    file).
+    """
     known = {os.path.realpath(path) for _, path in find_all_files()}
     return [
         (path, path) for path in backups.list_files() if path not in known and os.path.exists(path)
@@ -48,8 +53,10 @@ def list_wrapped() -> list[Row]:
 
 
 def list_recorded() -> list[Row]:
-    """Return the servers in other files that corral wrapped. An entry without a record is left out,
-    because a project's file may contain any command.
+    """Return the wrapped servers in the files of `find_recorded_files`.
+
+    Leave out an entry that corral has no record of, because a project's file may contain any
+    command.
     """
     found = _select_wrapped(_list_servers(find_recorded_files()))
     return [row for row in found if row[2].key_path in backups.load(os.path.realpath(row[1]))]
@@ -80,14 +87,15 @@ def _is_named(row: Row, word: str) -> bool:
 
 
 def _find_named_files(word: str) -> list[tuple[str, str]]:
-    """Return the files that FILE:SERVER may name. Both can contain a colon."""
+    """Return the files that FILE:SERVER may name. FILE and SERVER can both contain a colon."""
     files = [word[:at] for at, letter in enumerate(word) if letter == ":"]
     return [(file, file) for file in files if os.path.isfile(file)]
 
 
 def match_wrapped(word: str) -> list[Row]:
-    """Return the wrapped servers that a word names, in several files if it names no file; [] if
-    there are none.
+    """Return the wrapped servers that `word` names; [] if there are none.
+
+    If `word` names no file, the servers may be in several files.
     """
     places = (list_wrapped, list_recorded, lambda: _select_wrapped(_list_named(word)))
     for place in places:
@@ -101,8 +109,10 @@ def _list_named(word: str) -> list[Row]:
 
 
 def find_wrapped(word: str) -> list[Row]:
-    """Find a wrapped server by name, in every client that has it. Raise an error if no client has
-    it, or if servers of several other files have this name.
+    """Find a wrapped server by name, in every client that has it.
+
+    Raise an error if no client has it, or if servers in several files outside of `find_all_files`
+    have this name.
     """
     found = match_wrapped(word)
     refuse_ambiguous(word, found)
@@ -124,7 +134,10 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
-    """Refuse a name that servers in several files elsewhere have. They may be different servers."""
+    """Refuse a name that servers in several files outside of `find_all_files` have.
+
+    They may be different servers.
+    """
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:
         named = " or ".join(quote(f"{file}:{word}") for file in files)

@@ -246,7 +246,7 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
     if command is None and kind in PARTS_OF_CLIENT:
         return f"it is a part of the client ({kind})", True
     if kind in REMOTE | PARTS_OF_CLIENT:
-        # Some clients do not know the type, and start the command.
+        # Refuse it, because a client that does not know this type starts the command.
         return f"it has a command, but its type is {kind!r}", False
     if kind not in LOCAL:
         return f"corral does not support servers of type {kind!r}", False

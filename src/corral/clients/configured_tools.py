@@ -17,9 +17,9 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
     """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and the names of servers
     that were never inspected.
 
-    Leave out the server with the words `server`, which is inspected now, and servers with pins,
-    whose tools are known from the pins. Also leave out servers that are disabled or belong to
-    another directory.
+    Leave out the server that the words `server` name, because it is being inspected, and servers
+    with pins, whose tools are known from the pins. Also leave out servers that are disabled or
+    belong to another directory.
     """
     known: dict[str, tuple[str, ...]] = {}
     unknown: list[str] = []

@@ -25,7 +25,8 @@ from corral.policy.variables import is_secret, is_secret_name
 from corral.record import record
 from corral.safe_text import MASK
 
-# A shorter secret may be part of any word, so it is masked only as the value of its own key.
+# A secret with fewer characters may be part of any word, so it is masked only as the value of its
+# own key.
 MIN_SECRET_LENGTH = 4
 KEY = re.compile(r"([A-Za-z_][\w.-]*)[\"']?[ \t]*[:=][ \t]*")
 VALUE = re.compile(
@@ -42,8 +43,9 @@ class ClientFile:
     servers: tuple[ConfiguredServer, ...]
 
     def refuse_unknown_shape(self) -> None:
-        """Refuse a file without any known key. Its servers may be under a key that corral does not
-        know.
+        """Refuse a file that has none of the keys below which corral looks for servers.
+
+        Its servers may be below another key.
         """
         if not self.servers and not has_server_table(self.form, self.content.text):
             raise SandboxError(
@@ -117,8 +119,9 @@ def change_flags(
 def move_corral(
     path: str, corral: str, names: tuple[str, ...], *, dry_run: bool = False
 ) -> FileEdit | None:
-    """Let `corral` start the servers that a moved corral had wrapped. Return None if there are
-    none.
+    """Change the servers that a moved corral had wrapped, so that the program `corral` starts them.
+
+    Return None if there are no such servers.
     """
     with lock_client_file(path, dry_run=dry_run) as file:
         text, known = file.content.text, backups.load(file.content.path)

@@ -15,11 +15,12 @@ class Format(Protocol):
     def read(self, text: str, wanted: Callable[[tuple[str, ...]], bool] = ...) -> Value:
         """Return each value with its position. Raise BrokenFileError if the text is invalid.
 
-        A format may return values that are not `wanted` without positions inside them.
+        `wanted` returns whether the positions below a key are needed. Elsewhere a format may leave
+        out the positions inside a value.
         """
 
     def load(self, text: str) -> object:
-        """Return the values from another parser, to check them against those of `read`."""
+        """Return the values as an independent parser reads them, to check those of `read`."""
 
     def quote(self, text: str) -> str: ...
 
@@ -29,10 +30,12 @@ class Format(Protocol):
         """
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-        """Return the splice that replaces the first `drop` items with `words`."""
+        """Return the change of the text that replaces the first `drop` items of a list with
+        `words`.
+        """
 
     def without(self, text: str, items: Value, drop: int) -> Splice:
-        """Return the splice that removes the first `drop` items."""
+        """Return the change of the text that removes the first `drop` items of a list."""
 
 
 def _installation(prefix: str) -> str:

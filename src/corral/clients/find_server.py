@@ -1,4 +1,4 @@
-"""Find a server by its name in a client's configuration (`cursor:github`), ready to run."""
+"""Find a server by its name in a client's configuration (`cursor:github`), and prepare its run."""
 
 import difflib
 import os

@@ -27,11 +27,11 @@ def find_moved(
     corral: str,
     names: tuple[str, ...],
 ) -> list[ConfiguredServer]:
-    """Return the servers that another corral starts, which no longer exists. If the user named the
-    server, the other corral may still exist.
+    """Return the servers whose command is a path of corral that no longer exists. If the user named
+    a server, this path may still exist, but must be another program than `corral`.
 
-    The lines must be as corral wrote them. Otherwise another program, or a project, may have chosen
-    the flags.
+    Leave out servers whose lines were changed since corral wrote them, because another program, or
+    a project, may have chosen their flags.
     """
     return [
         one

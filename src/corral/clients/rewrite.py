@@ -56,7 +56,10 @@ def describe_outcome(
     hint: str | None = None,
     **words: tuple[str, ...],
 ) -> ServerOutcome:
-    """Return the outcome of a server. `words` may set its `command` and `suggested`."""
+    """Return the outcome of a server.
+
+    `words` are the outcome's fields `command` and `suggested`.
+    """
     name, scope = server.name, server.scope
     return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 

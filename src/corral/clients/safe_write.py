@@ -17,7 +17,7 @@ from corral.safe_text import shell_word
 
 WINDOWS = sys.platform == "win32"
 MAX_SIZE = 32 << 20
-# O_BINARY exists only on Windows, the other two only on POSIX.
+# O_BINARY exists only on Windows, O_CLOEXEC and O_NOFOLLOW only on POSIX.
 OPEN_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -57,8 +57,9 @@ def read(path: str) -> FileContent:
 
 
 def refuse_unwritable(content: FileContent) -> None:
-    """Refuse a read-only file, even if root could write it. Refuse a file with hard links, because
-    they would keep the old content.
+    """Refuse a read-only file, even if root could write it.
+
+    Refuse a file with several hard links, because its other names would keep the old content.
     """
     found, path = content.stat, content.path
     if not found.st_mode & 0o222 or not os.access(path, os.W_OK):
@@ -75,7 +76,7 @@ def refuse_unwritable(content: FileContent) -> None:
 
 
 def replace(content: FileContent, data: bytes) -> None:
-    """Replace `content` with `data`. Raise if the file has changed meanwhile."""
+    """Replace `content` with `data`. Raise an error if the file has changed since it was read."""
 
     def check() -> None:
         now = read(content.path)

@@ -23,10 +23,11 @@ from corral.programs.resolve import check_argv, find_script
 from corral.programs.scope import MANAGED_BY_VARIABLE, SYSTEM_PREFIXES, managed_directories
 from corral.safe_text import shell_word, shown
 
-# The sandbox sets these itself, because the host's values would be wrong inside.
+# The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows these paths. It also replaces these variables in corral's own arguments.
+# Only the client knows these paths. The client also replaces these variables in corral's own
+# arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
@@ -60,7 +61,7 @@ HARMLESS = frozenset((
 it may name the module `antigravity`, whose import runs the program in BROWSER.
 """
 UNKNOWN = "${unknown}"
-"""Stands for a word whose value only the client knows."""
+"""Stands for an argument whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
 """Variables that do not make a runtime load other code. PATH is checked separately."""
 
@@ -112,8 +113,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
     For a package, an installer in that directory would fill the cache, which other servers with the
-    same package use. For another command, links and scripts in it could make any file readable.
-    Version managers' directories are refused only for a package.
+    same package use. For another command, links and scripts in that directory could make any file
+    readable. Version managers' directories are refused only for a package.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -129,8 +130,8 @@ def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
 
 def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[str]) -> None:
     """Raise UnchosenReadsError if the command in a project's file starts a program or script
-    outside of the project, because the files around it would be readable. `granted` are paths that
-    the user has granted.
+    outside of the project, because the server could then read the files around it. `granted` are
+    paths that the user has granted.
     """
     if not project or _is_package(server) or not server.unwrapped_argv:
         return
@@ -139,9 +140,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # Only the client knows the value of this variable. If no word before it is the script, the
-        # value may be the script, or an option that makes another word the script. After `=` the
-        # variable is only the value of an option.
+        # A word may have a variable whose value only the client knows. If no word before it is the
+        # script, the value may be the script, or an option after which another word is the script.
+        # A variable after `=` is only the value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -153,8 +154,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # A link in the project is checked when the server starts, but links in a directory that
-        # several servers share are not. On Windows, links before `..` are not checked either.
+        # If a path in the project is a link, corral checks at the server's start where it leads, so
+        # here the path itself may be inside. corral does not check this in a directory that several
+        # servers share, and on Windows not for links before `..`. Then only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -168,8 +170,8 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def find_start_directory(server: ConfiguredServer, project: str) -> str:
-    """Return the directory that the client enters; '' if it names none, or only the client knows
-    it.
+    """Return the directory in which the client starts the server; '' if its entry names none, or if
+    only the client knows it.
     """
     here = _fill(server.cwd, project or "${workspaceFolder}")
     here = os.path.join(project, here) if here and project else here
@@ -177,8 +179,10 @@ def find_start_directory(server: ConfiguredServer, project: str) -> str:
 
 
 def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
-    """Return the script that the command would start, or ''. A program in the project may be a link
-    to a runtime. If the program is not found, its name decides.
+    """Return the script that the command would start, or ''.
+
+    The program may be a link to a runtime such as python, so it is looked up. If it is not found,
+    its name tells which runtime it is.
     """
     if sys.platform != "win32":
         search = server.env.get("PATH") or os.environ.get("PATH", "")
@@ -244,7 +248,10 @@ def _own_search_path() -> set[str]:
 
 
 def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profile) -> None:
-    """Refuse a profile's grants for a package that is started together with other code."""
+    """Refuse a profile if other packages or variables add code to the server's package.
+
+    The added code would get the profile's grants, too.
+    """
     variables = [
         name
         for name in server.env
@@ -255,7 +262,7 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
         raise UnfitError(
             f"{', '.join(found)} could change what the server does, but the profile {profile.name}"
             " is for the package alone",
-            hint=f"if both may have the same grants: --profile {profile.name}; or --no-profile",
+            hint=f"if it may have the package's grants: --profile {profile.name}; or --no-profile",
         )
 
 

@@ -165,7 +165,8 @@ def _find_ungranted_arguments(server: ConfiguredServer) -> tuple[str, ...]:
 
 def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> ServerOutcome | None:
     if server.is_wrapped:
-        # The permissions are shown, because another person may have wrapped it in a shared file.
+        # Show the server's permissions, because another person may have wrapped it in a shared
+        # file.
         command = server.argv[1:]
         if is_same_program(server.argv[0], request.corral):
             why = "it already starts through corral"

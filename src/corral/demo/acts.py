@@ -16,8 +16,10 @@ LINUX: tuple[str, ...] = ("linux",)
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One call of a tool. `witness` gets whether the server claims success, and returns whether the
-    host saw the act succeed.
+    """One call of a tool.
+
+    The function `witness` checks on the host whether the act succeeded. Its argument says whether
+    the server claims success.
     """
 
     name: str

@@ -13,13 +13,13 @@ MIN_NAME_LENGTH = 3  # shorter names, and a home of `/`, match in too many place
 def remove_names(value: object) -> object:
     """Return the value without the user's paths, user name and machine name in its texts."""
     names = _list_names()
-    # Whole words only: a user `root` must not change `pivot_root`.
+    # Replace whole words only, because the user name `root` must not change `pivot_root`.
     words = "|".join(rf"(?<!\w){re.escape(name)}(?!\w)" for name in names)
     return _replace(value, re.compile(words), names) if names else value
 
 
 def _list_names() -> dict[str, str]:
-    """Return the replacement of each text, longest first, because one text may contain another."""
+    """Return {name: replacement}, longest name first, because one name may contain another."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):

@@ -1,6 +1,7 @@
-"""Wait as another process of the user, with a secret in memory that the demo server tries to read.
+"""Run as a separate process with a secret in its memory, which the demo server tries to read.
 
-It reads the secret from stdin, writes the address of its copy, and ends when its input ends.
+This process reads the secret from stdin, prints the address of its copy, and ends when its input
+ends.
 """
 
 import contextlib
@@ -13,7 +14,8 @@ PR_SET_PTRACER_ANY = -1
 
 if __name__ == "__main__":
     secret = sys.stdin.buffer.readline().strip()
-    # Yama lets only parents read a process's memory, but this act has to succeed outside a sandbox.
+    # Let every process read this memory. Yama would allow only parents, but outside a sandbox the
+    # demo server has to succeed.
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # a kernel without Yama
             abi.prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)

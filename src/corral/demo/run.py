@@ -58,7 +58,7 @@ OUTLIVE = Act("outlive the server", "outlive", {}, "tree", systems=POSIX)
 
 
 def judge(wall: Wall | None, inside: Attempt, outside: Attempt) -> Verdict:
-    """Return the verdict. An act counts as stopped only if it succeeded outside."""
+    """Return the verdict on an act. It counts as stopped only if it succeeded outside."""
     if wall is None:
         return "works" if inside.done and outside.done else "broken"
     enforced = wall.status in ENFORCED
@@ -147,8 +147,10 @@ class Session:
 
 @contextmanager
 def start_inside(decoys: Decoys, *, subprocesses: bool = False) -> Iterator[Session]:
-    """Start a server with the default policy and one writable directory. Every control may be
-    degraded, so that the demo shows what this host enforces.
+    """Start a server with the default policy and one writable directory.
+
+    The server starts even if this host cannot enforce a control, so that the demo shows what the
+    host enforces.
     """
     policy: PolicyDict = {
         "filesystem": {"write": [decoys.granted]},
@@ -175,7 +177,8 @@ def start_outside(decoys: Decoys) -> Iterator[Session]:
 
 
 def run_acts() -> tuple[list[ActResult], list[str]]:
-    """Run every act inside and outside. Return the results, and the acts for other systems.
+    """Run every act inside and outside. Return the results, and the acts that are only for other
+    systems.
 
     The decoys are removed afterwards, even after an interrupt.
     """

@@ -84,7 +84,9 @@ class Server:
         return _call(str(params.get("name")), params.get("arguments", {}))
 
     def _initialize(self, wanted: object) -> Message:
-        """Choose the client's revision if it is known, otherwise the newest one."""
+        """Choose the client's revision of MCP if the server knows it, otherwise the newest
+        revision.
+        """
         if not isinstance(wanted, str):
             raise RequestError(INVALID_PARAMS, "`protocolVersion` is missing")
         self.version = wanted if wanted in VERSIONS else VERSIONS[0]

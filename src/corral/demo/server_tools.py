@@ -139,7 +139,10 @@ def call_kernel() -> str:
 
 
 def _call_in_child(call: Callable[[], None]) -> None:
-    """Call in a child, so that the call cannot change the server. If no child starts, call here."""
+    """Run `call` in a child process, so that it cannot change the server.
+
+    If no child process can be started, run it in this process.
+    """
     try:
         child = os.fork()
     except OSError:

@@ -2,7 +2,7 @@
 
 A line is a JSON object whose `previous` is the SHA-256 of the line before it. So `verify` notices a
 line that was changed, removed or inserted. It does not notice that the whole file was rewritten, or
-that lines are missing at its end: a killed run does not write its last line either.
+that lines are missing at its end, because the file of a killed run also lacks its last line.
 """
 
 import os
@@ -42,12 +42,13 @@ def _lock(fd: int) -> None:
         import msvcrt
 
         # On Windows a lock also keeps other processes from reading the locked bytes, so the lock is
-        # on a byte beyond the end of the file. The C runtime's offset has only 32 bits.
+        # on a byte beyond the end of the file. The byte is not farther away, because the C
+        # runtime's offsets have only 32 bits.
         os.lseek(fd, 1 << 30, os.SEEK_SET)
         try:
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
         except OSError as error:
-            raise BlockingIOError(11, "another run writes it") from error
+            raise BlockingIOError(11, "another run is writing to it") from error
         return
     import fcntl
 
@@ -104,7 +105,7 @@ def _last_hash(fd: int) -> str:
     tail = os.read(fd, MAX_LINE_BYTES)
     lines = tail.split(b"\n")
     if len(lines) < 2 or lines[-1] or _previous(lines[-2]) is None:
-        raise ValueError("the file does not end in a line of an audit")
+        raise ValueError("the last line is incomplete or is not from an audit file")
     return digest(lines[-2])
 
 

@@ -65,8 +65,8 @@ def _commands(path: str, *, is_file: bool) -> list[tuple[str, str]]:
 
 
 def _granted(row: Discarded) -> tuple[str, bool]:
-    """Return the narrowest grant that keeps a file, as a path below the home, and whether it is the
-    file itself.
+    """Return the narrowest grant that keeps a file, as a path below the home, and whether this path
+    is the file itself.
 
     The grant is the file's directory. It is the file itself if the directory is the home, or one
     that programs share, such as ~/.config. In a shared directory, such as ~/.local/share, the

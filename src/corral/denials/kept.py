@@ -174,8 +174,10 @@ def _to_json(denial: Denial) -> dict[str, object]:
 
 
 def _prune(directory: str, now: float) -> None:
-    """Remove the oldest runs of a server, and the oldest servers, beyond the limits. Of the runs
-    without denials keep the last one with the same flags, so that they displace no denials.
+    """Remove the oldest runs of a server, and the oldest servers, beyond the limits.
+
+    Of several runs without denials and with the same flags, keep only the last, so that they do not
+    displace runs with denials.
     """
     lines = 0
     without_denials: set[tuple[str, ...]] = set()

@@ -152,8 +152,9 @@ class Denials:
         cut = slice(MAX_TEXT_LENGTH)
         destination, secret = self._hidden(destination)
         why, _ = self._hidden(why)
-        # A shortened or masked flag would allow something else. If the destination is secret, a
-        # flag with a value is left out too, because the value is the destination.
+        # Leave out a flag that would have to be shortened or masked, because it would then allow
+        # something else. If the destination is secret, also leave out a flag with a value, because
+        # the value is the destination.
         if len(allow) > MAX_TEXT_LENGTH or self._hidden(allow)[1] or (secret and " " in allow):
             allow = ""
         if secret:
@@ -166,7 +167,7 @@ class Denials:
                 self._count(denial)
 
     def log(self, kind: str, **values: str | int) -> None:
-        """Write a line about an event that is not a denial to the audit."""
+        """Write a line to the audit file about an event that is not a denial."""
         hidden = {
             name: self._hidden(value)[0] if isinstance(value, str) else value
             for name, value in values.items()

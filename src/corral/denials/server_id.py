@@ -40,6 +40,7 @@ def digest_command(words: Sequence[str]) -> str:
     try:
         encoded = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        # Such a command cannot be started, but a project's file may contain it.
+        # A command with half of a surrogate pair cannot be started, but a project's file may
+        # contain it.
         encoded = text.encode("utf-8", "surrogatepass")
     return sha256(encoded).hexdigest()

@@ -83,7 +83,7 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 
 
 def build_command(argv: tuple[str, ...]) -> Build:
-    """Return the build for a command that the user adds to the image."""
+    """Return a Containerfile for a command whose files the user has to add to the image."""
     words = " ".join(argv).replace("\n", " ")
     return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 
@@ -94,7 +94,9 @@ def _head(base: str) -> str:
 
 
 def build_package(tree: str) -> Build:
-    """Return the build for a package, with the lock files of its installation on this machine."""
+    """Return a Containerfile for a package, with the lock files of its installation on this
+    machine.
+    """
     kind = _find_package(tree).kind
     files = {}
     for name in COPIED[kind]:
@@ -107,7 +109,10 @@ def build_package(tree: str) -> Build:
 
 
 def _find_package(tree: str) -> Entry:
-    """Return the store's entry of a tree. Refuse a tree whose lock file cannot be trusted."""
+    """Return the cache entry of the package that is installed in the directory `tree`.
+
+    Refuse a package whose lock file cannot be trusted.
+    """
     found = [one for one in store.entries() if one.path() == tree and one.kind in COPIED]
     if not found:
         raise SandboxError(
@@ -125,7 +130,7 @@ def _find_package(tree: str) -> Entry:
 
 
 def find_tree(argv: Sequence[str]) -> str:
-    """Return the path of the store's tree that contains the command's files, or ""."""
+    """Return the directory in corral's cache in which the command's package is installed, or ""."""
     above = store_path("trees") + os.sep
     words = [word.removeprefix(above) for word in argv if word.startswith(above)]
     return os.path.join(above, words[0].partition(os.sep)[0]) if words else ""

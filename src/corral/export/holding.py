@@ -1,6 +1,6 @@
 """Decide what enforces each control of an export: the engine, corral inside it, or nothing.
 
-As in `run`, the export is refused if a wall or a stated limit cannot be enforced.
+As in `run`, the export is refused if a wall, or a limit that the policy sets, cannot be enforced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Hel
     """
     if policy.mcp is not None:
         raise PolicyError(
-            f"mcp: {engine.name} does not read messages",
+            f"mcp: {engine.name} does not inspect MCP messages",
             hint="leave the keys of mcp, --tools and --pins out here",
         )
     findings = [

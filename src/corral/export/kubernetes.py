@@ -57,7 +57,7 @@ def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
 
 
 def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
-    """Return the same pod as a template, a warm pool and a claim of agent-sandbox.
+    """Return the pod of `make_objects` as a template, a warm pool and a claim of agent-sandbox.
 
     Secrets are in the template, because a claim with variables gets no warm sandbox. The volume
     claim is a template too, because the sandboxes of a pool cannot share one claim.
@@ -65,8 +65,9 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:
         raise PolicyError(
-            "timeout: the deadline of a listening server would begin while its sandbox waits",
-            hint="leave it out, and delete the SandboxClaim when the server has to end",
+            "timeout: the deadline of a listening server would begin while its sandbox waits"
+            " for a claim",
+            hint="leave the timeout out, and delete the SandboxClaim when the server has to end",
         )
     kind = "extensions.agents.x-k8s.io/v1beta1"
     volumes = [volume for volume, _ in _volumes(workload) if volume["name"] != STATE]
@@ -160,7 +161,8 @@ def _service(workload: Workload) -> Object:
 
 
 def _pod_spec(workload: Workload) -> Object:
-    # By default (5) names are first looked up in the cluster's domains, which Cilium refuses.
+    # With the default 5 of `ndots`, names are first looked up in the cluster's domains, which
+    # Cilium refuses.
     dns: Object = {"options": [{"name": "ndots", "value": "1"}]}
     return {
         **({"dnsConfig": dns} if has_names(workload.pod.policy) else {}),

@@ -17,8 +17,9 @@ PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "19
 PRIVATE_V6 = ("fc00::/7", "fe80::/10")
 DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 DNS_APPS = ("kube-dns", "node-local-dns")
-# A DNS cache on the node is not a pod, so its address is allowed: NodeLocal DNSCache, and Cloud DNS
-# of GKE. The metadata service has the second address, too, but another port.
+# A DNS cache on the node is not a pod, so its address is allowed. The first address is NodeLocal
+# DNSCache, the second is Cloud DNS of GKE. The metadata service also has the second address, but
+# another port.
 NODE_DNS = ("169.254.20.10/32", "169.254.169.254/32")
 CLUSTER_DNS = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -32,8 +33,10 @@ def has_names(policy: Policy) -> bool:
 
 
 def make_network_rules(policy: Policy, *, names_by_cilium: bool) -> Rule:
-    """Return rules that allow only the policy's listening ports and destinations. With
-    `names_by_cilium` they allow no destination, because Cilium's own policy allows them.
+    """Return rules that allow only the policy's listening ports and destinations.
+
+    With `names_by_cilium` the rules allow no destination, because the CiliumNetworkPolicy allows
+    the destinations.
     """
     ports = [{"protocol": "TCP", "port": port} for port in policy.listen]
     return {

@@ -105,7 +105,8 @@ def _survey(subject: Subject) -> Layout:
             f"only root can use {', '.join(closed)}, and in the bundle the target is not root",
             hint="export as the user that owns these files, or grant files that others can read",
         )
-    # A runtime needs id 0 inside the bundle. It is mapped to the same host id as in `corral run`.
+    # A runtime needs id 0 inside the bundle. This id is mapped to the same host id as in
+    # `corral run`.
     return replace(layout, who=replace(layout.who, uid=0, gid=0))
 
 
@@ -116,7 +117,10 @@ def _is_public(path: str) -> bool:
 
 
 def _engine(policy: Policy, *, rootless: bool) -> Engine:
-    """Return the controls that a runtime enforces. Without root, it has no cgroup for limits."""
+    """Return the controls that a runtime enforces.
+
+    A runtime that is started without root has no cgroup for limits.
+    """
     enforces = {
         "filesystem": ("mounts, read-only root", "no Landlock"),
         "network": ("empty network namespace", ""),
@@ -182,8 +186,8 @@ def _linux(policy: Policy, layout: Layout, view: View, *, rootless: bool) -> dic
     hidden = [mask.path for mask in view.masks if mask.kind == "hide"]
     protected = [mask.path for mask in view.masks if mask.kind == "protect"]
     granted = any(grant.access == "socket" for grant in policy.grants)
-    # This is safe, because `compose` refuses `own_unix_sockets` if the target could reach a socket
-    # of the host.
+    # With `own_unix_sockets` the filter allows all unix sockets. This is safe, because `compose`
+    # refuses the key if the target could reach a socket of the host.
     sockets = granted or policy.own_unix_sockets
     return {
         "namespaces": [{"type": name} for name in NAMESPACES],

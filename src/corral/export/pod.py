@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# The findings of `corral doctor` in a hardened pod whose kernel has all Landlock features that
-# corral uses.
+# `corral doctor` proves these capabilities in a hardened pod whose kernel has all Landlock features
+# that corral uses.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
@@ -52,8 +52,10 @@ class PodPath:
 
 @record
 class PodPolicy:
-    """A policy for a pod. `policy` has no paths, because a pod's paths do not exist on this
-    machine. They are in `paths`.
+    """A policy for a pod.
+
+    `policy` has no paths, because a pod's paths do not exist on this machine. The granted paths are
+    in `paths`.
     """
 
     policy: Policy
@@ -64,8 +66,9 @@ class PodPolicy:
 def make_pod_policy(
     sources: Sequence[Source], volumes: Mapping[str, str], *, home: str, cwd: str
 ) -> PodPolicy:
-    """Merge the sources for a pod. If a pod cannot enforce some controls, raise an error that names
-    all of them.
+    """Merge the sources of a policy for a pod.
+
+    If a pod cannot enforce some controls, raise an error that names all of them.
     """
     paths = _map_paths(resolve_paths(sources, home, cwd), volumes)
     no_paths = {name: None for name, _, _ in PATHS}
@@ -80,10 +83,10 @@ def make_pod_policy(
 
 
 def _refuse_unexported(policy: Policy) -> None:
-    """Refuse a policy with rules for messages or with own unix sockets, which are not exported."""
+    """Refuse rules for MCP messages and `own_unix_sockets`, because a pod supports neither."""
     if policy.mcp is not None:
         raise PolicyError(
-            "mcp: the message guard is not exported",
+            "mcp: an export does not contain the MCP guard",
             hint="leave the keys of mcp, --tools and --pins out here",
         )
     if policy.own_unix_sockets:
@@ -134,7 +137,7 @@ def _refuse_nested(found: Mapping[str, PodPath]) -> None:
         if inner and outer.access == "read":
             raise PolicyError(
                 f"{outer.path} is read-only, so no volume can be mounted at {', '.join(inner)}",
-                hint="grant one of them, or a path beside the other",
+                hint="grant only one of them, or paths of which none is inside another",
             )
 
 
@@ -147,7 +150,9 @@ def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Hel
 
 
 def _chains(policy: Policy) -> Chains:
-    """Return each control's options: the pod's limit, then corral's that need no namespaces."""
+    """Return the mechanisms for each control: the pod's limit, then those of corral without
+    namespaces.
+    """
     if TYPE_CHECKING and sys.platform != "linux":
         raise AssertionError  # type checkers for other systems do not see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
@@ -193,7 +198,8 @@ def policy_document(pod: PodPolicy) -> dict[str, object]:
         "network": {
             "allow": list(policy.allow),
             "listen": list(policy.listen),
-            # A Service connects from another machine; the network policy decides who may connect.
+            # A Service connects from another machine, so loopback is not enough. The network policy
+            # decides which pods may connect.
             "listen_everywhere": bool(policy.listen),
         },
         "filesystem": {**kept, "state": policy.state},

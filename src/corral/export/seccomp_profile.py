@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 ENOSYS = 38
-# The bits of an ioctl's type come first. Otherwise there would be four times as many cubes.
+# Cubes are divided at these bits, in this order. The bits of an ioctl's type come first, because
+# otherwise there would be four times as many cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 Cube = Mapping[int, tuple[int, int]]
-"""{register: (mask, value)}: all register values whose bits under the mask equal the value."""
+"""A cube {register: (mask, value)} is the set of all register values whose bits under the mask
+equal the value.
+"""
 
 
 def build_profile(

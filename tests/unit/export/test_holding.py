@@ -11,5 +11,5 @@ ENGINE = Engine(name="some", enforces=dict.fromkeys(CONTROLS, ("it", "")), lacks
 
 def test_an_export_refuses_rules_for_messages():
     assert decide_for_engine(Policy(), ENGINE, "x86_64")
-    with pytest.raises(PolicyError, match="some does not read messages"):
+    with pytest.raises(PolicyError, match="some does not inspect MCP messages"):
         decide_for_engine(Policy(mcp=Mcp()), ENGINE, "x86_64")
