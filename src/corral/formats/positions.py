@@ -28,7 +28,9 @@ def everything(_keys: tuple[str, ...]) -> bool:
 
 
 class BrokenFileError(SandboxError):
-    """A text is not in its format. `at` is the line and the column, both counted from one."""
+    """Raised for a text that is not valid JSON, TOML or YAML. `at` is the line and the column, both
+    counted from one.
+    """
 
     def __init__(self, what: str, at: tuple[int, int] | None = None) -> None:
         super().__init__(what if at is None else f"line {at[0]}, column {at[1]}: {what}")

@@ -27,8 +27,8 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
 UNSURE = "corral cannot find the positions of all values in this file"
 ARRAY = Value(data=None)
-"""Replaces an array of tables during the scan. Its positions are not needed, because clients'
-settings are never in one.
+"""The scan uses this value for each array of tables, and finds no positions inside the array. They
+are not needed, because clients' settings are never in an array of tables.
 """
 
 

@@ -45,8 +45,8 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
 
 
 def _add_profile(profile: Manifest, tables: Mapping[str, list[str]]) -> None:
-    """Add a profile's lines that keep the server's home and set variables with which the server
-    writes there.
+    """Add two settings of a profile: whether the server's home is kept, and the variables that tell
+    the server to write its files there.
     """
     if profile.state:
         tables["filesystem"].append("state = true  # the server keeps files")

@@ -41,9 +41,9 @@ def watched_plan(plan: Plan) -> Plan:
         )
     if findings.current_host().finding("start_notices").status == "absent":
         raise SandboxError(
-            "the paths that a target opens cannot be watched here: a program outside has a seccomp"
-            " listener already, or the kernel supports none",
-            hint="start corral outside that container; `corral doctor` shows whether it works",
+            "the paths that a target opens cannot be watched here: a seccomp filter around corral,"
+            " such as a container's, has a listener already, or the kernel supports none",
+            hint="start corral outside the container; `corral doctor` shows whether it works",
         )
     steps = [
         replace(step, watch_paths=True) if isinstance(step, seccomp.Seccomp) else step
@@ -53,7 +53,9 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees: a view, or else Landlock."""
+    """Return the step that decides which files the target sees: the one that builds its own view of
+    the file system, or Landlock.
+    """
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):
             return step
@@ -132,8 +134,8 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 
 def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
-    """For each of its own files that the server wanted to change, propose a profile with which it
-    writes to another directory. If there is no such profile, list the file with another remedy.
+    """If the server wanted to change its own program files, propose a profile that makes it write
+    to another directory. A file for which there is no such profile is listed with another remedy.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -172,7 +174,9 @@ def _judge_memory(wanted: int) -> Learned:
 
 
 def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
-    """Propose the flags of denials, except for services that give out a machine's credentials."""
+    """Propose the flag that would have prevented each denial. Do not propose to allow a service
+    that gives out the machine's credentials.
+    """
     rows = [row for row in denials if row.allow and row.kind in {"name", "address", "start"}]
     rows += [row for row in denials if row.allow and row.kind in {"port", "sni", "loopback"}]
     found = {row.allow: row for row in rows}
@@ -196,8 +200,9 @@ def _is_metadata_service(row: Denial) -> bool:
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
-    """Return a denial for each proposal, and for each path that is never proposed. `corral why` and
-    `corral grant` show them. Leave out proposals that were made from denials.
+    """Return a denial for each proposal, and for each path that is never proposed, so that `corral
+    why` and `corral grant` can show them. Leave out proposals that were themselves made from
+    denials.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:

@@ -40,7 +40,9 @@ class TooLong:
     end: bytes
 
     def find_id(self) -> object:
-        """Return the message's id if it is at the place where SDKs write it; otherwise None."""
+        """Return the message's id, or None. The id is found only at the start or the end of the
+        message, where SDKs write it.
+        """
         found = ID_AT_START.match(self.start) or ID_AT_END.search(self.end)
         try:
             return json.loads(found[1]) if found else None

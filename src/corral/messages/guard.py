@@ -343,7 +343,9 @@ def _replaced(message: Message, path: Sequence[str], change: Callable[[object], 
 
 
 def _key(identity: object) -> IdKey:
-    """Return the key of an id. An invalid id gets a key that no request has."""
+    """Return the key under which the request with this id is stored. For an invalid id, return a
+    key that no request has.
+    """
     return id_key(identity) or (object, None)
 
 

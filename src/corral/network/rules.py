@@ -223,8 +223,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, some are left out, but
-    the result still has more than `max_ports`.
+    """Return the ports of these entries. If there are more than `max_ports`, return only some of
+    them, but more than `max_ports`, so that the caller notices.
     """
     found: set[int] = set()
     for text in entries:

@@ -132,7 +132,7 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # Keep one child for the next name. A child without a reply is dead.
+        # Keep one child for the next name. An empty reply means that the child is dead.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:
