@@ -78,7 +78,9 @@ class Results:
 SAMPLING = "sampling"
 NOTIFICATION = "notification"
 UNIX_SCOPE = "unix scope"
-"""Part of the name of a mechanism that denies unix sockets from outside of the sandbox."""
+"""A mechanism with these words in its name denies connections to unix sockets that were made
+outside the sandbox.
+"""
 
 
 @record

@@ -55,8 +55,8 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return ids that a `with` block takes even if they are not needed to read. Then the peer
-        of a unix socket sees the target's ids.
+        """Return these ids, so that a `with` block takes them even if this thread could read the
+        target without them. A unix socket that is connected in the block shows its peer these ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 

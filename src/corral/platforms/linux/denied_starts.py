@@ -180,7 +180,7 @@ def _read_stack_pointer(pid: int) -> int:
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
-    """Return the texts that a list of pointers points to, or [] if one of them is not text."""
+    """Return the strings that a list of pointers points to, or [] if one of them is not text."""
     found: list[bytes] = []
     for position in range(MAX_WORDS):
         pointer = memory.word(vector + 8 * position)
@@ -201,10 +201,11 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _common_name(words: list[bytes]) -> str:
-    """Return the program's name, or "" if the words are an environment.
+    """Return the name of the program that a list of words starts, or "" for a list of environment
+    variables.
 
-    Before a start, Python makes a list of candidates: one path for each directory of PATH. All of
-    them have the same name, which is then returned.
+    The list may be a program's arguments, of which the first is the program. Python also makes a
+    list of the paths to try, one for each directory of PATH, which all end in the program's name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

@@ -298,8 +298,9 @@ def _find_open_file(
 ) -> int:
     """Find an open file of the caller by its path, and check that it is the same file.
 
-    fchmod refuses a descriptor that was opened with O_PATH, but a path in /proc does not. `by_path`
-    is false for calls like fchmod.
+    `by_path` is true if the call names the file by a path such as /proc/self/fd/3, and false if it
+    names the descriptor, as fchmod does. Only calls by descriptor fail if the file was opened with
+    O_PATH.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:

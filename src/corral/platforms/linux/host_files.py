@@ -192,7 +192,8 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A link into /usr also works inside. The target of any other link has to be bound.
+    # A link into /usr also works in the sandbox. For any other link, bind the file that it leads
+    # to.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

@@ -102,8 +102,8 @@ class PathWatch:
     def _give_socket(self, kind: int) -> Decision:
         """Give the target a Unix socket that cannot be connected: one end of a pair.
 
-        The pair was made in the sandbox, because a socket made here would belong to the host's
-        network.
+        The pair was made in the sandbox, because a socket that the supervisor makes would belong to
+        the host's network.
         """
         self._sockets += self._channel.take("unix_socket")
         if not self._sockets:

@@ -477,7 +477,8 @@ def _accept(
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
-        # With some socket options of the target the handshake would otherwise wait for 0.2 s.
+        # Without TCP_QUICKACK the handshake may wait for 0.2 s, if the target has set certain
+        # options on the socket.
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)

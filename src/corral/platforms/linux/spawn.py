@@ -241,8 +241,8 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. If `request` is given, the target's process calls it behind its walls, and
-    executes the plan that it returns.
+    """Start the target. If the function `request` is given, the target's process calls it once all
+    steps are applied, and executes the plan that the function returns.
     """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
@@ -264,7 +264,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could open a file again with
-    more rights. Return None if Landlock prevents that, truncation included.
+    more rights. Do nothing and return None if Landlock prevents this, and also denies truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -333,8 +333,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # Do this before the clone. It imports modules from which the filter is made, and the sandbox
-    # cannot read them.
+    # Make the path watch before the clone. It imports modules from which the filter is made, and
+    # which cannot be read in the sandbox.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:

@@ -56,7 +56,9 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add the kernel's counts and the reached limits. Call this before the leaf is removed."""
+        """Add to the result of a run what the kernel has counted, and the limits that were reached.
+        Call this before the leaf is removed.
+        """
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
         if table(f"{self.path}/pids.events").get("max"):
@@ -258,7 +260,7 @@ def _set(path: str, value: str) -> None:
     try:
         write(path, value)
     except FileNotFoundError:
-        # A kernel without swap accounting does not have this file, and does not need it.
+        # A kernel without swap accounting does not have memory.swap.max, and does not need it.
         if path.endswith("/memory.swap.max"):
             return
         raise
@@ -351,7 +353,9 @@ def _remove_when_free(name: str, above: int) -> bool:
 
 
 def _remove_around(path: str) -> None:
-    """Remove the directory around a leaf if no other run uses it, and end the run's scope."""
+    """Remove the directory around a leaf if no other run uses it. If systemd made a scope for the
+    run, end the scope.
+    """
     group = os.path.dirname(path)
     try:
         os.rmdir(group)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """Brings up loopback. With `alone` there is no other route."""
+    """Brings up loopback. If `alone` is true, check that no route leads to any other address."""
 
     name = "loopback"
     alone: bool = True

@@ -64,9 +64,10 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# Denied without namespaces, because Landlock does not cover these. Calls on descriptors are as
-# dangerous as calls on paths: a descriptor opened for reading is enough to change a file's mode.
-# With a listener, the supervisor changes modes and times in the target's writable places.
+# Reason -> names of calls that are denied without namespaces, because Landlock does not cover them.
+# Calls on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough
+# to change a file's mode. With a listener, the supervisor changes modes and times for the target,
+# but only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -85,8 +86,8 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# These fail as on a file system without attributes. `cp -p` and `install`, which set access lists,
-# go on after this error, but not after EPERM.
+# Calls that change extended attributes fail as on a file system without attributes. `cp -p` and
+# `install`, which set access lists, go on after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
 # These calls have a reserved number, but no kernel ever implemented them on these machines.
@@ -96,19 +97,19 @@ _NEVER_IMPLEMENTED = (
 )
 
 CLONE_THREAD = 0x10000
-# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME is in the byte of the exit
-# signal, but its bit is above the number of every signal.
+# The flags that make namespaces: NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET.
+# NEWTIME is in the byte of the exit signal, but its bit is above the number of every signal.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
-# Docker's list: PER_LINUX and PER_LINUX32, each also with UNAME26, and the query of the current
-# personality. Flags that turn off address randomization or make readable pages executable are
-# missing.
+# The arguments of personality(2) that are allowed, as in Docker: PER_LINUX and PER_LINUX32, each
+# also with UNAME26, and the query of the current personality. Flags that turn off address
+# randomization or make readable pages executable are missing.
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# If a process of the target became a reaper, an orphan could move twice during a count, and the
-# count would miss it.
+# A process of the target must not become a subreaper. Otherwise an orphan could get a new parent
+# twice while the supervisor counts the tree, and the count would miss the orphan.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -120,14 +121,14 @@ S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 IOC_TYPE = 0xFF00
-# All ioctls of these two types are denied. A snapshot could put a whole subvolume, ~/.ssh included,
-# under a granted path, and old btrfs accepts any descriptor in the subvolume for that. Landlock
-# does not control making and removing subvolumes. The three calls below, with which cp shares
-# blocks, have the same type and are allowed.
+# All ioctls of btrfs and bcachefs are denied. A snapshot could put a whole subvolume, ~/.ssh
+# included, under a granted path, and old btrfs accepts any descriptor in the subvolume for that.
+# Landlock does not control making and removing subvolumes. FICLONE, FICLONERANGE and
+# FIDEDUPERANGE, with which cp shares blocks, have the type of btrfs's ioctls and are allowed.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
-# These change a file through a descriptor opened for reading, such as a standard stream. Verity
-# makes the file immutable for good.
+# ioctls that can change a file through a descriptor that was opened only for reading, such as a
+# standard stream. Verity makes the file immutable for good.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -137,14 +138,15 @@ FS_IOC_CHANGES = (
     0x40087602,  # FS_IOC_SETVERSION
     0x40047211,  # FAT_IOCTL_SET_ATTRIBUTES
 )
-# With a descriptor of any file, these add a key for encrypted directories to its file system, or
-# remove the user's key.
+# ioctls that add a key for encrypted directories to a file system, or remove the user's key. They
+# accept a descriptor of any file on the file system.
 FS_IOC_KEYS = (
     0xC0506617,  # FS_IOC_ADD_ENCRYPTION_KEY
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
     0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
 )
-# These set the owner of a descriptor. The kernel sends the owner a signal of the caller's choice.
+# Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends the owner a
+# signal of the caller's choice.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
 # A lease makes every other process that opens the file for writing wait.
 F_SETLEASE = 1024
@@ -333,10 +335,11 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """Deny set-id files. In a write grant they would run as their owner outside, who may be root.
+    """Deny calls that make a set-user-ID or set-group-ID file. On the host such a file in a write
+    grant would run with the rights of its owner, who may be root.
 
-    Mounts are nosuid inside, but not on the host. openat2 has its mode in memory, which no filter
-    can read, so it fails with ENOSYS; programs then use another call.
+    The sandbox's mounts are nosuid, but the host's are not. openat2 has its mode in memory, which
+    no filter can read, so it fails with ENOSYS; programs then use another call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]

@@ -111,15 +111,15 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return None if a thread can no longer be inside its clone. Otherwise return the thread's
-    processor time in nanoseconds at the first count that saw it inside. `before` is the time from
-    an earlier count, or None if this count is the first.
+    """Return None if a thread can no longer be inside its clone. Otherwise return the processor
+    time in nanoseconds that the thread had used when it was first seen inside the clone. `before`
+    is the result for this thread at the last count, or None at the first count.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
         spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])
     except FileNotFoundError:
-        # A kernel may lack schedstat.
+        # The thread has ended, or the kernel has no schedstat.
         return before or 0 if os.path.exists(f"/proc/{thread}/stat") else None
     except ProcessLookupError:
         return None

@@ -89,7 +89,7 @@ def find_engine() -> str:
     """Return the engine of the container that corral runs in, or "" outside a container."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "Kubernetes"
-    # podman, systemd-nspawn and LXC set this variable.
+    # podman, systemd-nspawn and LXC set the variable `container`.
     if name := os.environ.get("container"):  # noqa: SIM112 - lower case
         return printable(name)
     for path, name in MARKS:
