@@ -10,7 +10,9 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""The maximum nesting of clients' files. Other modules visit the values recursively."""
+"""The maximum nesting of clients' files. It is limited because other modules visit the values
+recursively.
+"""
 # Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)

@@ -18,8 +18,8 @@ Wanted = Callable[[tuple[str, ...]], bool]
 Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
-"""Lines of deeper keys are not recorded. No key of the schema is deeper, and the memory for paths
-grows with the square of the depth.
+"""Keys that are nested deeper than this get no line numbers. No key of a policy is nested deeper,
+and the memory for paths would grow with the square of the depth.
 """
 
 

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 SYSTEM = frozenset(("/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix", "/gnu", "/boot"))
 SYSTEM_STATE = frozenset(("/opt", "/var/cache", "/var/lib", "/var/spool"))
-"""Programs and services of the host keep their data here, so writing is never proposed."""
+"""Programs and services of the host keep their data in these directories, so write grants in them
+are never proposed.
+"""
 BYTECODE = "__pycache__"
 SKIPPED = frozenset(("/proc", "/sys", "/dev", "/run"))
 CEILINGS = frozenset(

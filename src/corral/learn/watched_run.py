@@ -32,7 +32,9 @@ METADATA_SERVICE = "a metadata service, which gives out credentials of the machi
 
 
 def watched_plan(plan: Plan) -> Plan:
-    """Return the plan with a filter that reports paths. Refuse if paths cannot be watched."""
+    """Return a copy of the plan whose seccomp filter reports the paths that the target opens. Raise
+    SandboxError if this host cannot watch paths.
+    """
     filters = [step for step in plan.steps if isinstance(step, seccomp.Seccomp)]
     if not filters or _find_wall(plan) is None:
         raise SandboxError(
@@ -118,8 +120,8 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
-    """Mask secrets. A path that contains a secret is not proposed, because its flag would show the
-    secret.
+    """Mask the secrets in all texts. A path that contains a secret is not proposed, because the
+    user would have to type the secret with the flag.
     """
     secret = [one for one in learned.proposed if hide(one.path)[1]]
     never = (*learned.never, *((one.path, "its name has the value of a secret") for one in secret))
@@ -161,7 +163,9 @@ def _judge_socket(path: str) -> Learned:
 
 
 def _judge_memory(wanted: int) -> Learned:
-    """Propose a limit for the memory that the target asked for, unless this machine has less."""
+    """Propose a memory limit that is enough for what the target asked for, unless this machine has
+    less memory.
+    """
     if not wanted:
         return Learned()
     mebibytes = f"{wanted >> 20} MiB of memory"

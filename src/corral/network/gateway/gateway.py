@@ -47,7 +47,7 @@ once, and then this many per second.
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait until other connections end."""
 OTHER_DESCRIPTORS = 128
-"""Descriptors for the supervisor itself, DNS clients and lookups."""
+"""The number of descriptors that stay free for the supervisor itself, DNS clients and lookups."""
 
 
 class Gateway:

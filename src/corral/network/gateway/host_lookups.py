@@ -152,7 +152,9 @@ class Lookups:
 
 
 def pack(addresses: Sequence[bytes]) -> bytes:
-    """Return the reply of a child. It is never empty, because that would mean the end of file."""
+    """Return the reply that a child sends for these addresses. It is never empty, because the
+    parent would take an empty message for the child's end.
+    """
     return " ".join(["", *map(bytes.hex, deduplicate(addresses)), ""]).encode("ascii")
 
 

@@ -238,7 +238,7 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Watch the socket from which `reading` reads and to which `writing` writes."""
+        """Watch one socket. The direction `reading` reads from it, and `writing` writes to it."""
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:
             mask |= event_loop.OUT

@@ -222,7 +222,7 @@ def _has_become(uid: int, gid: int) -> bool:
 
 
 def _change(finder: Finder, call: str, request: Notification) -> int:
-    """Do a call. Return 0, or the number of its error."""
+    """Change the mode or times of a file as a call asks. Return 0, or the error number."""
     try:
         ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread has them already
         thread = calling_thread.CallingThread(request, ids)

@@ -160,8 +160,8 @@ IPPROTO_TCP, IPPROTO_UDP, NETLINK_ROUTE = 6, 17, 0
 TCP_ULP = 31
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# Harmless options of a TCP socket. The missing ones connect, choose another device, protocol or
-# route, or let another process of the user share a port.
+# The options that the target may set on a TCP socket. Options that connect, choose another device,
+# protocol or route, or let another process of the user share a port are missing.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT
     # RCVTIMEO SNDTIMEO, the last two also with 64 bits
@@ -172,10 +172,10 @@ SOCKET_OPTIONS = {
     SOL_IP: (1,),  # TOS
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
-# These options are accepted without effect. Resolvers give up without RECVERR, MTU_DISCOVER and
-# PKTINFO, but the target's datagram sockets do not have them, because they are not internet
-# sockets. With LINGER, the process that closes a socket last waits. The target could make the
-# supervisor wait by sending it descriptors.
+# Setting one of these options succeeds without effect. Resolvers give up if they cannot set
+# RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets do not have these options,
+# because they are not internet sockets. With LINGER, the process that closes a socket last waits.
+# The target could make the supervisor wait by sending it descriptors.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -296,11 +296,11 @@ S_ISUID, S_ISGID = 0o4000, 0o2000
 O_CREAT, O_TMPFILE = 0o100, 0o20000000
 PROT_WRITE = 2
 OPEN_FLAGS = {"open": 1, "openat": 2}
-"""The position of the flags among the arguments."""
+"""{call: position of the flags among its arguments}."""
 
 
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
-    """Return the rules about arguments that do not depend on the policy."""
+    """Return the rules that compare arguments and are the same for every policy."""
     prctl = (
         (PR_SET_MM, PR_SCHED_CORE) if namespaces else (PR_SET_MM, PR_SCHED_CORE, PR_SET_PDEATHSIG)
     )
