@@ -144,8 +144,9 @@ def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
 def guess_name(memory: Memory, pid: int) -> str:
     """Return the program's name from a list of arguments that the thread's stack points to, or "".
 
-    Lists of words in a library look like arguments, so a list with a path or an option is
-    preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
+    The memory of a library also contains lists of words, which look like arguments. So a list with
+    a path or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name
+    has to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:

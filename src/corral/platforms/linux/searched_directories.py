@@ -42,8 +42,9 @@ LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
 another number. Listing a directory with two links does not need the type of each entry.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""All names of a directory up to this size are read at once, even if they exceed the budget. On
-these file systems the size of a directory limits the number of its names.
+"""If a directory without subdirectories has at most this size, all its names are read at once, even
+if they exceed the budget. On the file systems in LINK_COUNTS the size of a directory limits the
+number of its names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of a search. When one of them changes, the cache is discarded."""

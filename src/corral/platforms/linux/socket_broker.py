@@ -458,8 +458,8 @@ def _check_unconnected(own: _socket.socket) -> None:
         raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
     if own.getsockopt(_socket.SOL_SOCKET, _socket.SO_PROTOCOL) != _socket.IPPROTO_TCP:
         raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
-    # The first byte is the state. Without a connection, `getpeername` would raise an exception,
-    # which takes longer.
+    # The first byte of TCP_INFO is the state. `getpeername` would raise an exception for a socket
+    # without a connection, which takes longer.
     if own.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 1)[0] != TCP_CLOSE:
         raise OSError(errno.EISCONN, "connected already")
 

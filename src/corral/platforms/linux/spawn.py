@@ -2,9 +2,9 @@
 
 Three pipes connect these processes. All are close-on-exec, so the target gets none. The control
 pipe carries signal numbers from the supervisor to init; its end of file means that the supervisor
-has ended. The exec pipe carries a failed step, or one mark just before exec. End of file after the
-mark means a successful exec; without the mark the process died before exec. The status pipe carries
-the target's wait status.
+has ended. The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec.
+End of file after this byte means a successful exec; without the byte the process died before exec.
+The status pipe carries the target's wait status.
 """
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ def _clone(
 
 
 def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
-    """Return the supervisor's ends and init's ends."""
+    """Open the pipes. Return the supervisor's ends and init's ends."""
     control_read, control_write = os.pipe()
     exec_read, exec_write = os.pipe()
     status_read, status_write = os.pipe()

@@ -157,7 +157,7 @@ def open_proc_files(pid: int) -> list[int]:
 
 def _proc_files(pid: int) -> list[str]:
     """Return the files in /proc that get rules. The rules stay valid after exec, because a process
-    keeps its directory.
+    keeps its directory in /proc.
     """
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]

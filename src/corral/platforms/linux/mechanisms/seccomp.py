@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
 """Errors which mean that an outer filter has a listener (EBUSY) or forbids one (EPERM). corral's
-own filter forbids one, too.
+own filter forbids a listener too, so corral gets EPERM if it runs inside another corral's sandbox.
 """
 TIOCSTI = 0x5412
 

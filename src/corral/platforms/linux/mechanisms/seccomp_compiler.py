@@ -227,9 +227,10 @@ def assemble(
 def assemble_by_name(
     machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
 ) -> bytes:
-    """Return the program for a machine. Names that its table does not have are left out.
+    """Return the program for a machine. `named` are the rules by syscall name. Leave out syscalls
+    that this machine does not have.
 
-    `others` is the rule for numbers that are in the table but not in `named`; by default `unknown`.
+    `others` is the rule for all other syscalls of the machine; by default it is `unknown`.
     """
     table = TABLES[machine]
     rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)

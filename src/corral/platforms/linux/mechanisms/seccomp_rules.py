@@ -505,9 +505,9 @@ def target_rules(
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
-    """Return rules that notify the supervisor of connections and of denied Unix sockets. The
-    supervisor gives the target a Unix socket without a peer, and records the name that the target
-    wants to bind.
+    """Return the rules with which `corral learn` watches connections. If Unix sockets are denied,
+    the supervisor is also notified when the target makes one. It then gives the target a Unix
+    socket without a peer, and records the name that the target wants to bind.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]

@@ -54,7 +54,9 @@ STOP_USEC = 5_000_000
 corral's own grace period.
 """
 OWN_MEMORY = 16 << 20
-"""Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""
+"""How many bytes of memory the scope may use in addition to its leaf, for the idle process and for
+the kernel's records of the leaf.
+"""
 
 
 @record

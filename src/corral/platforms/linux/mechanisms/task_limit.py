@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 EAGAIN = 11
 IN_CALL = (b"R", b"D")
-"""States in which a thread may still be inside its clone. A thread that sleeps has left it."""
+"""The states of a thread that may still be inside its clone: running, and uninterruptible sleep. A
+thread in ordinary sleep is no longer inside.
+"""
 MAX_CLONE_NANOSECONDS = 50_000_000
-"""Processor time of the calling thread after which its clone must be over. Clock time would be
-wrong, because a busy host can stop a thread for any time in the middle of a call.
+"""When the calling thread has used this much processor time, its clone must be over. Clock time
+would be wrong, because a busy host can stop a thread for any time in the middle of a call.
 """
 PAUSE_FACTOR = 9
 """After a count the supervisor receives no call for this many times the duration of the count, so
