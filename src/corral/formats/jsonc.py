@@ -118,7 +118,7 @@ class Reader:
         they are needed, read nothing and return None.
         """
         if len(self.outer) > self.max_depth:
-            raise self.error(self.start, "nested too deeply")
+            raise self.error(self.start, "the values are nested too deeply")
         if self.kind in {"{", "["}:
             return self.unwanted(key)
         if self.kind not in {"string", "word"}:

@@ -83,7 +83,7 @@ class Splice:
 
 
 def splice(text: str, changes: Sequence[Splice]) -> str:
-    """Apply all changes. Their positions refer to the original text."""
+    """Return the text with all changes. The positions of each change refer to the original text."""
     for change in sorted(changes, key=lambda one: one.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
@@ -148,7 +148,7 @@ def without(_text: str, items: Value, drop: int) -> Splice:
 
 
 def escaped(text: str) -> str:
-    """Return a text in double quotes, with the escapes of TOML, which YAML shares."""
+    """Return a string in double quotes, with escapes that both TOML and YAML understand."""
     return '"' + "".join(map(_letter, text)) + '"'
 
 

@@ -41,7 +41,7 @@ class Scanner:
         found = pattern.match(self.text, self.at)
         if found is None:
             where = positions.line_and_column(self.text, self.at)
-            raise BrokenFileError("this cannot be read", where)
+            raise BrokenFileError("corral cannot read the text from here on", where)
         self.at = found.end()
         return found[0]
 
@@ -179,7 +179,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
     except tomllib.TOMLDecodeError as error:
         raise BrokenFileError(str(error)) from None
     except RecursionError:
-        raise BrokenFileError("nested too deeply") from None
+        raise BrokenFileError("the values are nested too deeply") from None
     return locate(text, expected)
 
 

@@ -108,7 +108,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
     except (ValueError, TypeError) as error:
         raise BrokenFileError(str(error)) from None
     except RecursionError:
-        raise BrokenFileError("nested too deeply") from None
+        raise BrokenFileError("the values are nested too deeply") from None
 
 
 def load(text: str) -> object:

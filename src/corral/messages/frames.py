@@ -97,15 +97,15 @@ def decode(frame: bytes) -> object:
     """Return the value of a frame. Raise ValueError if parsers could interpret it differently."""
     line = frame.rstrip(b"\r\n")
     if b"\r" in line:
-        raise ValueError("it has a carriage return, at which some readers end a line")
+        raise ValueError("the message has a carriage return, at which some readers end a line")
     if _count_values(line) > MAX_VALUES:
         outside = STRING.sub(b"", line, count=MAX_VALUES)
         if _count_values(outside) > MAX_VALUES:
-            raise ValueError(f"it has more than {MAX_VALUES} values")
+            raise ValueError(f"the message has more than {MAX_VALUES} values")
     try:
         found: object = DECODER.decode(line.decode())
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the message is nested too deeply") from None
     return found
 
 

@@ -324,7 +324,7 @@ def _judge_frame(frame: bytes, judge: Judge) -> Routed:
     messages = value if isinstance(value, list) else [value]
     kinds = [kind_of(message) for message in messages]
     if not messages or None in kinds:
-        raise ValueError("it is not a JSON-RPC message")
+        raise ValueError("the line is not a JSON-RPC message")
     back: list[bytes] = []
     judged = [
         judge(message, kind, len(frame), back)

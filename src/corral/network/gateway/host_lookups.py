@@ -143,7 +143,9 @@ class Lookups:
             self._fail_waiting()
 
     def _fail_waiting(self) -> None:
-        """Answer all callers with no addresses, if no child is left and none can be started."""
+        """Answer all waiting callers with an empty list of addresses, if no child is left and none
+        can be started.
+        """
         if self._children:
             return
         while self._waiting:

@@ -124,7 +124,7 @@ class Memory:
     def _page(self, start: int) -> bytes:
         self._reads += 1
         if self._reads > MAX_READS or len(self._pages) > MAX_PAGES:
-            raise ValueError("too much memory to read for a name")
+            raise ValueError("the search for the program's name would read too much memory")
         if start not in self._pages:
             try:
                 self._pages[start] = os.pread(self._fd, PAGE, start)
@@ -134,8 +134,9 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this call. On a machine without a system call vfork it
-    uses clone. posix_spawn makes a similar clone, but gives the new process its own stack.
+    """Return whether libc's vfork() made this call. On machines without a system call vfork,
+    vfork() calls clone without a stack. posix_spawn makes a similar clone, but gives the new
+    process its own stack.
     """
     by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
     return call == "vfork" or bool(by_clone)

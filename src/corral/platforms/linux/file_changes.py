@@ -273,13 +273,13 @@ def find_file(
     pointer = arguments[given.path] if given.path >= 0 else 0
     if given.path < 0 or (given.times and not pointer and directory != abi.AT_FDCWD):
         if flags:
-            raise OSError(errno.EINVAL, "flags without a path")
+            raise OSError(errno.EINVAL, "the call has flags, but no path")
         return _find_open_file(finder, thread, directory, by_path=False)
     text = os.fsdecode(thread.read_text(pointer))
     follow = not flags & abi.AT_SYMLINK_NOFOLLOW
     if not text:
         if not flags & abi.AT_EMPTY_PATH:
-            raise FileNotFoundError(errno.ENOENT, "an empty path")
+            raise FileNotFoundError(errno.ENOENT, "the path is empty")
         if directory != abi.AT_FDCWD:
             return _find_open_file(finder, thread, directory)
         text = "."

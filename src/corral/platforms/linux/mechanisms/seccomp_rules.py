@@ -483,8 +483,8 @@ def target_rules(
             set_ids = _set_ids()
             rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
         own = _own_process_only(own_pid)
-        # Landlock's signal scope denies signals to other processes, but permits signals to
-        # children.
+        # With Landlock's signal scope no rules for signals are needed. Landlock denies signals to
+        # other processes, and unlike the rules it permits signals to the caller's children.
         rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     rules.update(_keep_core_limit(rules["prlimit64"]))
     if duty_cycle:

@@ -251,7 +251,7 @@ class _Manager:
         if seen != os.getpid():
             # corral and systemd are in different PID namespaces, so for systemd the pids of this
             # run belong to other processes.
-            raise OSError(0, f"the bus knows process {os.getpid()} as {seen}")
+            raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
             raise OSError(0, f"systemd did not start {unit}: {result}")
