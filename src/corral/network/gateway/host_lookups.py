@@ -65,7 +65,8 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Other callers get no error, because they wait for a child that has been started.
+            # Only this name fails. The callers that wait for other names get their answers from
+            # children that have been started before.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]

@@ -121,7 +121,7 @@ class Connection:
         """
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the data is incomplete")
+            raise TimeoutError("the client did not send all data in time")
         return self._stream.recv(left)
 
     def _read_request(self) -> Request:

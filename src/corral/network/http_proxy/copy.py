@@ -1,7 +1,7 @@
 """Copy between two sockets in both directions, in one thread that waits for both.
 
 A direction keeps at most one block, and writes it before it reads again, so a slow reader slows
-down its sender. When one direction ends, its end is sent to the reader, and the other direction
+down its sender. When one direction ends, end of file is sent to the reader, and the other direction
 continues.
 """
 

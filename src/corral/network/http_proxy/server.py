@@ -115,7 +115,9 @@ class HttpProxy:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Reset the open connections. Count only those that end within CLOSE_SECONDS."""
+        """Reset the open connections. Only those that end within CLOSE_SECONDS are counted in the
+        report.
+        """
         self._closed.set()
         os.close(self._stopping)
         deadline = time.monotonic() + CLOSE_SECONDS

@@ -178,8 +178,8 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # With a given kind, Python asks the kernel only for the family, which saves two calls.
-            # No code uses the kind, so it may be wrong.
+            # Name a type and a protocol, so that Python does not ask the kernel for them, which
+            # saves two calls. They may be wrong, because no code uses them.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)

@@ -304,7 +304,7 @@ def _find_open_file(
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:
-        raise OSError(errno.EBADF, "opened with O_PATH")
+        raise OSError(errno.EBADF, "the descriptor was opened with O_PATH")
     fd = finder.find(path, follow=False)
     try:
         seen = os.fstat(fd)

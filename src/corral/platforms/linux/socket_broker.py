@@ -134,7 +134,9 @@ class SocketBroker:
             made.close()
 
     def _make_datagram_socket(self, _thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
-        """Make the pair that replaces a datagram socket, whose kind the filter has checked."""
+        """Make the socket pair that the target gets instead of a datagram socket. The filter has
+        checked the arguments of the target's call.
+        """
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         inode = os.fstat(theirs.fileno()).st_ino
         pair = DatagramSocket(self.gateway, lambda: self._datagrams.pop(inode, None), arguments[0])

@@ -309,7 +309,9 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
-    """Return the deciders that report denials. `plan` is None if a PathWatch watches all paths."""
+    """Return the deciders that report denials. If a PathWatch watches all paths, `plan` is None and
+    only denied process starts are reported.
+    """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
     starts = DeniedStarts(denials)

@@ -214,8 +214,8 @@ def _check_mask(mask: Mask, binds: list[str]) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Return whether the mount at `path` is read-only. Do not follow a link, because a link has its
-    own mount.
+    """Return whether the mount at `path` is read-only. If `path` is a symbolic link, do not follow
+    it, because a protected link has its own mount.
     """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -61,7 +61,9 @@ class Seccomp:
 
     @property
     def is_killable(self) -> bool:
-        """Return whether only deadly signals interrupt a call that the supervisor has received."""
+        """Return whether the filter is loaded in such a way that only deadly signals interrupt a
+        call that the supervisor has received.
+        """
         return self.broker or self.limit_tasks or self.file_changes
 
     def describe(self) -> str:

@@ -210,7 +210,8 @@ def _sockets(
                 typed = (low(0, family), low(1, kind, SOCK_TYPE_MASK))
                 choices.append(((*typed, low(2, 0)), action))
                 choices.append(((*typed, low(2, protocol)), action))
-        # Libraries try AF_INET6 just to see whether the host has it, so that is not reported.
+        # Denied AF_INET6 sockets are not reported, because libraries make one just to see whether
+        # the host has IPv6.
         denied = NOTIFY if notices and family == AF_INET else DENY
         choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else denied))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))

@@ -260,8 +260,8 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Request a job, wait for its end, and return its result. Subscribe to the signal first, so
-        that it is not missed.
+        """Ask systemd for a job, wait for its end, and return its result. Subscribe first to the
+        signal that reports the end, so that it is not missed.
         """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)

@@ -76,7 +76,7 @@ class SetIds:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
             raise OSError(0, "the ids differ from those that were set")
         if self.drop_groups and os.getgroups():
-            raise OSError(0, "supplementary groups are left")
+            raise OSError(0, "the process still has supplementary groups")
 
 
 @record

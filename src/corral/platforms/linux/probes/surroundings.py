@@ -19,7 +19,9 @@ STORES = (
     (b"containerd", "containerd"),
     (b"/containers/storage", "podman"),
 )
-"""A part of the path at which each container engine keeps the layers of a root directory."""
+"""Pairs (part of a path, container engine). The engine keeps the layers of a container's root
+directory at a path that contains this part.
+"""
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
 SYSCTLS = "allow unprivileged user namespaces"
