@@ -50,5 +50,5 @@ def _scalar(value: object) -> str:
 
 
 def _character(one: str) -> str:
-    """Escape a character as JSON does. Unlike JSON, YAML has no surrogate pairs."""
+    """Escape a character as JSON does, but without a surrogate pair, which YAML does not have."""
     return f"\\U{ord(one):08x}" if ord(one) > LAST_IN_PLANE else json.dumps(one)[1:-1]

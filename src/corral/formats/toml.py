@@ -228,7 +228,9 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """Return the text of a new member, such as `a.b.args = ...` after `a.b.command = ...`."""
+    """Return the text of a new key with its list of words. The key is spelled like the key of
+    `after`, behind which it is inserted: `a.b.args = [...]` behind `a.b.command = ...`.
+    """
     scanner = Scanner(text)
     scanner.at = last = after.key
     scanner.part()

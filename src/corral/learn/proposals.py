@@ -151,7 +151,8 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
     return [
         AskedFor(path=path, access=access, times=times)
         for (path, access), times in counts.items()
-        # A directory above another denied path was only needed to reach that path.
+        # Leave out a directory above another denied path, because it was read only on the way to
+        # that path.
         if access == "write" or not asked.is_above(path) or not os.path.isdir(path)
     ]
 

@@ -58,7 +58,7 @@ def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
 
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
-    """Return a warning for each control that is not enforced, or only in part."""
+    """Return a warning for each control that is not enforced, or is enforced only in part."""
     return tuple(
         f"{held.control} is enforced only in part, by {held.mechanism}: {held.why}"
         if held.mechanism
@@ -74,7 +74,9 @@ def default_warnings(controls: Sequence[Held]) -> tuple[str, ...]:
 
 
 def describe_control(control: Control, policy: Policy, system: System) -> str:
-    """Return in words what the policy asks of a control on this system, or "" if nothing."""
+    """Return in words what the policy asks of a control on this system, or "" if it asks for
+    nothing.
+    """
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
         return ", ".join(written) or "none of the user's files"

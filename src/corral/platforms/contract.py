@@ -59,7 +59,7 @@ if TYPE_CHECKING:
             """Do the one-time work that would slow down the first run of a plan."""
 
         def find_spare_maker(self, plan: Plan) -> SpareMaker | None:
-            """Return a maker of spare sandboxes, or None if this plan cannot use a spare."""
+            """Return a function that makes a spare sandbox, or None if this plan cannot use one."""
 
         def cache_key(self) -> tuple[str, ...]: ...
         def doctor(self, host: Host) -> Sequence[tuple[str, str, Finding | None]]: ...

@@ -25,8 +25,8 @@ OPCODE = 0x7800
 MAX_NAME_LENGTH = 255
 MAX_LABEL_LENGTH = 63
 MAX_QUERY_BYTES = 4096
-"""More than enough: a question and its OPT record with cookies and padding need a few hundred
-bytes.
+"""The largest query that is parsed. A question and its OPT record with cookies and padding need
+only a few hundred bytes.
 """
 PAYLOAD = 1232
 """The largest UDP message that corral announces. It fits every network path (DNS flag day 2020)."""
@@ -149,7 +149,7 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a TCP stream into DNS messages. Each message follows its length, two bytes."""
+    """Splits a TCP stream into DNS messages. Before each message are two bytes with its length."""
 
     def __init__(self) -> None:
         self.buffer = b""

@@ -129,7 +129,7 @@ class CallingThread:
     def protocol(self, fd: int) -> str:
         """Return a socket's kind, such as TCPv6 or UNIX-STREAM. Raise ENOTSOCK for other files."""
         if not self.inode(fd):
-            raise OSError(errno.ENOTSOCK, "not a socket")
+            raise OSError(errno.ENOTSOCK, "the descriptor is not a socket")
         with self._ids:
             found = os.getxattr(self._path("fd", fd), "system.sockprotoname")
         return found.rstrip(b"\0").decode()

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 LATER = Decision(verdict="answer_later")
 BURST_SECONDS = 2.0
-"""The processor time that calls may use at once. It is enough for about 10 000 calls: a clone or an
-archive of a thousand files is not delayed.
+"""The processor time that calls may use at once. It is enough for about 10 000 calls: a git clone
+or an archive of a thousand files is not delayed.
 """
 SHARE = 0.06
 """The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
@@ -442,7 +442,7 @@ def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None
         return struct.pack("=qqqq", accessed, 0, modified, 0)
     accessed, micro, modified, micro2 = struct.unpack("=qqqq", thread.read(pointer, 32))
     if not (0 <= micro < MICROSECONDS and 0 <= micro2 < MICROSECONDS):
-        raise OSError(errno.EINVAL, "not a time")
+        raise OSError(errno.EINVAL, "the value is not a time")
     return struct.pack("=qqqq", accessed, micro * 1000, modified, micro2 * 1000)
 
 

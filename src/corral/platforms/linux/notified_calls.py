@@ -124,7 +124,7 @@ MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""
 MIN_MAPPED = 1 << 20
 LINKS = frozenset(("link", "linkat"))
-"""Calls that only read their first path."""
+"""Calls that read their first path, the source, and write only their second path."""
 WRITES = frozenset(
     (
         "mkdir", "rmdir", "unlink", "creat", "truncate", "chmod", "rename", "mkdirat", "unlinkat",

@@ -37,7 +37,7 @@ MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
 """The most characters of all paths together. The target chooses the paths, and each can be long."""
 MAX_READ = 1000
-"""The maximum number of created files whose paths an ordinary run reads."""
+"""The maximum number of created files whose paths are read in a run without `corral learn`."""
 AT_FDCWD = (1 << 32) - 100
 WORD = 0xFFFFFFFF
 O_ACCMODE, O_CREAT, O_TRUNC = 3, 0o100, 0o1000

@@ -241,7 +241,8 @@ def _read_bytes(path: str, most: int) -> bytes:
             return b""
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # A buffer of `most` bytes would cost more time than the read itself.
+            # Ask for no more bytes than the file has, because a buffer of `most` bytes would cost
+            # more time than the read itself.
             return os.read(fd, min(most, found.st_size))
         finally:
             os.close(fd)

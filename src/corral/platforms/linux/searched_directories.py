@@ -27,7 +27,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    # {inode: (change time, names of the directories in it with "/" between them)}
+    # {inode of a directory: (its change time, names of its subdirectories with "/" between them)}
     Known = dict[int, tuple[int, str]]
 
 FILE_SYSTEMS = frozenset(
@@ -139,7 +139,8 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # A later file system can get the same device number, but has another id.
+        # The file's name contains the id of the file system and not its device number, which
+        # another file system can get later.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

@@ -225,9 +225,9 @@ class SocketBroker:
         connected = thread.inode(fd) in self._peers
         thread.check()
         if family is None:
-            raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+            raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
         if connected:
-            raise OSError(errno.EISCONN, "connected already")
+            raise OSError(errno.EISCONN, "the socket is connected already")
         own = _socket.socket(family, _socket.SOCK_STREAM)
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
         return own
@@ -407,7 +407,8 @@ def parse_address(raw: bytes) -> tuple[bytes, int]:
     if family == _socket.AF_INET6 and len(raw) >= 24:
         return unmap(raw[8:24]), int.from_bytes(raw[2:4], "big")
     known = family in {_socket.AF_INET, _socket.AF_INET6}
-    raise OSError(errno.EINVAL if known else errno.EAFNOSUPPORT, "not an internet address")
+    code = errno.EINVAL if known else errno.EAFNOSUPPORT
+    raise OSError(code, "the address is not an internet address")
 
 
 def is_resolver(address: bytes, port: int) -> bool:
@@ -457,13 +458,13 @@ def _check_unconnected(own: _socket.socket) -> None:
     an unfinished first one, and the supervisor would then wait for a connection that never comes.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
-        raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+        raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
     if own.getsockopt(_socket.SOL_SOCKET, _socket.SO_PROTOCOL) != _socket.IPPROTO_TCP:
-        raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+        raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
     # The first byte of TCP_INFO is the state. `getpeername` would raise an exception for a socket
     # without a connection, which takes longer.
     if own.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 1)[0] != TCP_CLOSE:
-        raise OSError(errno.EISCONN, "connected already")
+        raise OSError(errno.EISCONN, "the socket is connected already")
 
 
 def _failed(code: int | None) -> Decision:

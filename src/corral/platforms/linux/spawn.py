@@ -68,7 +68,8 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Without namespaces, a chmod that continues could change any file of the user.
+            # Without namespaces, calls that change modes must not continue, because they could
+            # change any file of the user.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:

@@ -252,7 +252,7 @@ def _check_no_internet() -> None:
         os.close(abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0))
     except OSError:
         return
-    raise OSError(0, "an internet socket could be made")
+    raise OSError(0, "the filter did not deny an internet socket")
 
 
 def _check_no_connection() -> None:
@@ -285,4 +285,4 @@ def _check_no_child() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    raise OSError(0, "a child process could be made")
+    raise OSError(0, "the filter did not deny a child process")

@@ -226,7 +226,8 @@ def _sockets(
     return {
         "socket": (tuple(choices), NO_FAMILY),
         "socketpair": (tuple(pairs), NO_FAMILY),
-        # The upper-layer protocol "smc" turns a TCP socket into SMC, which socket() refuses.
+        # Deny upper-layer protocols: "smc" would turn a TCP socket into an SMC socket, which the
+        # rules for socket() deny.
         "setsockopt": ((((low(1, IPPROTO_TCP), low(2, TCP_ULP)), DENY),), ALLOW),
         **(_brokered() if broker else {}),
     }
@@ -543,7 +544,9 @@ def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
 
 
 def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
-    """Return a rule that also denies calls that meet these conditions."""
+    """Return `rule`, which compares arguments, with one more alternative: deny a call that meets
+    all these conditions. A rule that is a single action stays the same.
+    """
     return rule if isinstance(rule, int) else (((conditions, DENY), *rule[0]), rule[1])
 
 

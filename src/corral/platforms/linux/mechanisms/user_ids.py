@@ -97,7 +97,7 @@ class NoNestedUserNamespaces:
             abi.unshare(abi.CLONE_NEWUSER)
         except OSError:
             return
-        raise OSError(0, "a nested user namespace could be made")
+        raise OSError(0, "the kernel did not deny a nested user namespace")
 
 
 def choose(uid: int, gid: int) -> IdMaps:

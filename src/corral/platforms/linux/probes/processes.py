@@ -69,7 +69,7 @@ def adopt_orphan() -> str:
     orphans = usage.tree(os.getpid())
     os.close(end_write)
     if len(orphans) != 1:
-        raise RuntimeError(f"an orphan did not become a child: {orphans}")
+        raise RuntimeError(f"an orphan did not become a child of the subreaper: {orphans}")
     os.waitpid(orphans[0], 0)
     return "an orphan that left its session becomes a child of its guardian"
 
