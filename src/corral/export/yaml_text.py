@@ -1,6 +1,6 @@
-"""Format mappings, lists, texts, numbers and booleans as readable YAML, without a library.
+"""Format mappings, lists, strings, numbers and booleans as readable YAML, without a library.
 
-A text is written without quotes only if no YAML parser could read it as another value.
+A string is written without quotes only if no YAML parser could read it as another value.
 """
 
 import json
@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 
 PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*\Z")
 BLOCK = re.compile(r"[!-~][ -~]*\n(?:[ -~]*[!-~]\n)+\Z")
-"""Texts that can be written as a block: printable lines, none empty, the first not indented."""
+"""Matches a string that can be written as a YAML block: two or more printable lines, none empty,
+the first not indented.
+"""
 LAST_IN_PLANE = 0xFFFF
 WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
 
@@ -48,5 +50,5 @@ def _scalar(value: object) -> str:
 
 
 def _character(one: str) -> str:
-    """Escape a character as JSON does. Unlike JSON, YAML has no surrogate pairs."""
+    """Escape a character as JSON does, but without a surrogate pair, which YAML does not have."""
     return f"\\U{ord(one):08x}" if ord(one) > LAST_IN_PLANE else json.dumps(one)[1:-1]

@@ -10,7 +10,9 @@ from corral.formats.positions import BrokenFileError, Container, Path, Value, Wa
 prepend, without = positions.prepend, positions.without
 
 MAX_DEPTH = 200
-"""The maximum nesting of clients' files. Other modules visit the values recursively."""
+"""The maximum nesting of clients' files. It is limited because other modules visit the values
+recursively.
+"""
 # Possessive quantifiers prevent backtracking, so even megabytes of text need little memory.
 TOKEN = re.compile(
     r"""(?P<skip>(?:[ \t\r\n]++|//[^\n]*+|/\*(?:[^*]++|\*(?!/))*+\*/)++)
@@ -33,7 +35,9 @@ STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 class Reader:
-    """Reads one text. Repeated keys are an error, or are added to `repeated` if it is given."""
+    """Reads one JSON text. A repeated key is an error, unless the caller gives the list `repeated`,
+    to which such keys are added.
+    """
 
     def __init__(
         self,
@@ -110,11 +114,11 @@ class Reader:
             key = self.member() if self.outer[-1].is_table else -1
 
     def scalar_or_unwanted(self, key: int) -> Value | None:
-        """Read a scalar, or a list or table whose inner positions are not needed. Return None at
-        the start of another list or table.
+        """Read a scalar, or a whole list or table if the positions of its values are not needed. If
+        they are needed, read nothing and return None.
         """
         if len(self.outer) > self.max_depth:
-            raise self.error(self.start, "nested too deeply")
+            raise self.error(self.start, "the values are nested too deeply")
         if self.kind in {"{", "["}:
             return self.unwanted(key)
         if self.kind not in {"string", "word"}:

@@ -18,8 +18,8 @@ Wanted = Callable[[tuple[str, ...]], bool]
 Path = tuple[str | int, ...]
 
 MAX_LINE_DEPTH = 4
-"""Lines of deeper keys are not recorded. No key of the schema is deeper, and the memory for paths
-grows with the square of the depth.
+"""Keys that are nested deeper than this get no line numbers. No key of a policy is nested deeper,
+and the memory for paths would grow with the square of the depth.
 """
 
 
@@ -28,7 +28,9 @@ def everything(_keys: tuple[str, ...]) -> bool:
 
 
 class BrokenFileError(SandboxError):
-    """A text is not in its format. `at` is the line and the column, both counted from one."""
+    """Raised for a text that is not valid JSON, TOML or YAML. `at` is the line and the column, both
+    counted from one.
+    """
 
     def __init__(self, what: str, at: tuple[int, int] | None = None) -> None:
         super().__init__(what if at is None else f"line {at[0]}, column {at[1]}: {what}")
@@ -81,7 +83,7 @@ class Splice:
 
 
 def splice(text: str, changes: Sequence[Splice]) -> str:
-    """Apply all changes. Their positions refer to the original text."""
+    """Return the text with all changes. The positions of each change refer to the original text."""
     for change in sorted(changes, key=lambda one: one.start, reverse=True):
         text = text[: change.start] + change.text + text[change.end :]
     return text
@@ -146,7 +148,7 @@ def without(_text: str, items: Value, drop: int) -> Splice:
 
 
 def escaped(text: str) -> str:
-    """Return a text in double quotes, with the escapes of TOML, which YAML shares."""
+    """Return a string in double quotes, with escapes that both TOML and YAML understand."""
     return '"' + "".join(map(_letter, text)) + '"'
 
 

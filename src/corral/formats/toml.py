@@ -27,8 +27,8 @@ BARE = re.compile(r"[A-Za-z0-9_-]+")
 WORD = re.compile(r"[^,\]}#\n]*[^,\]}#\s]")
 UNSURE = "corral cannot find the positions of all values in this file"
 ARRAY = Value(data=None)
-"""Replaces an array of tables during the scan. Its positions are not needed, because clients'
-settings are never in one.
+"""The scan uses this value for each array of tables, and finds no positions inside the array. They
+are not needed, because clients' settings are never in an array of tables.
 """
 
 
@@ -41,7 +41,7 @@ class Scanner:
         found = pattern.match(self.text, self.at)
         if found is None:
             where = positions.line_and_column(self.text, self.at)
-            raise BrokenFileError("this cannot be read", where)
+            raise BrokenFileError("corral cannot read the text from here on", where)
         self.at = found.end()
         return found[0]
 
@@ -179,7 +179,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
     except tomllib.TOMLDecodeError as error:
         raise BrokenFileError(str(error)) from None
     except RecursionError:
-        raise BrokenFileError("nested too deeply") from None
+        raise BrokenFileError("the values are nested too deeply") from None
     return locate(text, expected)
 
 
@@ -228,7 +228,9 @@ def load(text: str) -> object:
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:
-    """Return the text of a new member, such as `a.b.args = ...` after `a.b.command = ...`."""
+    """Return the text of a new key with its list of words. The key is spelled like the key of
+    `after`, behind which it is inserted: `a.b.args = [...]` behind `a.b.command = ...`.
+    """
     scanner = Scanner(text)
     scanner.at = last = after.key
     scanner.part()

@@ -108,7 +108,7 @@ def read(text: str, _wanted: Wanted = everything) -> Value:
     except (ValueError, TypeError) as error:
         raise BrokenFileError(str(error)) from None
     except RecursionError:
-        raise BrokenFileError("nested too deeply") from None
+        raise BrokenFileError("the values are nested too deeply") from None
 
 
 def load(text: str) -> object:
@@ -152,6 +152,7 @@ def without(text: str, items: Value, drop: int) -> Splice:
 def _dash(text: str, item: Value) -> int:
     """Return the position of an item's dash.
 
-    A dash inside a comment may be found instead. That is noticed when the result is read again.
+    The dash may belong to a comment instead. The caller notices this mistake when it reads the
+    changed text again.
     """
     return text.rfind("-", 0, item.start)

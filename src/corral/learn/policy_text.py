@@ -44,8 +44,8 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
 
 
 def _add_profiles(profiles: Sequence[Manifest], tables: Mapping[str, list[str]]) -> None:
-    """Add the profiles' lines that keep the server's home and set variables with which the server
-    writes there.
+    """Add two settings of profiles: whether the server's home is kept, and the variables that tell
+    the server to write its files there.
     """
     if any(profile.state for profile in profiles):
         tables["filesystem"].append("state = true  # the server keeps files")

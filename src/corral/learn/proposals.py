@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. The target may ask for any number of paths, so no step compares each
-path with every other one, and only a few paths become questions.
+exists nowhere is not reported. The target may ask for any number of paths, so no function compares
+each path with every other path, and the user is asked about only a few of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 SYSTEM = frozenset(("/etc", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/nix", "/gnu", "/boot"))
 SYSTEM_STATE = frozenset(("/opt", "/var/cache", "/var/lib", "/var/spool"))
-"""Programs and services of the host keep their data here, so writing is never proposed."""
+"""Programs and services of the host keep their data in these directories, so write grants in them
+are never proposed.
+"""
 BYTECODE = "__pycache__"
 SKIPPED = frozenset(("/proc", "/sys", "/dev", "/run"))
 CEILINGS = frozenset(
@@ -49,9 +51,10 @@ KINDS: dict[str, Kind] = {
 
 @record
 class Seen:
-    """The paths that the target sees. `reads` and `writes` are granted.
+    """The paths that the target sees. `reads` and `writes` are the granted paths.
 
-    With `same_files` the target sees the host's own directories, so links resolve as on the host.
+    If `same_files` is true, the target sees the host's own directories, so symbolic links lead to
+    the same files as on the host.
     """
 
     reads: tuple[str, ...]
@@ -72,7 +75,8 @@ class AskedFor:
 
 @record
 class Proposal:
-    """A suggested grant. The user types `flag` with `path`. `why` is its comment in a policy.
+    """A suggested grant. The user gives it with `flag` and the value `path`. `why` is the comment
+    that is written after it in a policy file.
 
     `more` describes how the path differs from the path that the target asked for.
     """
@@ -147,16 +151,18 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
     return [
         AskedFor(path=path, access=access, times=times)
         for (path, access), times in counts.items()
-        # A directory above another denied path was only needed to reach that path.
+        # Leave out a directory above another denied path, because it was read only on the way to
+        # that path.
         if access == "write" or not asked.is_above(path) or not os.path.isdir(path)
     ]
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether a path in a private directory was not created by the target itself.
+    """Return whether an access in a private directory needs a path that is missing there.
 
-    For a write, the path's directory decides. Outside the home, a directory that the host has
-    counts as not created, even if the target created it in the sandbox.
+    A read needs the path itself, and a write needs its directory. A path is missing if the target
+    did not create it. Outside the home, a directory that exists on the host counts as missing, even
+    if the target created a directory of this name in the sandbox.
     """
     if access == "read":
         return path not in made
@@ -249,7 +255,7 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
 
 @lru_cache(maxsize=1 << 16)
 def _reason_against(path: str, access: str, home: str) -> str:
-    """Return why a path, or the file that it links to, is never proposed; "" if it may be."""
+    """Return why a path, or the file that it links to, is not proposed, or ""."""
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)
     return next(filter(None, reasons), "")
@@ -293,7 +299,9 @@ def _is_secret(path: str) -> bool:
 
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
-    """Return the hidden paths in a home, and the protected paths. Add the real paths of links."""
+    """Return the hidden paths and the protected paths in a home. If such a path is a link, the path
+    to which it leads is included.
+    """
 
     def find(names: Iterable[str]) -> Tree:
         tops = [os.path.join(home, name) for name in names]
@@ -304,14 +312,18 @@ def _find_secrets(home: str) -> tuple[Tree, Tree]:
 
 
 def _find_top(one: AskedFor, seen: Seen) -> str:
-    """Return the existing path to grant: the project, the path, or a new file's directory."""
+    """Return the path to propose for an access. For a file that does not exist this is its
+    directory. For a read in a project it is the project, and otherwise the path itself.
+    """
     if not os.path.lexists(one.path):
         return os.path.dirname(one.path)
     return (_find_project(one.path, seen) if one.access == "read" else "") or one.path
 
 
 def _group(groups: dict[str, list[str]], access: str, seen: Seen) -> dict[str, list[str]]:
-    """Return {grant: its paths}. Replace MIN_GROUPED or more files of a directory with it."""
+    """Return {path to grant: paths that were asked for}. If a directory has MIN_GROUPED or more of
+    the files, grant the directory instead of the files.
+    """
     by_parent: dict[str, list[str]] = {}
     for top in groups:
         if not os.path.isdir(top):

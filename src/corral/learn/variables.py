@@ -22,7 +22,7 @@ ORDINARY = frozenset(
         "USER", "USERNAME",
     )
 )  # fmt: skip
-"""Variables that libraries read by themselves. No server needs them."""
+"""These variables are never proposed. Libraries read them, but no server needs them."""
 
 
 def find_variables(

@@ -45,7 +45,9 @@ METADATA_SERVICE = "a metadata service, which gives out credentials of the machi
 
 
 def watched_plan(plan: Plan) -> Plan:
-    """Return the plan with a filter that reports paths. Refuse if paths cannot be watched."""
+    """Return a copy of the plan whose seccomp filter reports the paths that the target opens. Raise
+    SandboxError if this host cannot watch paths.
+    """
     filters = [step for step in plan.steps if isinstance(step, seccomp.Seccomp)]
     if not filters or _find_wall(plan) is None:
         raise SandboxError(
@@ -54,9 +56,9 @@ def watched_plan(plan: Plan) -> Plan:
         )
     if findings.current_host().finding("start_notices").status == "absent":
         raise SandboxError(
-            "the paths that a target opens cannot be watched here: a program outside has a seccomp"
-            " listener already, or the kernel supports none",
-            hint="start corral outside that container; `corral doctor` shows whether it works",
+            "the paths that a target opens cannot be watched here: a seccomp filter around corral,"
+            " such as a container's, has a listener already, or the kernel supports none",
+            hint="start corral outside the container; `corral doctor` shows whether it works",
         )
     steps = [
         replace(step, watch_paths=True) if isinstance(step, seccomp.Seccomp) else step
@@ -66,7 +68,9 @@ def watched_plan(plan: Plan) -> Plan:
 
 
 def _find_wall(plan: Plan) -> root_filesystem.View | landlock.Landlock | None:
-    """Return the step that decides which files the target sees: a view, or else Landlock."""
+    """Return the step that decides which files the target sees: the one that builds its own view of
+    the file system, or Landlock.
+    """
     for step in plan.steps:
         if isinstance(step, root_filesystem.View | landlock.Landlock):
             return step
@@ -140,8 +144,8 @@ def _find_remote(asked: Mapping[tuple[str, bool], int], seen: Seen) -> dict[str,
 
 
 def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
-    """Mask secrets. A path that contains a secret is not proposed, because its flag would show the
-    secret.
+    """Mask the secrets in all texts. A path that contains a secret is not proposed, because the
+    user would have to type the secret with the flag.
     """
     secret = [one for one in learned.proposed if hide(one.path)[1]]
     never = (*learned.never, *((one.path, "its name has the value of a secret") for one in secret))
@@ -156,8 +160,8 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 
 def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
-    """For each of its own files that the server wanted to change, propose a profile with which it
-    writes to another directory. If there is no such profile, list the file with another remedy.
+    """If the server wanted to change its own program files, propose a profile that makes it write
+    to another directory. A file for which there is no such profile is listed with another remedy.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -183,7 +187,9 @@ def _judge_socket(path: str) -> Learned:
 
 
 def _judge_memory(wanted: int) -> Learned:
-    """Propose a limit for the memory that the target asked for, unless this machine has less."""
+    """Propose a memory limit that is enough for what the target asked for, unless this machine has
+    less memory.
+    """
     if not wanted:
         return Learned()
     mebibytes = f"{wanted >> 20} MiB of memory"
@@ -196,7 +202,9 @@ def _judge_memory(wanted: int) -> Learned:
 
 
 def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
-    """Propose the flags of denials, except for services that give out a machine's credentials."""
+    """Propose the flag that would have prevented each denial. Do not propose to allow a service
+    that gives out the machine's credentials.
+    """
     rows = [row for row in denials if row.allow and row.kind in {"name", "address", "start"}]
     rows += [row for row in denials if row.allow and row.kind in {"port", "sni", "loopback"}]
     found = {row.allow: row for row in rows}
@@ -220,8 +228,9 @@ def _is_metadata_service(row: Denial) -> bool:
 
 
 def to_denials(learned: Learned) -> tuple[Denial, ...]:
-    """Return a denial for each proposal, and for each path that is never proposed. `corral why` and
-    `corral grant` show them. Leave out proposals that were made from denials.
+    """Return a denial for each proposal, and for each path that is never proposed, so that `corral
+    why` and `corral grant` can show them. Leave out proposals that were themselves made from
+    denials.
     """
     rows = [Denial(kind=_find_kind(what), destination=what, why=why) for what, why in learned.never]
     for one in learned.proposed:

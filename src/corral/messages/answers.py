@@ -1,4 +1,6 @@
-"""Judge a server's answers: lists, instructions, and requests inside answers."""
+"""Apply the rules to a server's answers: to lists, to instructions, and to requests that an answer
+contains.
+"""
 
 from typing import Protocol
 

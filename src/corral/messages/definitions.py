@@ -7,8 +7,8 @@ from corral.record import record
 from corral.safe_text import shown
 
 PIN_KINDS = ("tool", "prompt", "template", "instructions")
-"""The kinds of definitions that are pinned. Resources are not, because most servers list files or
-rows, which change all the time.
+"""The kinds of definitions that are pinned. Resources are not pinned, because most servers list
+files or rows of a database, which change all the time.
 """
 MAX_DIFFERENCES = 8
 MAX_SHOWN_LENGTH = 160

@@ -40,7 +40,9 @@ class TooLong:
     end: bytes
 
     def find_id(self) -> object:
-        """Return the message's id if it is at the place where SDKs write it; otherwise None."""
+        """Return the message's id, or None. The id is found only at the start or the end of the
+        message, where SDKs write it.
+        """
         found = ID_AT_START.match(self.start) or ID_AT_END.search(self.end)
         try:
             return json.loads(found[1]) if found else None
@@ -95,15 +97,15 @@ def decode(frame: bytes) -> object:
     """Return the value of a frame. Raise ValueError if parsers could interpret it differently."""
     line = frame.rstrip(b"\r\n")
     if b"\r" in line:
-        raise ValueError("it has a carriage return, at which some readers end a line")
+        raise ValueError("the message has a carriage return, at which some readers end a line")
     if _count_values(line) > MAX_VALUES:
         outside = STRING.sub(b"", line, count=MAX_VALUES)
         if _count_values(outside) > MAX_VALUES:
-            raise ValueError(f"it has more than {MAX_VALUES} values")
+            raise ValueError(f"the message has more than {MAX_VALUES} values")
     try:
         found: object = DECODER.decode(line.decode())
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("the message is nested too deeply") from None
     return found
 
 

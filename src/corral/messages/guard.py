@@ -40,11 +40,13 @@ NAMED_BY: Mapping[str, tuple[str, str]] = {
     "resources/subscribe": ("resource", "uri"),
     "resources/unsubscribe": ("resource", "uri"),
 }
-"""Methods of the client that name one item: {method: (kind, parameter with the name)}."""
+"""The client's methods that name one tool, prompt or resource: {method: (kind, parameter with the
+name)}.
+"""
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""A judge returns the message to pass on, or None to drop it. It appends answers for the sender to
-the list.
+"""A judge is called with a message. It returns the message to pass on, or None to drop the message.
+It appends answers for the sender to the list that it is given.
 """
 
 
@@ -83,7 +85,9 @@ class Reporter(answers.Reporter, Protocol):
 
 
 class Guard:
-    """Judges the messages of one conversation. `max_pending` and the pins bound its memory."""
+    """Judges the messages of one conversation. Its memory is limited: it stores the pins, and at
+    most `max_pending` unanswered requests of each side.
+    """
 
     def __init__(
         self,
@@ -320,7 +324,7 @@ def _judge_frame(frame: bytes, judge: Judge) -> Routed:
     messages = value if isinstance(value, list) else [value]
     kinds = [kind_of(message) for message in messages]
     if not messages or None in kinds:
-        raise ValueError("it is not a JSON-RPC message")
+        raise ValueError("the line is not a JSON-RPC message")
     back: list[bytes] = []
     judged = [
         judge(message, kind, len(frame), back)
@@ -343,7 +347,9 @@ def _replaced(message: Message, path: Sequence[str], change: Callable[[object], 
 
 
 def _key(identity: object) -> IdKey:
-    """Return the key of an id. An invalid id gets a key that no request has."""
+    """Return the key under which the request with this id is stored. For an invalid id, return a
+    key that no request has.
+    """
     return id_key(identity) or (object, None)
 
 

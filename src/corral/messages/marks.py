@@ -16,7 +16,9 @@ SHOWN_LENGTH = 80
 MAX_ADDRESSED = 3
 MIN_MENTIONED_LENGTH = 6
 INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Characters whose category is letter, mark or symbol, but which are invisible."""
+"""Invisible characters that Unicode does not classify as invisible, but as letters, marks or
+symbols.
+"""
 BIDIRECTIONAL = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
@@ -130,7 +132,9 @@ def _mark_name(name: str, names: list[str]) -> Iterator[Mark]:
 def _find_shadows(
     texts: Iterable[tuple[str, str]], names: list[str], server: str, tools: set[str]
 ) -> Iterator[Mark]:
-    """Mark tools that can be confused with tools of another server, and mentions of its tools."""
+    """Mark tools whose names can be confused with a tool of another server, and texts that mention
+    a tool of another server.
+    """
     alike = {_fold(tool): tool for tool in tools}
     for name in names:
         if (tool := alike.get(_fold(name))) is not None:

@@ -120,7 +120,9 @@ def _spellings(uri: str) -> tuple[str, ...]:
 
 
 def _without_dots(uri: str, *, is_part: bool) -> str:
-    """Resolve `.` and `..`. With `is_part`, the empty part between two slashes is a directory."""
+    """Resolve `.` and `..` in the path of a URI. If `is_part` is true, the empty part between two
+    slashes counts as a directory.
+    """
     scheme, colon, rest = uri.partition(":")
     parts: list[str] = []
     fixed = 3 if rest.startswith("//") else 0  # the host is not part of the path

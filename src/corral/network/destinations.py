@@ -56,9 +56,9 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
-    An address of the host itself, one of `host_addresses`, needs an entry for exactly this address,
-    unless it is a loopback address. `synthetic` is the network from which the gateway gives each
-    name an address.
+    `host_addresses` are the addresses of the host itself. Each of them needs an entry for exactly
+    this address; only loopback addresses can also be admitted by an entry for a network.
+    `synthetic` is the network from which the gateway gives each name an address.
     """
 
     def __init__(

@@ -40,7 +40,9 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Release the budget of attempts that have ended. `under_way` attempts still run."""
+        """Release the budget of attempts that have ended. `under_way` is the number of attempts
+        that still run.
+        """
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)
         self._taken = needed

@@ -36,7 +36,8 @@ class GuardedNetwork:
     why: str
 
 
-# IANA's special-purpose registries, the multicast and reserved blocks, and metadata services.
+# The guarded networks, each with a reason: IANA's special-purpose registries, the multicast and
+# reserved blocks, and metadata services.
 TABLE = (
     ("0.0.0.0/8", "unspecified"),  # the kernel dials loopback instead
     ("10.0.0.0/8", "private"),

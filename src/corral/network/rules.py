@@ -112,7 +112,7 @@ def parse_rules(texts: Iterable[str]) -> Rules:
             networks.append((_parse_unmapped(item.host), item))
     ports = collect_ports(map(str, items), max_ports=MAX_PORTS)
     if len(ports) > MAX_PORTS:
-        raise ValueError(f"more than {MAX_PORTS} ports in all")
+        raise ValueError(f"all entries together have more than {MAX_PORTS} ports")
     return Rules(names=names, under=under, networks=tuple(networks), ports=ports)
 
 
@@ -144,7 +144,7 @@ def format_host_port(host: str, port: int) -> str:
 def parse_entry(text: str) -> AllowEntry:
     """Parse an entry of `network.allow`. The `str` of the result is the canonical spelling."""
     if not text:
-        raise ValueError("an empty destination")
+        raise ValueError("the destination is empty")
     if not text.isascii():
         raise ValueError(f"{shown(text)}: write an international name in its xn-- form")
     if not text.isprintable() or " " in text:
@@ -223,8 +223,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, some are left out, but
-    the result still has more than `max_ports`.
+    """Return the ports of these entries. If there are more than `max_ports`, return only some of
+    them, but more than `max_ports`, so that the caller notices.
     """
     found: set[int] = set()
     for text in entries:

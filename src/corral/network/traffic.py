@@ -18,8 +18,8 @@ class Traffic:
 def count_connection(
     sums: dict[str, Traffic], host: str, *, failed: bool, up: int = 0, down: int = 0
 ) -> None:
-    """Add one connection. The number of hosts is limited, because a target can invent names below a
-    wildcard.
+    """Add one connection to the totals of its host. The number of hosts is limited, because a
+    target can invent names below a wildcard.
     """
     if host not in sums and len(sums) >= MAX_HOSTS:
         host = ""  # the totals of all other hosts

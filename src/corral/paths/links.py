@@ -20,7 +20,8 @@ def is_directory(found: os.stat_result) -> bool:
 def is_name_surrogate(found: os.stat_result) -> bool:
     """Return whether lstat found a link, a junction or a mount point.
 
-    Other reparse points are files with a filter, for example those of OneDrive.
+    All other reparse points are ordinary files and directories that a driver filters, for example
+    OneDrive's.
     """
     tag = getattr(found, "st_reparse_tag", 0)
     return stat.S_ISLNK(found.st_mode) or bool(tag & NAME_SURROGATE)

@@ -107,7 +107,7 @@ def normalize(path: str) -> str:
 
 def _check(part: str) -> None:
     if part in {".", ".."}:
-        raise Refused(f"{part!r} in it means another directory")
+        raise Refused(f"{part!r} in the path means another directory")
     if part[-1] in ". ":
         raise Refused(f"{part!r} ends in characters that Windows removes")
     bad = sorted(FORBIDDEN.intersection(part))

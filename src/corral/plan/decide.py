@@ -58,7 +58,7 @@ def sample(controls: Sequence[Held], policy: Policy) -> Sample | None:
 
 
 def warnings(controls: Sequence[Held]) -> tuple[str, ...]:
-    """Return a warning for each control that is not enforced, or only in part."""
+    """Return a warning for each control that is not enforced, or is enforced only in part."""
     return tuple(
         f"{held.control} is enforced only in part, by {held.mechanism}: {held.why}"
         if held.mechanism
@@ -74,7 +74,9 @@ def default_warnings(controls: Sequence[Held]) -> tuple[str, ...]:
 
 
 def describe_control(control: Control, policy: Policy, system: System) -> str:
-    """Return in words what the policy asks of a control on this system, or "" if nothing."""
+    """Return in words what the policy asks of a control on this system, or "" if it asks for
+    nothing.
+    """
     if control == "filesystem":
         written = [f"{grant.access} {grant.path}" for grant in policy.grants]
         return ", ".join(written) or "none of the user's files"
@@ -106,7 +108,9 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
-    """Return why a control is not enforced. Name only the most useful needs; `doctor` shows all."""
+    """Return why a control is not enforced. Of the missing capabilities, name only those that the
+    user can best do something about; `corral doctor` shows all.
+    """
     named = _name_missing(control, host, chain)
     if not named:
         refused = [option.refused for option in chain if option.refused]
@@ -123,8 +127,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the first missing need of all options. For a wall, without which nothing runs, add the
-    first missing need of the last option, because it may be easier to provide.
+    """Return the missing capabilities to name in an error: the first that any option needs. If the
+    control is a wall, without which nothing runs, add the first that the last option needs, because
+    it may be easier to provide.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []

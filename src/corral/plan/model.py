@@ -78,7 +78,9 @@ class Results:
 SAMPLING = "sampling"
 NOTIFICATION = "notification"
 UNIX_SCOPE = "unix scope"
-"""Part of the name of a mechanism that denies unix sockets from outside of the sandbox."""
+"""A mechanism with these words in its name denies connections to unix sockets that were made
+outside the sandbox.
+"""
 
 
 @record
@@ -99,8 +101,8 @@ class Option:
 
 @record
 class Held:
-    """The decision about one control. `mechanism` is "" if the control is not enforced. `why` is
-    the reason, or a note about the mechanism.
+    """The decision about one control. `mechanism` is "" if the control is not enforced. Then `why`
+    is the reason, and otherwise it is a note about the mechanism.
     """
 
     control: Control
@@ -139,7 +141,9 @@ class Cover:
 
 @record
 class Covers:
-    """The covered paths to watch during a run. `strict` ends the run when any cover ends."""
+    """The covered paths to watch during a run. If `strict` is true, the run ends when any of them
+    is no longer covered.
+    """
 
     names: tuple[Cover, ...]
     strict: bool = False

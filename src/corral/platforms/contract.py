@@ -59,7 +59,7 @@ if TYPE_CHECKING:
             """Do the one-time work that would slow down the first run of a plan."""
 
         def find_spare_maker(self, plan: Plan) -> SpareMaker | None:
-            """Return a maker of spare sandboxes, or None if this plan cannot use a spare."""
+            """Return a function that makes a spare sandbox, or None if this plan cannot use one."""
 
         def cache_key(self) -> tuple[str, ...]: ...
         def doctor(self, host: Host) -> Sequence[tuple[str, str, Finding | None]]: ...
@@ -80,9 +80,11 @@ if TYPE_CHECKING:
         """Controls a process tree from the supervisor."""
 
         pid: int
-        # Readable when the tree has ended. On Windows: signalled when its first process has ended.
+        # This descriptor becomes readable when the tree has ended. On Windows it is a handle, which
+        # is signalled when the first process of the tree has ended.
         pidfd: int
-        # Gets the error of a failed step, or EXECUTED. It is -1 if `spawn` itself raises the error.
+        # The supervisor reads from this pipe the error of a failed step, or EXECUTED. It is -1 on
+        # systems where `spawn` itself raises the error.
         exec_pipe: int
 
         # Services that run from the start. Those of `open_services` run only after exec.
@@ -104,7 +106,9 @@ if TYPE_CHECKING:
         """A sandbox that is set up and verified, and waits for its command."""
 
         def wait(self, channel: int) -> bool:
-            """Wait for a request on the channel. Return False if this sandbox cannot be used."""
+            """Wait until the caller sends a command over the channel. Return False if this sandbox
+            cannot be used.
+            """
 
         def is_current(self) -> bool: ...
         def take(self, plan: Plan, stdio: Stdio) -> Child: ...

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 """Seconds between asking the tree to stop and killing it."""
 MAX_EXACT_MEASUREMENTS = 3
-"""The maximum number of exact measurements in one sample, if all results exceed the limit. A result
-is too high if processes that share memory end meanwhile: the others' shares grow, one after the
-other. The next result is then lower. A limit is exceeded only if all results exceed it.
+"""How often one sample measures the memory exactly before the limit counts as exceeded. A single
+result may be too high: an exact measurement adds up each process's share of shared pages, and the
+shares grow if a process ends meanwhile. The next result is then lower.
 """
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
@@ -110,7 +110,8 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return the result with the higher of the system's and the sampled values.
+        """Return the result of a run with its usage. Of the system's value and the highest sampled
+        value, use the higher one.
 
         Raise SupervisionError if the run was stopped because its usage could not be measured.
         """

@@ -20,7 +20,7 @@ SEEN: dict[System, dict[str, str]] = {
     "windows": {"job_kill_on_close": WINE, "session": WINE},
 }
 """The capabilities whose test has passed. The value is the runner and the day of the first success
-on the real system, or WINE if the test passes only under Wine, with every change.
+on the real system, or WINE if the test has passed only under Wine, where it runs for every change.
 """
 
 

@@ -25,8 +25,8 @@ OPCODE = 0x7800
 MAX_NAME_LENGTH = 255
 MAX_LABEL_LENGTH = 63
 MAX_QUERY_BYTES = 4096
-"""More than enough: a question and its OPT record with cookies and padding need a few hundred
-bytes.
+"""The largest query that is parsed. A question and its OPT record with cookies and padding need
+only a few hundred bytes.
 """
 PAYLOAD = 1232
 """The largest UDP message that corral announces. It fits every network path (DNS flag day 2020)."""
@@ -65,23 +65,23 @@ class Answer:
 
 def parse_query(data: bytes) -> Query:
     if len(data) > MAX_QUERY_BYTES:
-        raise MalformedError(FORMERR, "too long for a query")
+        raise MalformedError(FORMERR, "the message is too long for a query")
     if len(data) < HEADER.size:
-        raise MalformedError(FORMERR, "shorter than a header")
+        raise MalformedError(FORMERR, "the message is shorter than a header")
     number, flags, questions, answers, authorities, additional = HEADER.unpack_from(data)
     if flags & OPCODE:
-        raise MalformedError(NOTIMP, "not a standard query")
+        raise MalformedError(NOTIMP, "the message is not a standard query")
     if (questions, answers, authorities) != (1, 0, 0) or additional > 1:
-        raise MalformedError(FORMERR, "not exactly one question")
+        raise MalformedError(FORMERR, "the message does not have exactly one question")
     name, end = parse_name(data, HEADER.size)
     if len(data) < end + 4:
         raise MalformedError(FORMERR, "the question is truncated")
     kind, space = struct.unpack_from("!HH", data, end)
     if space != IN:
-        raise MalformedError(NOTIMP, "not the internet class")
+        raise MalformedError(NOTIMP, "the question is not of the internet class")
     version, after = parse_opt(data, end + 4) if additional else (None, end + 4)
     if after != len(data):
-        raise MalformedError(FORMERR, "bytes after the last record")
+        raise MalformedError(FORMERR, "there are bytes after the last record")
     question = data[HEADER.size : end + 4]
     return Query(id=number, flags=flags, name=name, kind=kind, question=question, edns=version)
 
@@ -116,7 +116,7 @@ def parse_opt(data: bytes, start: int) -> tuple[int, int]:
         raise MalformedError(FORMERR, "the additional record is truncated")
     root, kind, _payload, ttl, length = struct.unpack_from("!BHHIH", data, start)
     if root or kind != OPT:
-        raise MalformedError(FORMERR, "an additional record that is not OPT")
+        raise MalformedError(FORMERR, "the additional record is not OPT")
     return ttl >> 16 & 0xFF, start + 11 + length
 
 
@@ -149,7 +149,7 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a TCP stream into DNS messages. Each message follows its length, two bytes."""
+    """Splits a TCP stream into DNS messages. Before each message are two bytes with its length."""
 
     def __init__(self) -> None:
         self.buffer = b""
@@ -161,7 +161,7 @@ class Framing:
         while len(self.buffer) >= 2:
             length = int.from_bytes(self.buffer[:2], "big")
             if length > MAX_QUERY_BYTES:
-                raise MalformedError(FORMERR, "too long for a query")
+                raise MalformedError(FORMERR, "the message is too long for a query")
             if len(self.buffer) < 2 + length:
                 break
             found.append(self.buffer[2 : 2 + length])

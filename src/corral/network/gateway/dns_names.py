@@ -63,7 +63,7 @@ class Names:
     def _answer(self, query: dns.Query) -> bytes:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
-        # RFC 6761: these names are the sandbox's own loopback, not the host's.
+        # RFC 6761: localhost is loopback, here the sandbox's own loopback and not the host's.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)
             found = () if own is None else (dns.Answer(kind=query.kind, data=own),)

@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 BATCH = 64
 """The number of datagrams that are answered before other clients get their turn."""
 BURST, RATE = 256, 2048
-"""Limits for the queries of all clients, at once and per second. Further datagrams wait in the
-kernel's buffer, and are lost if the buffer is full.
+"""How many queries of all clients together are answered at once, and how many per second after
+that. Further datagrams wait in the kernel's buffer, and are lost if the buffer is full.
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128
-"""The number of socket pairs that the target may have instead of datagram sockets."""
+"""The maximum number of socket pairs, which a target without a network namespace has instead of
+datagram sockets.
+"""
 IDLE_SECONDS = 10.0
 """A TCP client is closed if it sends no query for this time."""
 

@@ -47,7 +47,7 @@ once, and then this many per second.
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait until other connections end."""
 OTHER_DESCRIPTORS = 128
-"""Descriptors for the supervisor itself, DNS clients and lookups."""
+"""The number of descriptors that stay free for the supervisor itself, DNS clients and lookups."""
 
 
 class Gateway:
@@ -157,8 +157,8 @@ class Gateway:
     def admit(self, client: _socket.socket, destination: Destination) -> None:
         """Handle a connection to a destination that `find_destination` returned.
 
-        If there are too many connections, it waits until another ends. If MAX_WAITING connections
-        wait already, it is reset.
+        If there are too many connections, this one waits until another connection ends. It is reset
+        if MAX_WAITING connections are waiting already.
         """
         if not self._is_full():
             self._open(client, destination)

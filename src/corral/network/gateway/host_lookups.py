@@ -65,7 +65,8 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Other callers get no error, because they wait for a child that has been started.
+            # Only this name fails. The callers that wait for other names get their answers from
+            # children that have been started before.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]
@@ -132,7 +133,7 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # Keep one child for the next name. A child without a reply is dead.
+        # Keep one child for the next name. An empty reply means that the child is dead.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:
@@ -143,7 +144,9 @@ class Lookups:
             self._fail_waiting()
 
     def _fail_waiting(self) -> None:
-        """Answer all callers with no addresses, if no child is left and none can be started."""
+        """Answer all waiting callers with an empty list of addresses, if no child is left and none
+        can be started.
+        """
         if self._children:
             return
         while self._waiting:
@@ -152,7 +155,9 @@ class Lookups:
 
 
 def pack(addresses: Sequence[bytes]) -> bytes:
-    """Return the reply of a child. It is never empty, because that would mean the end of file."""
+    """Return the reply that a child sends for these addresses. It is never empty, because the
+    parent would take an empty message for the child's end.
+    """
     return " ".join(["", *map(bytes.hex, deduplicate(addresses)), ""]).encode("ascii")
 
 

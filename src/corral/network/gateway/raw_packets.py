@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 BATCH = 64
 BURST, RATE = 128, 256
-"""Limits for the packets that are read, at once and per second, so that a flood cannot keep the
-host busy.
+"""How many packets are read at once, and how many per second after that, so that a flood cannot
+keep the host busy.
 """
 HEADERS = 128
 IPV6_PKTINFO = 50

@@ -1,7 +1,7 @@
 """Copy between two sockets in both directions, through pipes in the kernel if possible.
 
 A direction writes what it has read before it reads again, so a slow reader slows down its sender.
-When one direction ends, its end is sent to the reader, and the other direction continues. A
+When one direction ends, end of file is sent to the reader, and the other direction continues. A
 direction has a pipe only while bytes are in it, so an idle connection needs no buffer.
 """
 
@@ -238,7 +238,7 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Watch the socket from which `reading` reads and to which `writing` writes."""
+        """Watch one socket. The direction `reading` reads from it, and `writing` writes to it."""
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:
             mask |= event_loop.OUT

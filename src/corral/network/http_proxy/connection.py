@@ -59,8 +59,8 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return how long this connection keeps its slot after `serve`: 0 if it reached a server.
-        Otherwise count it as failed.
+        """Return for how many seconds this connection still occupies its slot after `serve`. This
+        is 0 if the connection reached a server. Otherwise count the connection as failed.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 
@@ -121,7 +121,7 @@ class Connection:
         """
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the data is incomplete")
+            raise TimeoutError("the client did not send all data in time")
         return self._stream.recv(left)
 
     def _read_request(self) -> Request:

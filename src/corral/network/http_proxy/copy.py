@@ -1,7 +1,7 @@
 """Copy between two sockets in both directions, in one thread that waits for both.
 
 A direction keeps at most one block, and writes it before it reads again, so a slow reader slows
-down its sender. When one direction ends, its end is sent to the reader, and the other direction
+down its sender. When one direction ends, end of file is sent to the reader, and the other direction
 continues.
 """
 
@@ -95,7 +95,8 @@ class PolledCopy:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
         ready = wait(masks, self._idle_milliseconds, stop=self._stop)
         for direction, end, mask in waiting:
-            # After an error or a hang-up the direction reads or writes too, which raises the error.
+            # After an error or a hang-up, let the direction read or write too, because this raises
+            # the error.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
                 direction.pump()
         return True

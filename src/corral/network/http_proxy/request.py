@@ -51,7 +51,7 @@ def parse_request(data: bytes) -> Request | None:
     if any(b"\n" in line or b"\r" in line for line in lines):
         raise RefusedError("a line of the request has a stray CR or LF")
     if len(words) != 3 or words[2] not in VERSIONS or not _is_token(words[0]):
-        raise RefusedError("not a request to a proxy")
+        raise RefusedError("this is not a request to a proxy")
     fields = _parse_fields(lines[1:])
     password = _find_password(fields)
     method, target, version = words

@@ -28,7 +28,7 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 MAX_CONNECTIONS = 128
 OTHER_DESCRIPTORS = 64
-"""Descriptors for the supervisor itself and for lookups."""
+"""The number of descriptors that stay free for the supervisor itself and for lookups."""
 CLOSE_SECONDS = 0.5
 """How long `close` waits for threads, so that corral ends within a second of its target."""
 NO_TIMEOUT = -1
@@ -115,7 +115,9 @@ class HttpProxy:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Reset the open connections. Count only those that end within CLOSE_SECONDS."""
+        """Reset the open connections. Only those that end within CLOSE_SECONDS are counted in the
+        report.
+        """
         self._closed.set()
         os.close(self._stopping)
         deadline = time.monotonic() + CLOSE_SECONDS

@@ -60,7 +60,9 @@ signals = Signals
 def compose(
     policy: Policy, program: Program, controls: Sequence[Held], *, home: str
 ) -> Composition:
-    """Plan the steps of a run. The mechanism for the control `tree` decides the tier."""
+    """Plan the steps of a run. The mechanism that was chosen for the control `tree` decides whether
+    the run uses namespaces.
+    """
     seen = host_files.survey(policy, program, home=home)
     if any(held.mechanism == options.PID_NAMESPACE for held in controls):
         steps = tier_namespaces.compose(policy, program, seen, controls)

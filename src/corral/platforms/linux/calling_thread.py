@@ -32,8 +32,8 @@ PATH_MAX = 4096
 
 @record
 class TargetIds:
-    """The target's ids on the host. If `taken` is true, this thread has these ids inside a `with`
-    block.
+    """The target's ids on the host. If `taken` is true, a `with` block gives these ids to the
+    current thread until the block ends.
     """
 
     uid: int
@@ -55,8 +55,8 @@ class TargetIds:
             abi.setresgid(0, 0, 0)
 
     def as_target(self) -> TargetIds:
-        """Return ids that a `with` block takes even if they are not needed to read. Then the peer
-        of a unix socket sees the target's ids.
+        """Return these ids, so that a `with` block takes them even if this thread could read the
+        target without them. A unix socket that is connected in the block shows its peer these ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 
@@ -129,7 +129,7 @@ class CallingThread:
     def protocol(self, fd: int) -> str:
         """Return a socket's kind, such as TCPv6 or UNIX-STREAM. Raise ENOTSOCK for other files."""
         if not self.inode(fd):
-            raise OSError(errno.ENOTSOCK, "not a socket")
+            raise OSError(errno.ENOTSOCK, "the descriptor is not a socket")
         with self._ids:
             found = os.getxattr(self._path("fd", fd), "system.sockprotoname")
         return found.rstrip(b"\0").decode()
@@ -178,8 +178,8 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # With a given kind, Python asks the kernel only for the family, which saves two calls.
-            # No code uses the kind, so it may be wrong.
+            # Name a type and a protocol, so that Python does not ask the kernel for them, which
+            # saves two calls. They may be wrong, because no code uses them.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)

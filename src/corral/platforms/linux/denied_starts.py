@@ -124,7 +124,7 @@ class Memory:
     def _page(self, start: int) -> bytes:
         self._reads += 1
         if self._reads > MAX_READS or len(self._pages) > MAX_PAGES:
-            raise ValueError("too much memory to read for a name")
+            raise ValueError("the search for the program's name would read too much memory")
         if start not in self._pages:
             try:
                 self._pages[start] = os.pread(self._fd, PAGE, start)
@@ -134,8 +134,9 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this call. On a machine without a system call vfork it
-    uses clone. posix_spawn makes a similar clone, but gives the new process its own stack.
+    """Return whether libc's vfork() made this call. On machines without a system call vfork,
+    vfork() calls clone without a stack. posix_spawn makes a similar clone, but gives the new
+    process its own stack.
     """
     by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
     return call == "vfork" or bool(by_clone)
@@ -144,8 +145,9 @@ def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
 def guess_name(memory: Memory, pid: int) -> str:
     """Return the program's name from a list of arguments that the thread's stack points to, or "".
 
-    Lists of words in a library look like arguments, so a list with a path or an option is
-    preferred. Other memory can be valid UTF-8 by chance, so a guessed name has to be ASCII.
+    The memory of a library also contains lists of words, which look like arguments. So a list with
+    a path or an option is preferred. Other memory can be valid UTF-8 by chance, so a guessed name
+    has to be ASCII.
     """
     stack = _read_stack_pointer(pid)
     with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -180,7 +182,7 @@ def _read_stack_pointer(pid: int) -> int:
 
 
 def _words(memory: Memory, vector: int) -> list[bytes]:
-    """Return the texts that a list of pointers points to, or [] if one of them is not text."""
+    """Return the strings that a list of pointers points to, or [] if one of them is not text."""
     found: list[bytes] = []
     for position in range(MAX_WORDS):
         pointer = memory.word(vector + 8 * position)
@@ -201,10 +203,11 @@ def _is_text(raw: bytes) -> bool:
 
 
 def _common_name(words: list[bytes]) -> str:
-    """Return the program's name, or "" if the words are an environment.
+    """Return the name of the program that a list of words starts, or "" for a list of environment
+    variables.
 
-    Before a start, Python makes a list of candidates: one path for each directory of PATH. All of
-    them have the same name, which is then returned.
+    The list may be a program's arguments, of which the first is the program. Python also makes a
+    list of the paths to try, one for each directory of PATH, which all end in the program's name.
     """
     names = {_base_name(word) for word in words}
     if len(names) == 1 and len(words) > 1 and all(word.startswith(b"/") for word in words):

@@ -34,7 +34,9 @@ kernel refuses to send a descriptor while the user's processes together have mor
 flight than the sender's RLIMIT_NOFILE.
 """
 FIRST_DESCRIPTOR = 3
-"""The inner end gets at least this number, because the target puts its streams on 0 to 2."""
+"""The lowest descriptor number for the inner end of the channel, because the target's streams need
+the numbers 0 to 2.
+"""
 
 
 class DescriptorChannel:

@@ -19,7 +19,8 @@ MAX_ENTRIES = 2000
 MAX_DEPTH = 32
 MAX_ROWS = 100
 CACHES = frozenset((".cache", ".npm", ".node-gyp", ".nv", ".pki"))
-"""Directories of the home that are not listed, because programs make their files again."""
+"""Directories of the home that are not listed, because programs can make the files in them again.
+"""
 DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 
 

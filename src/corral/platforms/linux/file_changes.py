@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 LATER = Decision(verdict="answer_later")
 BURST_SECONDS = 2.0
-"""The processor time that calls may use at once. It is enough for about 10 000 calls: a clone or an
-archive of a thousand files is not delayed.
+"""The processor time that calls may use at once. It is enough for about 10 000 calls: a git clone
+or an archive of a thousand files is not delayed.
 """
 SHARE = 0.06
 """The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
@@ -222,7 +222,7 @@ def _has_become(uid: int, gid: int) -> bool:
 
 
 def _change(finder: Finder, call: str, request: Notification) -> int:
-    """Do a call. Return 0, or the number of its error."""
+    """Change the mode or times of a file as a call asks. Return 0, or the error number."""
     try:
         ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread has them already
         thread = calling_thread.CallingThread(request, ids)
@@ -273,13 +273,13 @@ def find_file(
     pointer = arguments[given.path] if given.path >= 0 else 0
     if given.path < 0 or (given.times and not pointer and directory != abi.AT_FDCWD):
         if flags:
-            raise OSError(errno.EINVAL, "flags without a path")
+            raise OSError(errno.EINVAL, "the call has flags, but no path")
         return _find_open_file(finder, thread, directory, by_path=False)
     text = os.fsdecode(thread.read_text(pointer))
     follow = not flags & abi.AT_SYMLINK_NOFOLLOW
     if not text:
         if not flags & abi.AT_EMPTY_PATH:
-            raise FileNotFoundError(errno.ENOENT, "an empty path")
+            raise FileNotFoundError(errno.ENOENT, "the path is empty")
         if directory != abi.AT_FDCWD:
             return _find_open_file(finder, thread, directory)
         text = "."
@@ -298,12 +298,13 @@ def _find_open_file(
 ) -> int:
     """Find an open file of the caller by its path, and check that it is the same file.
 
-    fchmod refuses a descriptor that was opened with O_PATH, but a path in /proc does not. `by_path`
-    is false for calls like fchmod.
+    `by_path` is true if the call names the file by a path such as /proc/self/fd/3, and false if it
+    names the descriptor, as fchmod does. Only calls by descriptor fail if the file was opened with
+    O_PATH.
     """
     path = thread.path_of(number)
     if not by_path and thread.flags(number) & os.O_PATH:
-        raise OSError(errno.EBADF, "opened with O_PATH")
+        raise OSError(errno.EBADF, "the descriptor was opened with O_PATH")
     fd = finder.find(path, follow=False)
     try:
         seen = os.fstat(fd)
@@ -441,7 +442,7 @@ def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None
         return struct.pack("=qqqq", accessed, 0, modified, 0)
     accessed, micro, modified, micro2 = struct.unpack("=qqqq", thread.read(pointer, 32))
     if not (0 <= micro < MICROSECONDS and 0 <= micro2 < MICROSECONDS):
-        raise OSError(errno.EINVAL, "not a time")
+        raise OSError(errno.EINVAL, "the value is not a time")
     return struct.pack("=qqqq", accessed, micro * 1000, modified, micro2 * 1000)
 
 

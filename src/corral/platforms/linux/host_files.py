@@ -27,8 +27,8 @@ SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store",
 )  # fmt: skip
 
-# These are the loader's cache, TLS roots, crypto policies, locale, protocol names and fonts.
-# Accounts, keys and the configuration of services are left out.
+# The files in /etc that the target sees: the loader's cache, TLS roots, crypto policies, locale,
+# protocol names and fonts. Accounts, keys and the configuration of services are left out.
 ETC = (
     "ld.so.cache",
     "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem",
@@ -40,8 +40,8 @@ ETC = (
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
 OTHER_HOME = "/home/corral"
-"""The home inside the sandbox if the user's own home is HOME. With the same path for both, the
-user's paths would seem to exist in the sandbox.
+"""Replaces HOME as the home inside the sandbox if the user's own home has the path HOME. With the
+same path for both, the user's paths would seem to exist in the sandbox.
 """
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -192,7 +192,8 @@ def _entry(path: str) -> Entry | None:
     real = os.path.realpath(path)
     if not os.path.exists(real):
         return None
-    # A link into /usr also works inside. The target of any other link has to be bound.
+    # A link into /usr also works in the sandbox. For any other link, bind the file that it leads
+    # to.
     return (
         Entry(path=path, link=link) if real.startswith("/usr/") else Entry(path=path, source=real)
     )

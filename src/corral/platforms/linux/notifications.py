@@ -217,7 +217,8 @@ class Notifications:
                 self._deciders.update(self._make_deciders())
                 self._executed = True
             except (OSError, ImportError):
-                # Too many files are open. Until that changes, these deciders' calls are denied.
+                # Usually too many files are open. Until the deciders can be made, their calls are
+                # denied.
                 pass
         decision = judge(request, self._names, self._deciders) if self._deciders else None
         if decision is not None and decision.verdict == "answer_later":

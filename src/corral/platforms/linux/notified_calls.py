@@ -77,7 +77,8 @@ PATH = NotifiedCall(decider="path_watch", may=("continue",))
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# On a socket that is not corral's, these calls may continue, because they neither connect nor send.
+# The calls in SOCKET_NAMES may continue on a socket that is not corral's, because they neither
+# connect nor send.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
 # In `corral learn` the target gets Unix sockets that cannot be connected, and the paths of connect
 # and bind are recorded.
@@ -126,7 +127,7 @@ MEMORY = "mmap"
 """`corral learn` watches writable mappings of at least MIN_MAPPED bytes."""
 MIN_MAPPED = 1 << 20
 LINKS = frozenset(("link", "linkat"))
-"""Calls that only read their first path."""
+"""Calls that read their first path, the source, and write only their second path."""
 WRITES = frozenset(
     (
         "mkdir", "rmdir", "unlink", "creat", "truncate", "chmod", "rename", "mkdirat", "unlinkat",
@@ -157,5 +158,5 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
 
 
 def name_call(name: str, arguments: tuple[int, ...]) -> str:
-    """Return the call's name in CALLS, where a clone of a thread has its own name."""
+    """Return the call's name in CALLS. There a clone that makes a thread has the name THREAD."""
     return THREAD if name == "clone" and arguments[0] & CLONE_THREAD else name

@@ -86,8 +86,8 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Return the option for limiting I/O. Without a disk there is none, because io.max limits each
-    disk.
+    """Return the option for limiting I/O. There is no such option if neither /usr nor a grant is on
+    a disk, because io.max limits each disk.
     """
     if policy.limits.io is None:
         return ()

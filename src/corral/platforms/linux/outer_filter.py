@@ -28,7 +28,9 @@ BAD = -1
 """An invalid descriptor, and an address that no process can read."""
 CLONE_FS = 0x200
 CLONE_THREAD = 0x10000
-"""The kernel refuses this flag without CLONE_SIGHAND, and with most of the namespace flags."""
+"""The kernel refuses a clone with this flag if CLONE_SIGHAND is missing, and also together with
+most of the namespace flags.
+"""
 CALLS: tuple[Call, ...] = (
     ("unshare", (1,)),
     ("unshare", (abi.CLONE_NEWUSER | 1,)),

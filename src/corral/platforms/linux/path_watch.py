@@ -37,7 +37,7 @@ MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
 """The most characters of all paths together. The target chooses the paths, and each can be long."""
 MAX_READ = 1000
-"""The maximum number of created files whose paths an ordinary run reads."""
+"""The maximum number of created files whose paths are read in a run without `corral learn`."""
 AT_FDCWD = (1 << 32) - 100
 WORD = 0xFFFFFFFF
 O_ACCMODE, O_CREAT, O_TRUNC = 3, 0o100, 0o1000
@@ -102,8 +102,8 @@ class PathWatch:
     def _give_socket(self, kind: int) -> Decision:
         """Give the target a Unix socket that cannot be connected: one end of a pair.
 
-        The pair was made in the sandbox, because a socket made here would belong to the host's
-        network.
+        The pair was made in the sandbox, because a socket that the supervisor makes would belong to
+        the host's network.
         """
         self._sockets += self._channel.take("unix_socket")
         if not self._sockets:

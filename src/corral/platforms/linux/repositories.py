@@ -83,11 +83,12 @@ def find_run_files(git: str) -> Iterator[str]:
 def find_named(
     top: str, directories: Iterable[str], home: str, shared: Iterable[Setting]
 ) -> Iterator[str]:
-    """Yield the files that are named in the repository's own settings and in the `shared` ones.
+    """Yield the files that are named in the repository's own settings and in the settings `shared`,
+    which apply to all repositories.
 
     A relative path of hooks is looked up in `top`, the repository's working directory. The path of
-    an included file is looked up beside the file with the setting. Other paths are looked up in
-    both places.
+    an included file is looked up in the directory of the file that contains the setting. Other
+    paths are looked up in both directories.
     """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
@@ -248,7 +249,8 @@ def _read_bytes(path: str, most: int) -> bytes:
             return b""
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # A buffer of `most` bytes would cost more time than the read itself.
+            # Ask for no more bytes than the file has, because a buffer of `most` bytes would cost
+            # more time than the read itself.
             return os.read(fd, min(most, found.st_size))
         finally:
             os.close(fd)

@@ -27,7 +27,7 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    # {inode: (change time, names of the directories in it with "/" between them)}
+    # {inode of a directory: (its change time, names of its subdirectories with "/" between them)}
     Known = dict[int, tuple[int, str]]
 
 FILE_SYSTEMS = frozenset(
@@ -42,8 +42,9 @@ LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
 another number. Listing a directory with two links does not need the type of each entry.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""All names of a directory up to this size are read at once, even if they exceed the budget. On
-these file systems the size of a directory limits the number of its names.
+"""If a directory without subdirectories has at most this size, all its names are read at once, even
+if they exceed the budget. On the file systems in LINK_COUNTS the size of a directory limits the
+number of its names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of a search. When one of them changes, the cache is discarded."""
@@ -138,7 +139,8 @@ class SearchedDirectories:
             return {}
 
     def _path(self) -> str:
-        # A later file system can get the same device number, but has another id.
+        # The file's name contains the id of the file system and not its device number, which
+        # another file system can get later.
         where = f"{os.statvfs(self._top).f_fsid}{self._top}"
         name = checksum(where.encode(errors="surrogateescape"))
         return os.path.join(directories().cache, "searched", f"{name:x}")

@@ -135,7 +135,9 @@ class SocketBroker:
             made.close()
 
     def _make_datagram_socket(self, _thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
-        """Make the pair that replaces a datagram socket, whose kind the filter has checked."""
+        """Make the socket pair that the target gets instead of a datagram socket. The filter has
+        checked the arguments of the target's call.
+        """
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         inode = os.fstat(theirs.fileno()).st_ino
         pair = DatagramSocket(self.gateway, lambda: self._datagrams.pop(inode, None), arguments[0])
@@ -224,9 +226,9 @@ class SocketBroker:
         connected = thread.inode(fd) in self._peers
         thread.check()
         if family is None:
-            raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+            raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
         if connected:
-            raise OSError(errno.EISCONN, "connected already")
+            raise OSError(errno.EISCONN, "the socket is connected already")
         own = _socket.socket(family, _socket.SOCK_STREAM)
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
         return own
@@ -401,7 +403,8 @@ def parse_address(raw: bytes) -> tuple[bytes, int]:
     if family == _socket.AF_INET6 and len(raw) >= 24:
         return unmap(raw[8:24]), int.from_bytes(raw[2:4], "big")
     known = family in {_socket.AF_INET, _socket.AF_INET6}
-    raise OSError(errno.EINVAL if known else errno.EAFNOSUPPORT, "not an internet address")
+    code = errno.EINVAL if known else errno.EAFNOSUPPORT
+    raise OSError(code, "the address is not an internet address")
 
 
 def is_resolver(address: bytes, port: int) -> bool:
@@ -451,13 +454,13 @@ def _check_unconnected(own: _socket.socket) -> None:
     an unfinished first one, and the supervisor would then wait for a connection that never comes.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
-        raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
+        raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
     if own.getsockopt(_socket.SOL_SOCKET, _socket.SO_PROTOCOL) != _socket.IPPROTO_TCP:
-        raise OSError(errno.EAFNOSUPPORT, "not a TCP socket")
-    # The first byte is the state. Without a connection, `getpeername` would raise an exception,
-    # which takes longer.
+        raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
+    # The first byte of TCP_INFO is the state. `getpeername` would raise an exception for a socket
+    # without a connection, which takes longer.
     if own.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 1)[0] != TCP_CLOSE:
-        raise OSError(errno.EISCONN, "connected already")
+        raise OSError(errno.EISCONN, "the socket is connected already")
 
 
 def _failed(code: int | None) -> Decision:
@@ -473,7 +476,8 @@ def _accept(
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
-        # With some socket options of the target the handshake would otherwise wait for 0.2 s.
+        # Without TCP_QUICKACK the handshake may wait for 0.2 s, if the target has set certain
+        # options on the socket.
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)

@@ -61,8 +61,8 @@ class Spare:
         os.close(null)
 
     def wait(self, channel: int) -> bool:
-        """Wait until the sandbox is ready and a request has come. Return False if the sandbox has
-        failed or the caller is gone.
+        """Wait until the sandbox is ready and the caller has sent a command. Return False if the
+        sandbox has failed or the caller is gone.
         """
         poll = select.poll()
         for fd in (self.child.pidfd, self.child.exec_pipe):
@@ -123,7 +123,9 @@ class Spare:
 
 
 def _receive_request(request: _socket.socket, exec_pipe: int, plan: Plan) -> Plan:
-    """Close all other descriptors and wait for the request. Return the plan to execute."""
+    """Wait, as the target's process, until the supervisor sends the command and its streams. Close
+    all other descriptors first. Return the plan to execute.
+    """
     steps.keep_only({0, 1, 2, exec_pipe, request.fileno()})
     os.write(exec_pipe, steps.WAITS)
     message, streams = handover.receive(request)

@@ -2,9 +2,9 @@
 
 Three pipes connect these processes. All are close-on-exec, so the target gets none. The control
 pipe carries signal numbers from the supervisor to init; its end of file means that the supervisor
-has ended. The exec pipe carries a failed step, or one mark just before exec. End of file after the
-mark means a successful exec; without the mark the process died before exec. The status pipe carries
-the target's wait status.
+has ended. The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec.
+End of file after this byte means a successful exec; without the byte the process died before exec.
+The status pipe carries the target's wait status.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Child:
         deciders = results.get(notifications.Deciders)
         if path_watch is not None:
             deciders.by_name["path_watch"] = path_watch
-            # Without namespaces, a chmod that continues could change any file of the user.
+            # Without namespaces, calls that change modes must not continue, because they could
+            # change any file of the user.
             if self._has_pid_namespace:
                 deciders.by_name["change_watch"] = path_watch
             if not self._brokered:
@@ -241,8 +242,8 @@ def _list_files(home: int) -> tuple[tuple[Discarded, ...], bool]:
 
 
 def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
-    """Start the target. If `request` is given, the target's process calls it behind its walls, and
-    executes the plan that it returns.
+    """Start the target. If the function `request` is given, the target's process calls it once all
+    steps are applied, and executes the plan that the function returns.
     """
     results = Results()
     channel = descriptor_channel.DescriptorChannel()
@@ -265,7 +266,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could open a file again with
-    more rights. Return None if Landlock prevents that, truncation included.
+    more rights. Do nothing and return None if Landlock prevents this, and also denies truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -310,7 +311,9 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
-    """Return the deciders that report denials. `plan` is None if a PathWatch watches all paths."""
+    """Return the deciders that report denials. If a PathWatch watches all paths, `plan` is None and
+    only denied process starts are reported.
+    """
     from corral.platforms.linux.denied_starts import DeniedStarts
 
     starts = DeniedStarts(denials)
@@ -334,8 +337,8 @@ def _clone(
     plan: Plan, results: Results, stdio: Stdio, relay: Relay | None, request: Request | None
 ) -> Child:
     ours, theirs = _open_pipes()
-    # Do this before the clone. It imports modules from which the filter is made, and the sandbox
-    # cannot read them.
+    # Make the path watch before the clone. It imports modules from which the filter is made, and
+    # which cannot be read in the sandbox.
     path_watch = _make_path_watch(plan, results)
     made = _find_namespaces(plan)
     try:
@@ -362,7 +365,7 @@ def _clone(
 
 
 def _open_pipes() -> tuple[init.Pipes, init.Pipes]:
-    """Return the supervisor's ends and init's ends."""
+    """Open the pipes. Return the supervisor's ends and init's ends."""
     control_read, control_write = os.pipe()
     exec_read, exec_write = os.pipe()
     status_read, status_write = os.pipe()

@@ -156,8 +156,8 @@ def _task_limit(policy: Policy, mechanisms: Mapping[Control, str]) -> list[Step]
 
 
 def _refuse_reachable_sockets(policy: Policy, program: Program) -> None:
-    """Refuse unix sockets if another program could have a socket in a directory that the target
-    sees.
+    """Refuse a policy with `own_unix_sockets` if another program could have a socket in a directory
+    that the target sees, because the target could connect to it.
 
     A read-only mount does not stop a connection, and sockets can appear at any time. The system's
     directories are allowed, because they belong to root. corral's store is allowed, because only
@@ -237,8 +237,8 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return a mask for each mount that must be covered, and the layout's masks outside of these
-    mounts.
+    """Return all masks: one for each mount that the policy covers as a whole, and those masks of
+    the layout that are not inside such a mount.
     """
     covered = policy.covered
     reached = [

@@ -213,7 +213,7 @@ def test_times_are_converted():
     assert read("timeval", struct.pack("=qqqq", 1, 2, 3, 999_999)) == (1, 2000, 3, 999_999_000)
     assert read("utimbuf", struct.pack("=qq", 5, 6)) == (5, 0, 6, 0)
     for wrong in (-1, 1_000_000, (1 << 30) - 1):
-        with pytest.raises(OSError, match="not a time"):
+        with pytest.raises(OSError, match="the value is not a time"):
             read("timeval", struct.pack("=qqqq", 1, wrong, 3, 4))
 
 

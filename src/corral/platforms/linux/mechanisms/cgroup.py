@@ -56,7 +56,9 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add the kernel's counts and the reached limits. Call this before the leaf is removed."""
+        """Add to the result of a run what the kernel has counted, and the limits that were reached.
+        Call this before the leaf is removed.
+        """
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
         if table(f"{self.path}/pids.events").get("max"):
@@ -233,8 +235,8 @@ def settings(
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
-        # Swap is off, because swapped memory is not limited. The whole group is killed, because a
-        # server does not work with only a part of its processes.
+        # Swap is off, because swapped memory is not limited. If memory runs out, the kernel kills
+        # the whole group, because a server does not work with only a part of its processes.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:
@@ -258,13 +260,13 @@ def _set(path: str, value: str) -> None:
     try:
         write(path, value)
     except FileNotFoundError:
-        # A kernel without swap accounting does not have this file, and does not need it.
+        # A kernel without swap accounting does not have memory.swap.max, and does not need it.
         if path.endswith("/memory.swap.max"):
             return
         raise
     seen = _read(path)
     if not agrees(value, seen, os.sysconf("SC_PAGE_SIZE")):
-        raise OSError(0, f"reads back as {seen!r}, not {value!r}", path)
+        raise OSError(0, f"the value reads back as {seen!r}, not {value!r}", path)
 
 
 def agrees(value: str, seen: str, page: int) -> bool:
@@ -351,7 +353,9 @@ def _remove_when_free(name: str, above: int) -> bool:
 
 
 def _remove_around(path: str) -> None:
-    """Remove the directory around a leaf if no other run uses it, and end the run's scope."""
+    """Remove the directory around a leaf if no other run uses it. If systemd made a scope for the
+    run, end the scope.
+    """
     group = os.path.dirname(path)
     try:
         os.rmdir(group)

@@ -25,9 +25,9 @@ PROC_FILES = (
     "/proc/uptime", "/proc/loadavg", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
-# Files of the target's own directory in /proc. `net` is missing, because it shows the host's
-# sockets, and `task` has a `net` for each thread. Links such as `exe` need no rule, because the
-# rules of the files to which they point decide.
+# The files in its own /proc directory that the target may read. `net` is missing, because it shows
+# the host's sockets, and `task` is missing, because it has a `net` for each thread. Links such as
+# `exe` need no rule, because the rules of the files to which they point decide.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
@@ -36,7 +36,8 @@ OWN_FILES = (
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 MAKE_CHAR, MAKE_SOCK = 1 << 6, 1 << 9
-# ABI 9: connecting to a socket by its path. Sockets made in the same domain need no rule.
+# The right to connect to a socket by its path, since ABI 9. Sockets that were made in the same
+# domain need no rule.
 RESOLVE_UNIX = 1 << 16
 READ = EXECUTE | READ_FILE | READ_DIR
 FILE_ONLY = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV | RESOLVE_UNIX
@@ -156,7 +157,7 @@ def open_proc_files(pid: int) -> list[int]:
 
 def _proc_files(pid: int) -> list[str]:
     """Return the files in /proc that get rules. The rules stay valid after exec, because a process
-    keeps its directory.
+    keeps its directory in /proc.
     """
     own = [f"/proc/{pid}/{name}" for name in OWN_FILES]
     return [path for path in (*own, *PROC_FILES) if os.path.exists(path)]

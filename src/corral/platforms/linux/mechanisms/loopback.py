@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @record
 class Loopback:
-    """Brings up loopback. With `alone` there is no other route."""
+    """Brings up loopback. If `alone` is true, there is no route to an address outside the sandbox,
+    which `verify` checks.
+    """
 
     name = "loopback"
     alone: bool = True

@@ -82,7 +82,7 @@ def find(
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
-    # The user's own settings apply to every repository of the user.
+    # The user's own git settings apply to every repository of the user.
     for path in repositories.find_named(search.home, (), search.home, search.settings):
         search.protect(path)
     for grant in directories:
@@ -181,7 +181,7 @@ class _Search:
         searched.save()
 
     def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
-        """Return the subdirectories to search. Cover `.env` files, and note repositories.
+        """Return the subdirectories to search. Hide `.env` files, and record repositories.
 
         In a write grant, hide a directory that this user may not list, because the target runs as
         the same user and could make it readable again. Also hide a directory that is missing, or
@@ -222,8 +222,9 @@ class _Search:
         return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
-        """Hide the `.env` files of a directory, and note it if it is a repository. Return whether
-        the directory has such files or is a repository.
+        """Hide the `.env` files of a directory. If the directory is a repository that the target
+        can write to, record it, so that `project` covers it later. Return whether the directory has
+        such files or is a repository.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -320,7 +321,9 @@ class _Search:
         return ""
 
     def refuse(self, path: str) -> None:
-        """Raise PolicyError because of too many masks. `path` is one of the paths to mask."""
+        """Raise PolicyError because there are too many masks. `path` is one of the masked paths,
+        from which the hint is made.
+        """
         above, flag = os.path.dirname(path), "--write" if self.writable else "--read"
         less = "single directories in it" if above in self.layers else f"{flag} {above}"
         text = f"the grants contain more than {MAX_MASKS} paths to hide or protect"

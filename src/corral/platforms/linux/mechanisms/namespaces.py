@@ -24,7 +24,7 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The host's namespaces, to compare with: {kind: its link in /proc}."""
+    """The host's namespaces, which the sandbox's must differ from: {kind: its link in /proc}."""
 
     links: dict[str, str]
 

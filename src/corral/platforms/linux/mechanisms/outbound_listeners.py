@@ -211,4 +211,5 @@ def _route_everything(family: int) -> None:
         os.close(netlink)
     kind, code = struct.unpack_from("=4xH10xi", answer)
     if kind != NLMSG_ERROR or code:
-        raise OSError(-code, os.strerror(-code) if code else "not acknowledged", "local route")
+        text = os.strerror(-code) if code else "the kernel sent no acknowledgement"
+        raise OSError(-code, text, "local route")

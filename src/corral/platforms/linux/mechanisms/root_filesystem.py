@@ -214,8 +214,8 @@ def _check_mask(mask: Mask, binds: list[str]) -> None:
 
 
 def _is_read_only(path: str) -> bool:
-    """Return whether the mount at `path` is read-only. Do not follow a link, because a link has its
-    own mount.
+    """Return whether the mount at `path` is read-only. If `path` is a symbolic link, do not follow
+    it, because a protected link has its own mount.
     """
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -326,7 +326,7 @@ class _NewRoot:
         tree = abi.fsmount("proc", {"hidepid": "2"}, attributes=flags | abi.MOUNT_ATTR_RDONLY)
         self._attach(tree, "/proc", 0, directory=True)
         for path in ("/proc/keys", "/proc/key-users"):
-            # These files list all keys of this user, from all sessions.
+            # Both files show keys of this user from all sessions.
             try:
                 self.mask(Mask(path=path, kind="hide", directory=False))
             except FileNotFoundError:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
 """Errors which mean that an outer filter has a listener (EBUSY) or forbids one (EPERM). corral's
-own filter forbids one, too.
+own filter forbids a listener too, so corral gets EPERM if it runs inside another corral's sandbox.
 """
 TIOCSTI = 0x5412
 
@@ -61,7 +61,9 @@ class Seccomp:
 
     @property
     def is_killable(self) -> bool:
-        """Return whether only deadly signals interrupt a call that the supervisor has received."""
+        """Return whether the filter is loaded in such a way that only deadly signals interrupt a
+        call that the supervisor has received.
+        """
         return self.broker or self.limit_tasks or self.file_changes
 
     def describe(self) -> str:
@@ -250,7 +252,7 @@ def _check_no_internet() -> None:
         os.close(abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0))
     except OSError:
         return
-    raise OSError(0, "an internet socket could be made")
+    raise OSError(0, "the filter did not deny an internet socket")
 
 
 def _check_no_connection() -> None:
@@ -283,4 +285,4 @@ def _check_no_child() -> None:
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    raise OSError(0, "a child process could be made")
+    raise OSError(0, "the filter did not deny a child process")

@@ -90,7 +90,8 @@ class Backwards:
         """Return a label within reach of a conditional jump: `label`, or another label with the
         same effect.
 
-        The limit is below 255, because making two targets near can add instructions.
+        A conditional jump reaches 255 instructions. The limit is lower, because `near` is called
+        for both targets of a jump, and each call can add an instruction.
         """
         if len(self.emitted) - label <= 250:
             return label
@@ -122,8 +123,9 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """Return a jump's code and operand, whether its branches are swapped, and the (offset, mask) to
-    load before it. JSET tests only the bits of its operand, so it loads the whole word.
+    """Return how to test a word: the jump's code and operand, whether its branches are swapped, and
+    the (offset, mask) of the word to load before the jump. JSET itself tests only the bits of its
+    operand, so for JSET the word is loaded without a mask.
     """
     at, mask, value = word
     if mask == WORD:
@@ -227,9 +229,10 @@ def assemble(
 def assemble_by_name(
     machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
 ) -> bytes:
-    """Return the program for a machine. Names that its table does not have are left out.
+    """Return the program for a machine. `named` are the rules by syscall name. Leave out syscalls
+    that this machine does not have.
 
-    `others` is the rule for numbers that are in the table but not in `named`; by default `unknown`.
+    `others` is the rule for all other syscalls of the machine; by default it is `unknown`.
     """
     table = TABLES[machine]
     rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)

@@ -64,9 +64,10 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# Denied without namespaces, because Landlock does not cover these. Calls on descriptors are as
-# dangerous as calls on paths: a descriptor opened for reading is enough to change a file's mode.
-# With a listener, the supervisor changes modes and times in the target's writable places.
+# Reason -> names of calls that are denied without namespaces, because Landlock does not cover them.
+# Calls on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough
+# to change a file's mode. With a listener, the supervisor changes modes and times for the target,
+# but only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -85,8 +86,8 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# These fail as on a file system without attributes. `cp -p` and `install`, which set access lists,
-# go on after this error, but not after EPERM.
+# Calls that change extended attributes fail as on a file system without attributes. `cp -p` and
+# `install`, which set access lists, go on after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
 # These calls have a reserved number, but no kernel ever implemented them on these machines.
@@ -96,19 +97,19 @@ _NEVER_IMPLEMENTED = (
 )
 
 CLONE_THREAD = 0x10000
-# NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET. NEWTIME is in the byte of the exit
-# signal, but its bit is above the number of every signal.
+# The flags that make namespaces: NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET.
+# NEWTIME is in the byte of the exit signal, but its bit is above the number of every signal.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
-# Docker's list: PER_LINUX and PER_LINUX32, each also with UNAME26, and the query of the current
-# personality. Flags that turn off address randomization or make readable pages executable are
-# missing.
+# The arguments of personality(2) that are allowed, as in Docker: PER_LINUX and PER_LINUX32, each
+# also with UNAME26, and the query of the current personality. Flags that turn off address
+# randomization or make readable pages executable are missing.
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
-# If a process of the target became a reaper, an orphan could move twice during a count, and the
-# count would miss it.
+# A process of the target must not become a subreaper. Otherwise an orphan could get a new parent
+# twice while the supervisor counts the tree, and the count would miss the orphan.
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_MM = 35  # rewrites the caller's command line and executable in /proc
 PR_SCHED_CORE = 62  # binds other processes to the caller's core
@@ -120,14 +121,14 @@ S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 IOC_TYPE = 0xFF00
-# All ioctls of these two types are denied. A snapshot could put a whole subvolume, ~/.ssh included,
-# under a granted path, and old btrfs accepts any descriptor in the subvolume for that. Landlock
-# does not control making and removing subvolumes. The three calls below, with which cp shares
-# blocks, have the same type and are allowed.
+# All ioctls of btrfs and bcachefs are denied. A snapshot could put a whole subvolume, ~/.ssh
+# included, under a granted path, and old btrfs accepts any descriptor in the subvolume for that.
+# Landlock does not control making and removing subvolumes. FICLONE, FICLONERANGE and
+# FIDEDUPERANGE, with which cp shares blocks, have the type of btrfs's ioctls and are allowed.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
-# These change a file through a descriptor opened for reading, such as a standard stream. Verity
-# makes the file immutable for good.
+# ioctls that can change a file through a descriptor that was opened only for reading, such as a
+# standard stream. Verity makes the file immutable for good.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -137,14 +138,15 @@ FS_IOC_CHANGES = (
     0x40087602,  # FS_IOC_SETVERSION
     0x40047211,  # FAT_IOCTL_SET_ATTRIBUTES
 )
-# With a descriptor of any file, these add a key for encrypted directories to its file system, or
-# remove the user's key.
+# ioctls that add a key for encrypted directories to a file system, or remove the user's key. They
+# accept a descriptor of any file on the file system.
 FS_IOC_KEYS = (
     0xC0506617,  # FS_IOC_ADD_ENCRYPTION_KEY
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
     0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
 )
-# These set the owner of a descriptor. The kernel sends the owner a signal of the caller's choice.
+# Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends the owner a
+# signal of the caller's choice.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
 # A lease makes every other process that opens the file for writing wait.
 F_SETLEASE = 1024
@@ -159,8 +161,8 @@ TCP_ULP = 31
 NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# Harmless options of a TCP socket. The missing ones connect, choose another device, protocol or
-# route, or let another process of the user share a port.
+# The options that the target may set on a TCP socket. Options that connect, choose another device,
+# protocol or route, or let another process of the user share a port are missing.
 SOCKET_OPTIONS = {
     # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT
     # RCVTIMEO SNDTIMEO, the last two also with 64 bits
@@ -171,10 +173,10 @@ SOCKET_OPTIONS = {
     SOL_IP: (1,),  # TOS
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
-# These options are accepted without effect. Resolvers give up without RECVERR, MTU_DISCOVER and
-# PKTINFO, but the target's datagram sockets do not have them, because they are not internet
-# sockets. With LINGER, the process that closes a socket last waits. The target could make the
-# supervisor wait by sending it descriptors.
+# Setting one of these options succeeds without effect. Resolvers give up if they cannot set
+# RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets do not have these options,
+# because they are not internet sockets. With LINGER, the process that closes a socket last waits.
+# The target could make the supervisor wait by sending it descriptors.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -209,7 +211,8 @@ def _sockets(
                 typed = (low(0, family), low(1, kind, SOCK_TYPE_MASK))
                 choices.append(((*typed, low(2, 0)), action))
                 choices.append(((*typed, low(2, protocol)), action))
-        # Libraries try AF_INET6 just to see whether the host has it, so that is not reported.
+        # Denied AF_INET6 sockets are not reported, because libraries make one just to see whether
+        # the host has IPv6.
         denied = NOTIFY if notices and family == AF_INET else DENY
         choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else denied))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
@@ -224,7 +227,8 @@ def _sockets(
     return {
         "socket": (tuple(choices), NO_FAMILY),
         "socketpair": (tuple(pairs), NO_FAMILY),
-        # The upper-layer protocol "smc" turns a TCP socket into SMC, which socket() refuses.
+        # Deny upper-layer protocols: "smc" would turn a TCP socket into an SMC socket, which the
+        # rules for socket() deny.
         "setsockopt": ((((low(1, IPPROTO_TCP), low(2, TCP_ULP)), DENY),), ALLOW),
         **(_brokered() if broker else {}),
     }
@@ -305,11 +309,11 @@ S_ISUID, S_ISGID = 0o4000, 0o2000
 O_CREAT, O_TMPFILE = 0o100, 0o20000000
 PROT_WRITE = 2
 OPEN_FLAGS = {"open": 1, "openat": 2}
-"""The position of the flags among the arguments."""
+"""{call: position of the flags among its arguments}."""
 
 
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
-    """Return the rules about arguments that do not depend on the policy."""
+    """Return the rules that compare arguments and are the same for every policy."""
     prctl = (
         (PR_SET_MM, PR_SCHED_CORE) if namespaces else (PR_SET_MM, PR_SCHED_CORE, PR_SET_PDEATHSIG)
     )
@@ -344,10 +348,11 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """Deny set-id files. In a write grant they would run as their owner outside, who may be root.
+    """Deny calls that make a set-user-ID or set-group-ID file. On the host such a file in a write
+    grant would run with the rights of its owner, who may be root.
 
-    Mounts are nosuid inside, but not on the host. openat2 has its mode in memory, which no filter
-    can read, so it fails with ENOSYS; programs then use another call.
+    The sandbox's mounts are nosuid, but the host's are not. openat2 has its mode in memory, which
+    no filter can read, so it fails with ENOSYS; programs then use another call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -493,8 +498,8 @@ def target_rules(
         if not broker:
             rules["bind"] = _netlink_binds(notified=file_changes)
         own = _own_process_only(own_pid)
-        # Landlock's signal scope denies signals to other processes, but permits signals to
-        # children.
+        # With Landlock's signal scope no rules for signals are needed. Landlock denies signals to
+        # other processes, and unlike the rules it permits signals to the caller's children.
         rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     rules.update(_keep_core_limit(rules["prlimit64"]))
     if duty_cycle:
@@ -515,9 +520,9 @@ def target_rules(
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
-    """Return rules that notify the supervisor of connections and of denied Unix sockets. The
-    supervisor gives the target a Unix socket without a peer, and records the name that the target
-    wants to bind.
+    """Return the rules with which `corral learn` watches connections. If Unix sockets are denied,
+    the supervisor is also notified when the target makes one. It then gives the target a Unix
+    socket without a peer, and records the name that the target wants to bind.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -552,8 +557,9 @@ def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
 
 
 def _with_denied(rule: Rule, *conditions: Condition) -> Rule:
-    """Return a rule that also denies calls that meet these conditions."""
-    return rule if isinstance(rule, int) else (((conditions, DENY), *rule[0]), rule[1])
+    """Return `rule` with one more alternative: deny a call that meets all these conditions."""
+    alternatives, otherwise = ((), rule) if isinstance(rule, int) else rule
+    return ((conditions, DENY), *alternatives), otherwise
 
 
 def _notified(rule: Rule) -> Rule:

@@ -54,7 +54,9 @@ STOP_USEC = 5_000_000
 corral's own grace period.
 """
 OWN_MEMORY = 16 << 20
-"""Memory of the scope beyond its leaf: the idle process, and the kernel's records of the leaf."""
+"""How many bytes of memory the scope may use in addition to its leaf, for the idle process and for
+the kernel's records of the leaf.
+"""
 
 
 @record
@@ -210,7 +212,7 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
         found.append(("MemoryMax", "t", int(chosen["memory.max"]) + OWN_MEMORY))
     if "memory.swap.max" in chosen:
         found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
-    # Without this value systemd would set its default limit, which the policy does not have.
+    # If the policy has no limit on tasks, ask for none. Otherwise systemd would set its default.
     tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
     found.append(("TasksMax", "t", tasks))
     if "cpu.max" in chosen:
@@ -247,8 +249,9 @@ class _Manager:
     def start(self, unit: str, chosen: Sequence[Property]) -> None:
         (seen,) = self._bus.driver("GetConnectionUnixProcessID", "s", self._bus.name)
         if seen != os.getpid():
-            # In another PID namespace our pids belong to other processes.
-            raise OSError(0, f"the bus knows process {os.getpid()} as {seen}")
+            # corral and systemd are in different PID namespaces, so for systemd the pids of this
+            # run belong to other processes.
+            raise OSError(0, f"the bus knows process {os.getpid()} by another pid, {seen}")
         result = self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", unit, "fail", chosen, [])
         if result != "done":
             raise OSError(0, f"systemd did not start {unit}: {result}")
@@ -257,8 +260,8 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Request a job, wait for its end, and return its result. Subscribe to the signal first, so
-        that it is not missed.
+        """Ask systemd for a job, wait for its end, and return its result. Subscribe first to the
+        signal that reports the end, so that it is not missed.
         """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)

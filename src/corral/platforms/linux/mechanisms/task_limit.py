@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
 EAGAIN = 11
 IN_CALL = (b"R", b"D")
-"""States in which a thread may still be inside its clone. A thread that sleeps has left it."""
+"""The states of a thread that may still be inside its clone: running, and uninterruptible sleep. A
+thread in ordinary sleep is no longer inside.
+"""
 MAX_CLONE_NANOSECONDS = 50_000_000
-"""Processor time of the calling thread after which its clone must be over. Clock time would be
-wrong, because a busy host can stop a thread for any time in the middle of a call.
+"""When the calling thread has used this much processor time, its clone must be over. Clock time
+would be wrong, because a busy host can stop a thread for any time in the middle of a call.
 """
 PAUSE_FACTOR = 9
 """After a count the supervisor receives no call for this many times the duration of the count, so
@@ -111,15 +113,15 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return None if a thread can no longer be inside its clone. Otherwise return the thread's
-    processor time in nanoseconds at the first count that saw it inside. `before` is the time from
-    an earlier count, or None if this count is the first.
+    """Return None if a thread can no longer be inside its clone. Otherwise return the processor
+    time in nanoseconds that the thread had used when it was first seen inside the clone. `before`
+    is the result for this thread at the last count, or None at the first count.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]
         spent = int(abi.read_file(f"/proc/{thread}/schedstat").split()[0])
     except FileNotFoundError:
-        # A kernel may lack schedstat.
+        # The thread has ended, or the kernel has no schedstat.
         return before or 0 if os.path.exists(f"/proc/{thread}/stat") else None
     except ProcessLookupError:
         return None

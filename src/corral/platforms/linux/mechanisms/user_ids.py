@@ -76,7 +76,7 @@ class SetIds:
         if os.getresuid() != (self.uid,) * 3 or os.getresgid() != (self.gid,) * 3:
             raise OSError(0, "the ids differ from those that were set")
         if self.drop_groups and os.getgroups():
-            raise OSError(0, "supplementary groups are left")
+            raise OSError(0, "the process still has supplementary groups")
 
 
 @record
@@ -97,7 +97,7 @@ class NoNestedUserNamespaces:
             abi.unshare(abi.CLONE_NEWUSER)
         except OSError:
             return
-        raise OSError(0, "a nested user namespace could be made")
+        raise OSError(0, "the kernel did not deny a nested user namespace")
 
 
 def choose(uid: int, gid: int) -> IdMaps:

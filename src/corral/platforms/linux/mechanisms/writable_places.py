@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """Opens every file and directory that Landlock lets the target write to. Fails if another file
-    is now at a granted path than at the time of planning.
+    """Opens every file and directory that Landlock lets the target write to. Fails if a granted
+    path now names another file than when the run was planned.
     """
 
     name = "writable_places"

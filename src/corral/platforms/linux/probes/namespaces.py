@@ -132,7 +132,8 @@ def _try_sandbox() -> str:
     os.close(listener)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    # After the trial the plan executes a directory, which always fails.
+    # After the trial, the plan executes "/". This must fail, because "/" is a directory. If another
+    # step failed, the sandbox does not work here.
     if failed is None or failed.step != "exec":
         raise failed or StepFailed("trial", "the plan could execute a directory")
     return words

@@ -69,7 +69,7 @@ def adopt_orphan() -> str:
     orphans = usage.tree(os.getpid())
     os.close(end_write)
     if len(orphans) != 1:
-        raise RuntimeError(f"an orphan did not become a child: {orphans}")
+        raise RuntimeError(f"an orphan did not become a child of the subreaper: {orphans}")
     os.waitpid(orphans[0], 0)
     return "an orphan that left its session becomes a child of its guardian"
 
@@ -77,7 +77,7 @@ def adopt_orphan() -> str:
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
     """Check that 32 MiB that a grandchild allocates are measured. The evidence also has the
-    measurement from before.
+    measurement from before the allocation.
     """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()

@@ -19,7 +19,9 @@ STORES = (
     (b"containerd", "containerd"),
     (b"/containers/storage", "podman"),
 )
-"""A part of the path at which each container engine keeps the layers of a root directory."""
+"""Pairs (part of a path, container engine). The engine keeps the layers of a container's root
+directory at a path that contains this part.
+"""
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
 SYSCTLS = "allow unprivileged user namespaces"
@@ -89,7 +91,7 @@ def find_engine() -> str:
     """Return the engine of the container that corral runs in, or "" outside a container."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "Kubernetes"
-    # podman, systemd-nspawn and LXC set this variable.
+    # podman, systemd-nspawn and LXC set the variable `container`.
     if name := os.environ.get("container"):  # noqa: SIM112 - lower case
         return printable(name)
     for path, name in MARKS:
