@@ -1,7 +1,6 @@
 """Compare a server's definitions with those that the user has seen and pinned."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 
 from corral.record import record
@@ -118,7 +117,11 @@ def _show_both(old: object, new: object) -> tuple[str, str]:
     before, after = _to_text(old), _to_text(new)
     start = 0
     if max(len(before), len(after)) > MAX_SHOWN_LENGTH:
-        start = max(len(os.path.commonprefix([before, after])) - SHOWN_BEFORE, 0)
+        pairs = enumerate(zip(before, after, strict=False))
+        equal = next(
+            (at for at, (one, other) in pairs if one != other), min(len(before), len(after))
+        )
+        start = max(equal - SHOWN_BEFORE, 0)
     return _show(before, start), _show(after, start)
 
 

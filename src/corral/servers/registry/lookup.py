@@ -52,10 +52,18 @@ def open_answer(
     package = server_json.choose_package(parse_answer(content, reference), reference.name)
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
-    words += arguments
     if package.kind == "mcpb":
-        entry = fetch_bundle(package, reference)
-        return bundle.open_stored(entry, package.sha256, reference.text, words, choices)
+        # These are the arguments as published, because the user's values may differ in each run.
+        published = json.dumps(package.arguments, sort_keys=True)
+        return bundle.open_stored(
+            fetch_bundle(package, reference),
+            package.sha256,
+            reference.text,
+            [*words, *arguments],
+            choices,
+            publisher=(reference.name, published) if package.arguments else (),
+        )
+    words += arguments
     if package.has_runtime_arguments:
         choices.notify(f"warning: {reference.name}: its runtimeArguments are not used")
     inner = parse_package(package.kind, package.identifier, package.version)
