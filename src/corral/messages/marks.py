@@ -11,15 +11,13 @@ from itertools import islice
 
 from corral.messages.definitions import LISTS, list_items
 from corral.record import record
-from corral.safe_text import printable, shown
+from corral.safe_text import INVISIBLE, printable, shown
 
 SHOWN_LENGTH = 80
 MAX_ADDRESSED = 3
 MAX_POSITION_LENGTH = 200
 CUT = "..."
 MIN_MENTIONED_LENGTH = 6
-INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Characters whose category is letter, mark or symbol, but which are invisible."""
 BIDIRECTIONAL = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )

@@ -5,6 +5,7 @@ installed beside it, and replaces it only if the user agrees. The previous one s
 under its own version, so that going back needs no network.
 """
 
+import shlex
 from collections.abc import Callable, Sequence
 
 from corral.errors import SandboxError
@@ -96,7 +97,7 @@ def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
     before, after = list_versions(old), list_versions(new)
     other = sorted({*before, *after} - {old.name})
     both = [name for name in other if name in before and name in after]
-    lines = [f"it starts: {' '.join(new.command)}"] if new.command != old.command else []
+    lines = [f"it starts: {shlex.join(new.command)}"] if new.command != old.command else []
     lines += [f"adds {name} {after[name]}" for name in other if name not in before]
     lines += [f"drops {name} {before[name]}" for name in other if name not in after]
     changed = [name for name in both if before[name] != after[name]]

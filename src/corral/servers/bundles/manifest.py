@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from corral.errors import SandboxError
 from corral.record import record
-from corral.safe_text import shown
+from corral.safe_text import is_visible, shown
 
 Type = Literal["node", "python", "binary", "uv"]
 Shape = Literal["string", "number", "boolean", "directory", "file"]
@@ -145,7 +145,7 @@ def _read_text(value: object, where: str, *, empty: bool = False) -> str:
 def _read_title(value: object, where: str) -> str:
     """Return a text for people: one line, without characters that control a terminal."""
     found = _read_text(value, where)
-    if not found.isprintable() or len(found) > MAX_TITLE_LENGTH:
+    if not all(map(is_visible, found)) or len(found) > MAX_TITLE_LENGTH:
         raise _refused(f"has a {where} that is too long or cannot be printed")
     return found
 
