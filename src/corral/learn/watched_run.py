@@ -19,6 +19,7 @@ from corral.plan.model import Plan
 from corral.platforms.linux import own_files
 from corral.platforms.linux.mechanisms import landlock, root_filesystem, seccomp
 from corral.record import replace
+from corral.safe_text import shell_word
 from corral.supervisor import findings
 from corral.supervisor.secret_values import hide_values
 
@@ -103,7 +104,8 @@ def find_learned(plan: Plan, watch: Watcher, denials: tuple[Denial, ...]) -> Lea
     variables = find_variables(asked, plan, os.environ)
     sockets: list[Proposal] = []
     if found.bound:
-        why = f"it asked to make the unix socket {found.bound}"
+        made = shell_word(found.bound) if found.bound.startswith("/") else found.bound
+        why = f"it asked to make the unix socket {made}"
         sockets.append(Proposal(flag="--own-unix-sockets", path=found.bound, why=why))
     memory = _judge_memory(found.memory)
     own, never = _judge_own_files(plan, learned.never)
@@ -149,7 +151,9 @@ def _judge_own_files(plan: Plan, never: Never) -> tuple[list[Proposal], Never]:
         allow, why = own_files.find_remedy(plan.program, top, path, "touch")
         flag, _, name = allow.partition(" ")
         if flag == "--profile":
-            proposed[name] = Proposal(flag=flag, path=name, why=f"it asked to change {path}")
+            proposed[name] = Proposal(
+                flag=flag, path=name, why=f"it asked to change {shell_word(path)}"
+            )
         else:
             kept.append((path, f"{reason}, {why}{'; ' if allow else ''}{allow}"))
     return list(proposed.values()), tuple(kept)
