@@ -289,3 +289,20 @@ def test_a_second_definition_of_a_tool_is_not_pinned_unseen(user, env, registry,
     # The user agrees to what was shown, and only then the definition counts.
     assert upgrade(user, env, "--yes").returncode == 0
     assert offered() == ["sends your mail"]
+
+
+def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, registry, npm):
+    """Publish a version whose program has half of a surrogate pair in its name."""
+    servers = ("aaa", "zzz")
+    for name in servers:
+        registry.publish_npm(name, "1.0.0", {"main.js": ""}, bin={"tool": "main.js"})
+        assert user.corral("run", f"npm:{name}", env=env).returncode == 0
+    for name, program in zip(servers, ("\ud800", "main.js"), strict=True):
+        registry.publish_npm(name, "1.1.0", {"main.js": ""}, bin={"tool": program})
+    done = upgrade(user, env, "--yes")
+    assert done.returncode == REFUSED
+    assert b"the program 'tool' of aaa cannot be read" in done.stderr
+    assert b"npm:zzz is at 1.1.0" in done.stdout
+    found = {row["key"]: row["version"] for row in entries(user, env)}
+    versions = [version for key, version in found.items() if "@" not in key]
+    assert sorted(versions) == ["1.0.0", "1.1.0"]

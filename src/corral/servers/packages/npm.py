@@ -222,8 +222,9 @@ def build_command(staging: str, reference: Reference, node: str = "node") -> lis
     try:
         with open(os.path.join(staging, path), "rb") as file:
             head = file.readline(256)
-    except OSError as error:
-        text = f"the program {shown(name)} of {reference.name} cannot be read: {error.strerror}"
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "its name is not a file's name"
+        text = f"the program {shown(name)} of {reference.name} cannot be read: {why}"
         raise SandboxError(text, hint="the package is broken; tell its authors") from None
     if head.startswith(b"#!") and b"node" not in head:
         return [f"{{tree}}/{path}"]

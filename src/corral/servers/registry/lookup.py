@@ -16,6 +16,7 @@ from corral.policy.model import Source
 from corral.record import replace
 from corral.safe_text import shown
 from corral.servers.bundles import bundle
+from corral.servers.bundles.manifest import refuse_surrogates
 from corral.servers.bundles.user_values import parse_config
 from corral.servers.open_reference import Choices, ReadyServer, open_reference
 from corral.servers.reference import Reference, is_version, parse_package
@@ -124,6 +125,7 @@ def ask_registry(reference: Reference) -> bytes:
 def parse_answer(content: bytes, reference: Reference) -> dict[str, object]:
     try:
         answer: object = json.loads(content)
+        refuse_surrogates(answer)
     except (ValueError, RecursionError):
         raise SandboxError(f"the registry's answer for {reference.name} is not JSON") from None
     data = answer.get("server", answer) if isinstance(answer, dict) else None
