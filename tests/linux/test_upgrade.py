@@ -10,6 +10,8 @@ import shutil
 import pytest
 from test_packages import ONE_USER, REFUSED, entries, publish, said
 
+from registries import tarball
+
 pytestmark = ONE_USER
 
 
@@ -205,6 +207,15 @@ def test_an_upgrade_shows_the_new_parts_of_a_servers_request(user, env, registry
     shown = upgrade(user, env, "--dry-run", word)
     assert b"mcp:org.example/thing: 1.0.0 -> 1.1.0" in shown.stdout, shown.stderr
     assert b"EXTRA" in shown.stdout
+    assert b"package" not in shown.stdout
+    registry.publish_npm("other", "1.1.0", {"main.js": ""}, bin="main.js")
+    other = {**package("1.1.0"), "identifier": "other", "packageArguments": [{"value": "a"}]}
+    registry.publish_server("org.example/thing", "1.1.0", packages=[other])
+    shown = upgrade(user, env, "--dry-run", word).stdout.decode()
+    assert (
+        "\n  its package was npm 'server', is npm 'other'\n  its arguments have changed\n" in shown
+    )
+    registry.publish_server("org.example/thing", "1.1.0", packages=[package("1.1.0", "EXTRA")])
     assert version(user, env, word) == "1.0.0"
     assert upgrade(user, env, "--yes", word).returncode == 0
     assert version(user, env, word) == "1.1.0"
@@ -306,3 +317,24 @@ def test_a_broken_version_does_not_keep_others_from_being_upgraded(user, env, re
     found = {row["key"]: row["version"] for row in entries(user, env)}
     versions = [version for key, version in found.items() if "@" not in key]
     assert sorted(versions) == ["1.0.0", "1.1.0"]
+
+
+def test_a_dependency_cannot_be_replaced_under_its_name(user, env, registry, npm):
+    """Replace a dependency by another package with the same version: by an alias, and by the
+    address of another archive.
+    """
+    for name in ("dep", "evil"):
+        registry.publish_npm(name, "2.0.0", {"index.js": f"module.exports = '{name}'"})
+    data = {"name": "dep", "version": "2.0.0"}
+    registry.files["/other.tgz"] = tarball({"package.json": json.dumps(data), "index.js": ""})
+    publish(registry, dependencies={"dep": "2.0.0"})
+    assert version(user, env) == "1.0.0"
+    publish(registry, "1.1.0", dependencies={"dep": "npm:evil@2.0.0"})
+    shown = upgrade(user, env, "--dry-run").stdout.decode()
+    assert shown == "npm:server: 1.0.0 -> 1.1.0\n  dep 2.0.0 -> evil@2.0.0\n"
+    publish(registry, "1.2.0", dependencies={"dep": f"{registry.url}/other.tgz"})
+    shown = upgrade(user, env, "--dry-run").stdout.decode()
+    assert shown == "npm:server: 1.0.0 -> 1.2.0\n  dep 2.0.0 has other files than before\n"
+    # The control: the same dependency is not mentioned.
+    publish(registry, "1.3.0", dependencies={"dep": "2.0.0"})
+    assert upgrade(user, env, "--dry-run").stdout == b"npm:server: 1.0.0 -> 1.3.0\n"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
             self, reference: Reference, staging: str, how: InstallOptions, notify: Notify
         ) -> dict[str, str]: ...
         def list_versions(self, tree: str) -> dict[str, str]: ...
+        def list_checksums(self, tree: str) -> dict[str, str]: ...
 
 
 # A module of the same name installs packages of this kind: packages/npm.py, packages/pypi.py.
@@ -196,6 +197,10 @@ def fetch_newest(reference: Reference, how: InstallOptions, notify: Notify) -> E
 
 def list_versions(entry: Entry) -> dict[str, str]:
     return _find_installer(entry.kind).list_versions(entry.path())
+
+
+def list_checksums(entry: Entry) -> dict[str, str]:
+    return _find_installer(entry.kind).list_checksums(entry.path())
 
 
 def _find_installer(kind: str) -> Installer:
