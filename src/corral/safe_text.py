@@ -11,6 +11,10 @@ MAX_INTEGER = 2**63 - 1
 PLAIN = frozenset("@%+=:,./-_~")
 """Characters that a shell takes literally, besides letters and digits."""
 HEX_DIGITS = frozenset("0123456789abcdef")
+INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
+"""Characters that count as letters, marks or symbols, but which are invisible. With them, two
+different names look equal, and the end of a name is out of view.
+"""
 
 
 def is_digest(text: object) -> bool:
@@ -23,7 +27,8 @@ def shown(value: object, limit: int = 60) -> str:
     characters.
     """
     if isinstance(value, str):
-        return repr(value) if len(value) <= limit else repr(value[:limit]) + "..."
+        text = _escape_invisible(repr(value[:limit]))
+        return text if len(value) <= limit else f"{text}..."
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > MAX_INTEGER:
         return "a number beyond 64 bits"
     if isinstance(value, bool):
@@ -40,9 +45,19 @@ def printable(text: str) -> str:
 
     Quotes are not escaped, because the text may be a command that a user pastes into a shell.
     """
-    if text.isprintable():
+    if not text.isprintable():
+        text = "".join(one if one in "'\"" else repr(one)[1:-1] for one in text)
+    return _escape_invisible(text)
+
+
+def is_visible(character: str) -> bool:
+    return character.isprintable() and character not in INVISIBLE
+
+
+def _escape_invisible(text: str) -> str:
+    if text.isascii() or INVISIBLE.isdisjoint(text):
         return text
-    return "".join(one if one in "'\"" else repr(one)[1:-1] for one in text)
+    return "".join(f"\\u{ord(one):04x}" if one in INVISIBLE else one for one in text)
 
 
 def mask_spans(text: str, spans: Iterable[tuple[int, int]]) -> str:

@@ -42,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ("pins-private", "corral ignores a file that another user could have written.", (f"{PINS}::test_pins_that_other_users_could_have_written_are_ignored", f"{PINS}::test_damaged_pins_are_ignored")),
         ("approve-pins", '**approve**: if the server\'s manifest sets `mcp.pins` to `"refuse"` or `"warn"`, `corral approve` does this without the flag.', ("tests/linux/test_approve.py::test_approve_pins_tools_if_the_manifest_or_the_user_asks", "tests/linux/test_approve.py::test_approve_pins_nothing_without_being_asked")),
         ("wrap-pin-tools", "`wrap` pins the definitions and adds `--pins refuse`.", (f"{HOSTILE}::test_wrap_pins_tools_as_the_client_would_see_them",)),
-        ("upgrade-pins", "If you agree to the upgrade, the new tools are pinned.", ("tests/linux/test_upgrade.py::test_an_upgrade_compares_pinned_tools",)),
+        ("upgrade-pins", "If you agree to the upgrade, the new tools are pinned.", ("tests/linux/test_upgrade.py::test_an_upgrade_compares_pinned_tools", "tests/linux/test_upgrade.py::test_a_second_definition_of_a_tool_is_not_pinned_unseen")),
         ("guard-not-text", "Injected instructions in a result, a resource or an allowed description pass.", (f"{HOSTILE}::test_1_injected_text_in_a_resource_passes_unless_the_resource_is_denied", f"{HOSTILE}::test_6_injected_text_in_a_result_passes")),
     )
 )  # fmt: skip

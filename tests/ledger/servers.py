@@ -36,6 +36,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     "tests/linux/test_upgrade.py::test_the_old_version_stays_until_the_new_one_is_approved",
                     "tests/linux/test_upgrade.py::test_an_upgrade_shows_the_new_parts_of_a_servers_request",
+                    "tests/linux/test_upgrade.py::test_a_dependency_cannot_be_replaced_under_its_name",
                 ),
             ),
             (
@@ -422,6 +423,12 @@ CLAIMS: tuple[Claim, ...] = (
                 ),
             ),
             (
+                "bundle-arguments",
+                "A registry's server that adds arguments to a bundle needs its own approval.",
+                LINUX,
+                (f"{BUNDLES}::test_a_publisher_cannot_add_arguments_to_an_approved_bundle",),
+            ),
+            (
                 "bundle-upgrade",
                 "If an upgrade asks for more, corral shows what is new.",
                 LINUX,
@@ -436,6 +443,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{BUNDLES}::test_a_download_with_another_digest_is_refused",
                     f"{DOWNLOAD}::test_a_too_large_answer_is_refused_whatever_its_length_field",
                     f"{DOWNLOAD}::test_redirects_are_followed_a_few_times",
+                    f"{DOWNLOAD}::test_an_answer_without_end_is_refused",
                 ),
             ),
             (

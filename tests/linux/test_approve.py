@@ -356,3 +356,19 @@ def test_approve_pins_nothing_without_being_asked(user, server, env):
     refused = user.corral("run", "--pins", "refuse", str(server), env=env, input=LIST)
     assert refused.returncode == REFUSED
     assert b"nothing is pinned" in refused.stderr
+
+
+@pytest.mark.parametrize("user", ["ordinary"], indirect=True)
+def test_the_words_of_a_servers_command_stay_apart(user, server, env):
+    text = """version = 1
+[server]
+command = ["python3", "main.py", "--data a --safe", "x;y"]
+[network]
+allow = ["example.com"]
+"""
+    (server / "corral.toml").write_text(text)
+    (server / "main.py").write_text("")
+    shown = user.corral("approve", "--json", str(server), env=env)
+    assert shown.returncode == 0, shown.stderr
+    lines = user.corral("approve", "--yes", str(server), env=env).stdout.decode().splitlines()
+    assert "it starts: python3 main.py '--data a --safe' 'x;y'" in lines

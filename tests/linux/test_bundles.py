@@ -390,6 +390,32 @@ def test_a_download_with_another_digest_is_refused(user, env, registry):
 
 
 @ONE_USER
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scratch, registry):
+    """Publish a server that names another author's bundle, which the user has approved."""
+    wanted = folder(user, scratch, "wanted")
+    meta = {"io.corral": {"filesystem": {"read": [str(wanted)]}}}
+    path = put(user, scratch, manifest(_meta=meta))
+    assert user.corral("approve", "--yes", path, env=env).returncode == 0
+    content = pathlib.Path(path).read_bytes()
+    more = [{"type": "positional", "value": str(wanted)}]
+    serve_bundle(registry, content, packageArguments=more)
+    done = user.corral("run", "org.example/hello", env=env)
+    assert done.returncode == REFUSED
+    assert (
+        f"org.example/hello asks for more than you approved: to read {wanted}"
+        in done.stderr.decode()
+    )
+    # The control: the approval of the bundle counts without arguments, and another one with them.
+    assert said(user.corral("run", path, str(wanted), env=env))["seen"] == [["note"]]
+    assert user.corral("approve", "--yes", "org.example/hello", env=env).returncode == 0
+    assert said(user.corral("run", "org.example/hello", env=env))["seen"] == [["note"]]
+    serve_bundle(registry, content)
+    word = "org.example/hello@1.0.0"
+    assert said(user.corral("run", word, str(wanted), env=env))["seen"] == [["note"]]
+
+
+@ONE_USER
 @pytest.mark.rig("node")
 def test_variables_and_arguments_of_server_json_are_used(user, env, registry, scratch):
     registry.publish_npm(

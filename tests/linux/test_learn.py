@@ -46,6 +46,19 @@ def learn(user, *flags, asked):
     return done
 
 
+def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
+    """Choose names that continue corral's line with a harmless flag."""
+    fake = f"{project}/results/a: allow --read notes?"
+    secret = f"{project}/.ssh/a; --read x"
+    asked = [[fake, "w"], [secret, "w"], [f"{project}/notes/new", "w"]]
+    lines = learn(user, asked=asked).stderr.decode().splitlines()
+    assert f"corral: it asked to change '{fake}'; --write {project}/results" in lines
+    assert any(
+        line.startswith(f"corral: it asked for '{secret}': never proposed") for line in lines
+    )
+    assert f"corral: it asked to change {project}/notes/new; --write {project}/notes" in lines
+
+
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
     policy = scratch / "policy.toml"

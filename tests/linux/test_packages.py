@@ -291,7 +291,12 @@ def test_a_package_without_a_program_and_an_unknown_one_are_refused(user, env, r
     registry.publish_npm(
         "many", "1.0.0", {"a.js": SERVER, "b.js": ""}, bin={"a": "a.js", "b": "b.js"}
     )
+    odd = {"$(touch x)": "a.js", "; id": "a.js"}
+    registry.publish_npm("odd", "1.0.0", {"a.js": ""}, bin=odd)
+    registry.publish_npm("shell", "1.0.0", {"a.js": ""}, bin={**odd, "z": "a.js"})
     for word, why in {
+        "npm:odd@1.0.0": b"hint: corral starts only programs with a name of letters",
+        "npm:shell@1.0.0": b"hint: say which: npm:shell@1.0.0#z\n",
         "npm:absent@1.0.0": b"404",
         "npm:library@1.0.0": b"has no program to run",
         "npm:many@1.0.0": b"hint: say which: npm:many@1.0.0#a",

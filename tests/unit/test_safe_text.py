@@ -4,13 +4,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral.safe_text import is_digest, printable, shown
+from corral.safe_text import INVISIBLE, is_digest, printable, shown
 
 
 @given(st.text())
 def test_printed_text_has_no_control_characters(text):
     assert shown(text).isprintable()
     assert printable(text).isprintable()
+
+
+@pytest.mark.parametrize("one", sorted(INVISIBLE))
+def test_invisible_letters_are_escaped(one):
+    assert one.isprintable()
+    assert printable(f"~/notes{one}") == f"~/notes\\u{ord(one):04x}"
+    assert shown(f"~/notes{one}") == f"'~/notes\\u{ord(one):04x}'"
+    assert printable("~/notes é 한국어 ❤️") == "~/notes é 한국어 ❤️"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def format_request(request: Request) -> list[str]:
     if not asks:
         lines = [f"{origin} asks for nothing beyond the defaults: it needs no approval"]
     if manifest.command:
-        lines.append("it starts: " + " ".join(manifest.command))
+        lines.append("it starts: " + shlex.join(manifest.command))
     return lines
 
 

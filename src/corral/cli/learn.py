@@ -18,6 +18,7 @@ from corral.plan.model import Plan
 from corral.platforms import current
 from corral.policy.manifest import Manifest
 from corral.policy.model import Source
+from corral.safe_text import shell_word
 from corral.servers.reference import parse_reference
 from corral.supervisor import start
 from corral.supervisor.report import find_outcome, to_json
@@ -130,7 +131,8 @@ def _print(learned: Learned, denials: Sequence[Denial]) -> None:
     for row in others:
         output.note(row.describe())
     for path, reason in learned.never:
-        output.note(f"it asked for {path}: never proposed, {reason}")
+        what = shell_word(path) if path.startswith("/") else path
+        output.note(f"it asked for {what}: never proposed, {reason}")
     for one in learned.proposed:
         output.note(f"{one.why}; {one.typed()}")
     if not learned.proposed and (learned.never or others):

@@ -12,7 +12,7 @@ import os
 import sys
 
 from corral.errors import SandboxError
-from corral.safe_text import printable
+from corral.safe_text import is_visible, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def write_json(value: object) -> None:
 
     # Unprintable characters other than line ends are inside strings, where JSON allows escapes.
     text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    shown = (c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
+    shown = (c if is_visible(c) or c == "\n" else json.dumps(c)[1:-1] for c in text)
     _write_stdout("".join(shown))
 
 

@@ -46,6 +46,16 @@ def main(options: Options, rest: list[str]) -> int:
             output.write_error(error)
             code = error.exit_code
             continue
+        except (OSError, ValueError, RecursionError) as error:
+            # A server must not be able to keep the others from being upgraded.
+            problem = (
+                output.from_os_error(error)
+                if isinstance(error, OSError)
+                else output.from_fault(error)
+            )
+            output.write_error(problem)
+            code = problem.exit_code
+            continue
         changed = [line for one in tools for line in one.lines]
         rows.append({**_to_json(entry, found, done=done), "tools": changed})
         if found is None and not as_json:

@@ -35,6 +35,10 @@ MAX_ANNOUNCED = 20
 MAX_TEXT_LENGTH = 300
 MAX_SEARCHED_LENGTH = 2000
 """Texts are cut to this length before they are searched for secrets."""
+MARKS = frozenset(";()`'\"")
+"""Characters that separate the parts of a denial's line, or quote a part."""
+COMPOSED = frozenset(("guard",))
+"""Kinds with a destination in corral's own words: `host (address)`."""
 WORDS: dict[Kind, str] = {
     "name": "name",
     "port": "connection to",
@@ -84,8 +88,11 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # The target chooses the path, so it is quoted to keep it apart from the rest of the line.
-        what = shell_word(self.destination) if self.kind == "path" else self.destination
+        # The target chooses the destination. A name such as `x; --write ~` is quoted, because it
+        # would look like the flag that corral suggests.
+        marked = not MARKS.isdisjoint(self.destination)
+        quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
+        what = shell_word(self.destination) if quoted else self.destination
         return f"{denied}{WORDS[self.kind]} {what}{why}{times}{allow}"
 
 

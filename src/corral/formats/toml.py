@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Sequence
 
 from corral.formats import positions
+from corral.formats.bounded_toml import parse_toml
 from corral.formats.positions import BrokenFileError, Container, Value, Wanted, everything
 
 prepend, without, quote = positions.prepend, positions.without, positions.escaped
@@ -176,10 +177,8 @@ def _add(container: Container, found: Value) -> None:
 def read(text: str, _wanted: Wanted = everything) -> Value:
     try:
         expected = load(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise BrokenFileError(str(error)) from None
-    except RecursionError:
-        raise BrokenFileError("the values are nested too deeply") from None
     return locate(text, expected)
 
 
@@ -224,7 +223,7 @@ def _has_tables(value: object) -> bool:
 
 
 def load(text: str) -> object:
-    return tomllib.loads(text.removeprefix("\ufeff"))
+    return parse_toml(text.removeprefix("\ufeff"))
 
 
 def member(text: str, table: Value, after: Value, name: str, words: Sequence[str]) -> str:

@@ -242,13 +242,14 @@ def _count_others(number: int, why: str) -> Iterable[tuple[str, str]]:
 def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
     verb = "change" if flag == "--write" else "read"
     others = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+    first = shell_word(paths[0])  # the target may choose the name of a file that does not exist
     real = os.path.realpath(path)
     leads = f"a link to {shell_word(real)}" if real != path else ""
-    wider = f"for {shell_word(paths[0])}{others}" if [path] != list(paths) else ""
+    wider = f"for {first}{others}" if [path] != list(paths) else ""
     return Proposal(
         flag=flag,
         path=path,
-        why=f"it asked to {verb} {paths[0]}{others}{', ' if leads else ''}{leads}",
+        why=f"it asked to {verb} {first}{others}{', ' if leads else ''}{leads}",
         more=", ".join(filter(None, (wider, leads))),
     )
 

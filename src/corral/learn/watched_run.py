@@ -30,6 +30,7 @@ from corral.plan.model import Plan
 from corral.platforms.linux import own_files
 from corral.platforms.linux.mechanisms import landlock, root_filesystem, seccomp
 from corral.record import replace
+from corral.safe_text import shell_word
 from corral.supervisor import findings
 from corral.supervisor.secret_values import hide_values
 
@@ -173,7 +174,9 @@ def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
         allow, why = own_files.find_remedy(plan.program, top, path, "touch")
         flag, _, name = allow.partition(" ")
         if flag == "--profile":
-            proposed[name] = Proposal(flag=flag, path=name, why=f"it asked to change {path}")
+            proposed[name] = Proposal(
+                flag=flag, path=name, why=f"it asked to change {shell_word(path)}"
+            )
         else:
             kept.append((path, f"{reason}, {why}{'; ' if allow else ''}{allow}"))
     return replace(learned, proposed=(*learned.proposed, *proposed.values()), never=tuple(kept))
@@ -182,7 +185,8 @@ def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
 def _judge_socket(path: str) -> Learned:
     if not path:
         return Learned()
-    why = f"it asked to make the unix socket {path}"
+    made = shell_word(path) if path.startswith("/") else path
+    why = f"it asked to make the unix socket {made}"
     return Learned(proposed=(Proposal(flag="--own-unix-sockets", path=path, why=why),))
 
 

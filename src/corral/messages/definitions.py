@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from corral.record import record
-from corral.safe_text import shown
+from corral.safe_text import printable, shown
 
 PIN_KINDS = ("tool", "prompt", "template", "instructions")
 """The kinds of definitions that are pinned. Resources are not pinned, because most servers list
@@ -12,6 +12,8 @@ files or rows of a database, which change all the time.
 """
 MAX_DIFFERENCES = 8
 MAX_SHOWN_LENGTH = 160
+MAX_PATH_LENGTH = 60
+SHOWN_BEFORE = 20
 ABSENT = object()
 
 Pin = tuple[str, str, str]
@@ -50,21 +52,33 @@ def canonical(definition: object) -> str:
     return json.dumps(definition, sort_keys=True, separators=(",", ":"))
 
 
+def group_pins(pins: Iterable[Pin]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return {(kind, name): all definitions of this name}. A server may offer a name several times.
+    If only one of these definitions counted, the order of the pins would decide which one.
+    """
+    found: dict[tuple[str, str], set[str]] = {}
+    for kind, name, text in pins:
+        found.setdefault((kind, name), set()).add(text)
+    return {key: tuple(sorted(texts)) for key, texts in found.items()}
+
+
 def compare_pins(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
     """Return a line for each definition that was added or removed, and for each difference in a
     definition that was changed.
     """
-    before = {(kind, name): text for kind, name, text in old}
-    after = {(kind, name): text for kind, name, text in new}
+    before, after = group_pins(old), group_pins(new)
     lines: list[str] = []
     for key in sorted(before.keys() | after.keys()):
         what = f"{key[0]} {shown(key[1])}" if key[1] else key[0]
-        if key not in after:
-            lines.append(f"{what} was removed")
-        elif key not in before:
-            lines.append(f"{what} is new: {shown(after[key], MAX_SHOWN_LENGTH)}")
-        elif before[key] != after[key]:
-            lines += [f"{what}: {text}" for text in describe_changes(before[key], after[key])]
+        was, now = before.get(key, ()), after.get(key, ())
+        if len(was) == len(now) == 1:
+            changes = describe_changes(was[0], now[0])
+            lines += [f"{what}: {text}" for text in changes]
+            continue
+        lost = [f" lost the definition {_show(text)}" for text in was if text not in now]
+        lines += [f"{what}{text}" for text in (lost if now else lost and [" was removed"])]
+        again = " is offered again, as" if was or len(now) > 1 else " is new:"
+        lines += [f"{what}{again} {_show(text)}" for text in now if text not in was]
     return lines
 
 
@@ -84,13 +98,39 @@ def _differences(path: str, old: object, new: object) -> Iterable[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             inner = f"{path}.{key}" if path else key
+            inner = inner[: MAX_PATH_LENGTH + 1]
             yield from _differences(inner, old.get(key, ABSENT), new.get(key, ABSENT))
     elif (old is ABSENT) != (new is ABSENT) or canonical(old) != canonical(new):
-        yield f"{shown(path)[1:-1] or 'text'} was {_shown(old)}, is {_shown(new)}"
+        where = printable(path[:MAX_PATH_LENGTH]) + ("..." if len(path) > MAX_PATH_LENGTH else "")
+        before, after = _show_both(old, new)
+        yield f"{where or 'text'} was {before}, is {after}"
 
 
-def _shown(value: object) -> str:
-    if value is ABSENT:
-        return "absent"
-    text = value if isinstance(value, str) else canonical(value)
-    return shown(text, MAX_SHOWN_LENGTH)
+def _show_both(old: object, new: object) -> tuple[str, str]:
+    """Describe two values that differ. Long texts start shortly before their first difference,
+    because a server could put a change where texts are cut.
+    """
+    if old is ABSENT:
+        return "absent", _show(_to_text(new))
+    if new is ABSENT:
+        return _show(_to_text(old)), "absent"
+    before, after = _to_text(old), _to_text(new)
+    start = 0
+    if max(len(before), len(after)) > MAX_SHOWN_LENGTH:
+        pairs = enumerate(zip(before, after, strict=False))
+        equal = next(
+            (at for at, (one, other) in pairs if one != other), min(len(before), len(after))
+        )
+        start = max(equal - SHOWN_BEFORE, 0)
+    return _show(before, start), _show(after, start)
+
+
+def _to_text(value: object) -> str:
+    return value if isinstance(value, str) else canonical(value)
+
+
+def _show(text: str, start: int = 0) -> str:
+    cut = text[start : start + MAX_SHOWN_LENGTH]
+    left = len(text) - start - len(cut)
+    more = f" and {left} more characters" if left else ""
+    return f"{'...' if start else ''}{shown(cut, MAX_SHOWN_LENGTH)}{more}"

@@ -5,20 +5,19 @@ A mark is only a warning. A definition without marks may still mislead a model.
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from corral.messages.definitions import LISTS, list_items
 from corral.record import record
-from corral.safe_text import printable, shown
+from corral.safe_text import INVISIBLE, printable, shown
 
 SHOWN_LENGTH = 80
 MAX_ADDRESSED = 3
+MAX_POSITION_LENGTH = 200
+CUT = "..."
 MIN_MENTIONED_LENGTH = 6
-INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-"""Invisible characters that Unicode does not classify as invisible, but as letters, marks or
-symbols.
-"""
 BIDIRECTIONAL = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
@@ -35,7 +34,8 @@ ADDRESSED = (
         r"\b(?:tell|inform|mention|show|reveal|notify|ask)\w*\b.{0,30}\buser\b"
     ),
     r"\bhid(?:e|den)\b.{0,30}\b(?:from|user)\b",
-    r"<\s*/?\s*(?:important|system|instructions?|secret|assistant|critical)\s*>",
+    # Without bounds the time would be quadratic in the number of spaces.
+    r"<\s{0,9}/?\s{0,9}(?:important|system|instructions?|secret|assistant|critical)\s{0,9}>",
     r"\bsystem prompt\b",
     r"\byou are (?:now |an? )\b",
     r"\bbefore (?:using|calling|you (?:use|call))\b.{0,40}\b(?:tool|this|any)\b",
@@ -69,24 +69,45 @@ def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]])
     texts = list(_texts("", {field: offer.get(field) for field in FIELDS}))
     names = [str(item.get("name")) for item in list_items(offer, "tools")]
     marks = [mark for where, text in texts for mark in _mark_text(where, text)]
-    marks += [mark for name in names for mark in _mark_name(name, names)]
+    marks += [mark for name, count in Counter(names).items() for mark in _mark_name(name, count)]
     for server, tools in others.items():
         marks += _find_shadows(texts, names, server, set(tools))
     return list(dict.fromkeys(marks))
 
 
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
-    """Yield every text in a value, and the names of its keys, each with its position."""
-    if isinstance(value, str):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield f"{path} (a key)", key
-            yield from _texts(f"{path}.{key}" if path else key, inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            name = inner.get("name", number) if isinstance(inner, dict) else number
-            yield from _texts(f"{path}[{name}]", inner)
+    """Yield every text in a value, and the names of its keys, each with its position.
+
+    Positions are cut, because the server chooses the keys: together, the positions of deeply nested
+    values with long keys would need much more memory than the message.
+    """
+    waiting = [(path, value)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, str):
+            yield path, value
+        elif isinstance(value, dict):
+            inner = []
+            for key, item in value.items():
+                yield f"{path} (a key)", key
+                inner.append((_join(path, f".{key}" if path else key), item))
+            waiting += reversed(inner)
+        elif isinstance(value, list):
+            names = [
+                item.get("name", number) if isinstance(item, dict) else number
+                for number, item in enumerate(value)
+            ]
+            inner = [
+                (_join(path, f"[{name}]"), item) for name, item in zip(names, value, strict=True)
+            ]
+            waiting += reversed(inner)
+
+
+def _join(path: str, part: str) -> str:
+    if path.endswith(CUT):
+        return path
+    whole = path + part
+    return whole if len(whole) <= MAX_POSITION_LENGTH else whole[:MAX_POSITION_LENGTH] + CUT
 
 
 def _mark_text(where: str, text: str) -> Iterator[Mark]:
@@ -121,11 +142,11 @@ def _describe(text: str, found: set[str] | frozenset[str]) -> str:
     return f"{words}: {shown(spelled, SHOWN_LENGTH)}" if spelled else words
 
 
-def _mark_name(name: str, names: list[str]) -> Iterator[Mark]:
+def _mark_name(name: str, count: int) -> Iterator[Mark]:
     where = f"tools[{name}].name"
     if not PLAIN_NAME.fullmatch(name):
         yield Mark(kind="name", where=where, text=f"{shown(name)} is not plain letters and digits")
-    if names.count(name) > 1:
+    if count > 1:
         yield Mark(kind="name", where=where, text=f"{shown(name)} is offered more than once")
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from urllib.parse import unquote
 
-from corral.messages.definitions import Pin, canonical, describe_changes
+from corral.messages.definitions import Pin, canonical, describe_changes, group_pins
 from corral.record import record
 from corral.safe_text import shell_word, shown
 
@@ -47,7 +47,7 @@ class Rules:
     ) -> None:
         self._allow, self._deny = allow, deny
         self._requests = tuple(requests)
-        self._pins = None if pins is None else {(kind, name): text for kind, name, text in pins}
+        self._pins = None if pins is None else group_pins(pins)
         self._changed: set[tuple[str, str]] = set()
         self.refuse_changes = refuse_changes
 
@@ -96,14 +96,14 @@ class Rules:
         """Return the differences between a definition and its pin; [] if nothing is pinned."""
         if self._pins is None or kind == "resource":
             return []
-        pin, text = self._pins.get((kind, name)), canonical(definition)
-        if pin is None:
+        pinned, text = self._pins.get((kind, name), ()), canonical(definition)
+        if not pinned:
             return ["it is new"]
-        if pin == text:
+        if text in pinned:
             self._changed.discard((kind, name))
             return []
         self._changed.add((kind, name))
-        return describe_changes(pin, text)
+        return describe_changes(pinned[0], text)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

@@ -28,8 +28,6 @@ IN_KEYS = "`corral schema` shows every key and how its value is written"
 IN_FORM = "correct it there; https://toml.io and https://json.org describe the two forms"
 NO_FILE = "name a TOML or JSON file of your own of at most 1 MiB"
 MAX_FILE_SIZE = 1 << 20
-# tomllib joins the parts of a dotted key one by one, in time that is quadratic in their number.
-MAX_DOTS = 1000
 MAX_MISTAKES = 100
 
 
@@ -99,17 +97,17 @@ def decode_toml(text: str, origin: str) -> tuple[dict[str, object], Mapping[str,
     import tomllib
 
     from corral.formats import toml
+    from corral.formats.bounded_toml import MAX_DOTS, find_long_key
     from corral.formats.positions import BrokenFileError, line_numbers
 
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.count(".") > MAX_DOTS:
-            raise file_error(origin, number, f"more than {MAX_DOTS} dots in one line")
+    if number := find_long_key(text):
+        raise file_error(origin, number, f"more than {MAX_DOTS} dots in one line")
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise file_error(origin, *_parse_toml_error(str(error), text)) from None
     except RecursionError:
-        raise file_error(origin, None, "nested too deeply") from None
+        raise file_error(origin, None, "the values are nested too deeply") from None
     except (ValueError, OverflowError) as error:
         # `int` and `datetime` raise for numbers with thousands of digits and for impossible dates.
         raise file_error(origin, None, f"not valid TOML: {printable(str(error))}") from None
@@ -142,7 +140,7 @@ def parse_json(text: str, origin: str) -> Manifest:
     except json.JSONDecodeError as error:
         raise file_error(origin, error.lineno, f"not valid JSON: {error.msg}") from None
     except RecursionError:
-        raise file_error(origin, None, "nested too deeply") from None
+        raise file_error(origin, None, "the values are nested too deeply") from None
     except ValueError as error:
         raise file_error(origin, None, f"not valid JSON: {printable(str(error))}") from None
     line_of = line_counter(text)

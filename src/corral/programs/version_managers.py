@@ -270,11 +270,11 @@ def _mise_tools(file: str) -> Iterator[tuple[str, str]]:
     text = read_text(file)
     if not text:
         return
-    import tomllib
+    from corral.formats.bounded_toml import parse_toml
 
     try:
-        tools = tomllib.loads(text).get("tools")
-    except (ValueError, RecursionError):
+        tools = parse_toml(text).get("tools")
+    except ValueError:
         return
     for tool, wanted in tools.items() if isinstance(tools, dict) else ():
         for item in wanted if isinstance(wanted, list) else [wanted]:

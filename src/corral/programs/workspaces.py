@@ -1,11 +1,11 @@
 """Read workspace files of pnpm, npm and uv, to find out whether one lists a package."""
 
 import os
-import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
 
+from corral.formats.bounded_toml import parse_toml
 from corral.programs.needed_files import read_json, read_text
 
 MAX_PATTERNS = 1000
@@ -40,8 +40,8 @@ def _patterns(directory: str) -> Iterator[str]:
     listed = read_json(f"{directory}/package.json").get("workspaces")
     yield from _strings(_get(listed, "packages") if isinstance(listed, dict) else listed)
     try:
-        project: object = tomllib.loads(read_text(f"{directory}/pyproject.toml"))
-    except (ValueError, RecursionError):
+        project: object = parse_toml(read_text(f"{directory}/pyproject.toml"))
+    except ValueError:
         project = {}
     workspace = _get(_get(_get(project, "tool"), "uv"), "workspace")
     yield from _strings(_get(workspace, "members"))

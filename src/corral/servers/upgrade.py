@@ -5,22 +5,27 @@ installed beside it, and replaces it only if the user agrees. The previous one s
 under its own version, so that going back needs no network.
 """
 
+import os
+import shlex
 from collections.abc import Callable, Sequence
 
 from corral.errors import SandboxError
 from corral.policy.approvals import Request
 from corral.record import record, replace
+from corral.safe_text import shown
 from corral.servers.open_reference import Choices
 from corral.servers.packages.package import (
     SOURCES,
     current_key,
     fetch_newest,
     fetch_package,
+    list_checksums,
     list_versions,
     parse_key,
 )
 from corral.servers.reference import Reference, parse_reference
 from corral.servers.registry import lookup
+from corral.servers.registry.server_json import choose_package
 from corral.servers.store import store
 from corral.servers.store.store import Entry
 
@@ -96,10 +101,14 @@ def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
     before, after = list_versions(old), list_versions(new)
     other = sorted({*before, *after} - {old.name})
     both = [name for name in other if name in before and name in after]
-    lines = [f"it starts: {' '.join(new.command)}"] if new.command != old.command else []
+    changed = [name for name in both if before[name] != after[name]]
+    # A package may name another archive for a dependency of the same name and version.
+    was, now = list_checksums(old), list_checksums(new)
+    replaced = [name for name in both if name not in changed and was.get(name) != now.get(name)]
+    lines = [f"it starts: {shlex.join(new.command)}"] if new.command != old.command else []
+    lines += [f"{name} {after[name]} has other files than before" for name in replaced]
     lines += [f"adds {name} {after[name]}" for name in other if name not in before]
     lines += [f"drops {name} {before[name]}" for name in other if name not in after]
-    changed = [name for name in both if before[name] != after[name]]
     return (*lines, *(f"{name} {before[name]} -> {after[name]}" for name in changed))
 
 
@@ -116,9 +125,26 @@ def _find_server(entry: Entry, reference: Reference, notify: Notify) -> Candidat
             store.remove(entry)
             lookup.store_answer(entry.key, plain, content)
 
+    with open(os.path.join(entry.path(), lookup.FILE), "rb") as file:
+        changes = _compare_packages(file.read(), content, plain)
     return Candidate(
-        current=entry, version=version, changes=(), accept=accept, request=found.request
+        current=entry, version=version, changes=changes, accept=accept, request=found.request
     )
+
+
+def _compare_packages(old: bytes, new: bytes, reference: Reference) -> tuple[str, ...]:
+    """Describe a change of the package or the arguments in two answers of a registry."""
+    before, after = (
+        choose_package(lookup.parse_answer(content, reference), reference.name)
+        for content in (old, new)
+    )
+    lines: list[str] = []
+    if (before.kind, before.identifier) != (after.kind, after.identifier):
+        was, now = (f"{one.kind} {shown(one.identifier, 200)}" for one in (before, after))
+        lines.append(f"its package was {was}, is {now}")
+    if before.arguments != after.arguments:
+        lines.append("its arguments have changed")
+    return tuple(lines)
 
 
 def match_entries(entries: Sequence[Entry], words: Sequence[str]) -> list[Entry]:

@@ -225,3 +225,15 @@ def test_denials_after_the_end_are_not_recorded(tmp_path):
     os.close(fd)
     assert [row.destination for row in denials.rows()] == ["a.example"]
     assert [row["kind"] for row in written(path)] == ["name", "end"]
+
+
+@pytest.mark.parametrize("kind", ["start", "own_files", "unix_socket", "tool", "request"])
+def test_a_destination_cannot_look_like_a_suggested_flag(kind):
+    denials = Denials()
+    denials.add(kind, "git; --write ~")
+    denials.add(kind, "git (granted since)")
+    denials.add(kind, "git")
+    first, second, plain = [row.describe() for row in denials.rows()]
+    assert first.endswith(" 'git; --write ~'")
+    assert second.endswith(" 'git (granted since)'")
+    assert plain.endswith(" git")

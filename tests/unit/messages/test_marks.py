@@ -85,3 +85,20 @@ def test_names_that_occur_twice_or_are_not_plain_are_marked():
     for names in (["a", "a"], ["\u0440aypal"], ["a b"], [""]):
         found = find_marks({"tools": [{"name": name} for name in names]}, {})
         assert {mark.kind for mark in found} == {"name"}
+
+
+def test_hostile_definitions_take_linear_time_and_memory():
+    """Check texts and names for which a quadratic search would take hours, and nested keys whose
+    positions would fill the memory.
+    """
+    assert marks_of("<" + " " * 400_000) == []
+    assert marks_of("<  / system >") == [("addressed", HERE)]
+    tools = [{"name": f"a{number}"} for number in range(200_000)]
+    assert find_marks({"tools": tools}, {}) == []
+    deep: object = "<system>"
+    for number in range(900):
+        deep = {f"{number}{'k' * 5000}": deep}
+    (mark,) = find_marks({"tools": [{"name": "a", "inputSchema": deep}]}, {})
+    assert mark.kind == "addressed"
+    assert mark.where.startswith("tools[a].inputSchema.899k")
+    assert mark.where.endswith("...")

@@ -449,6 +449,33 @@ def test_pins_are_compared_for_an_upgrade():
     ]
 
 
+def test_a_change_at_the_end_of_a_long_text_is_shown():
+    long = "Adds two numbers. " * 20
+    (line,) = compare_pins(
+        pin({**TOOL, "description": long}), pin({**TOOL, "description": f"{long}Send all."})
+    )
+    assert line.endswith("was ...'. Adds two numbers. ', is ...'. Adds two numbers. Send all.'")
+    (line,) = compare_pins(pin(TOOL), pin({**TOOL, "description": "x" * 1000}))
+    assert line.endswith("' and 840 more characters")
+    short = pin({**TOOL, "description": "adds!"})
+    assert compare_pins(pin(TOOL), short) == ["tool 'a': description was 'adds', is 'adds!'"]
+
+
+def test_every_definition_of_a_name_counts():
+    """Offer a name twice. Neither the order of the list nor that of the pins decides."""
+    other = {**TOOL, "description": "zzz"}
+    for new in (pin(TOOL, other), pin(other, TOOL)):
+        (line,) = compare_pins(pin(TOOL), new)
+        assert line.startswith('tool \'a\' is offered again, as \'{"description":"zzz"')
+        (line,) = compare_pins(new, pin(TOOL))
+        assert line.startswith("tool 'a' lost the definition ")
+        assert len(compare_pins([], new)) == 2
+        assert compare_pins(new, []) == ["tool 'a' was removed"]
+        rules = Rules(allow={}, deny={}, pins=new)
+        assert rules.compare("tool", "a", TOOL) == rules.compare("tool", "a", other) == []
+        assert rules.compare("tool", "a", {**TOOL, "description": "b"}) != []
+
+
 MESSAGES = st.one_of(
     st.fixed_dictionaries(
         {"jsonrpc": st.just("2.0"), "method": st.text()},

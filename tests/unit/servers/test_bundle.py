@@ -120,8 +120,9 @@ def test_mistakes_in_a_manifest_are_named(case):
         b"\xff\xfe",
         b"[" * 100_000,
         json.dumps(manifest()).encode().ljust(MAX_MANIFEST_BYTES + 1),
+        json.dumps(manifest(user_config={"a\ud800": {}})).encode(),
     ],
-    ids=range(5),
+    ids=range(6),
 )
 def test_invalid_json_is_refused(content):
     with pytest.raises(SandboxError, match=r"manifest\.json is"):

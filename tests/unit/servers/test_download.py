@@ -4,7 +4,11 @@ the content is not the expected one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
+import socket
+import threading
 
 import pytest
 
@@ -130,3 +134,38 @@ def test_a_length_that_is_not_a_number_is_ignored(registry, length):
     registry.files["/odd"] = b"x"
     registry.longer["/odd"] = length
     assert download.fetch_document(f"{registry.url}/odd", max_bytes=10) == b"x"
+
+
+ENDLESS = {
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"x"),
+    "a body": (b"HTTP/1.1 200 OK\r\n\r\n", b"x"),
+    "trailers": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
+}
+
+
+@pytest.fixture(params=ENDLESS)
+def endless(request):
+    """Serve an answer that never ends, one piece after another, until the client has gone."""
+    start, piece = ENDLESS[request.param]
+    pause = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as client, contextlib.suppress(OSError):
+                client.recv(4096)
+                client.sendall(start)
+                for _ in itertools.count():
+                    client.sendall(piece)
+                    pause.wait(0.01)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        thread.join()
+
+
+def test_an_answer_without_end_is_refused(endless, monkeypatch):
+    monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)
+    with pytest.raises(SandboxError, match="took longer than"):
+        download.fetch_document(endless, max_bytes=1 << 20)

@@ -393,13 +393,23 @@ def test_list_remove_and_verify_from_the_command_line(capfd):
 
 
 @POSIX
-def test_directories_too_deep_for_a_path_are_removed_too(home):
-    """Make the directories by going down one level at a time, as a package's script can."""
+@pytest.mark.parametrize("name", ["abcdef", "\U0001f600" * 63], ids=["short", "long"])
+def test_directories_too_deep_for_a_path_are_removed_too(home, name):
+    """Make the directories by going down one level at a time, as a package's script can. Names of
+    four-byte characters make a long path of few characters. Remove the directories with fewer open
+    files than there are levels.
+    """
     top = home / "deep"
     top.mkdir()
-    code = "import os\nfor _ in range(1500):\n    os.mkdir('abcdef')\n    os.chdir('abcdef')\nopen('f', 'w')"
+    code = f"import os\nfor _ in range(1500):\n    os.mkdir({name!r})\n    os.chdir({name!r})\nopen('f', 'w')"
     subprocess.run([sys.executable, "-c", code], cwd=top, check=True)
     with pytest.raises(OSError, match="too long"):
         list(walk(str(top)))
-    remove_tree(str(top))
+    remove = (
+        "import resource, sys\n"
+        "from corral.servers.store.tree import remove_tree\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "remove_tree(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", remove, str(top)], check=True)
     assert not top.exists()

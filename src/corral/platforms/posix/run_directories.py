@@ -274,6 +274,19 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
         os.close(top)
 
 
+def remove_whole(path: str) -> None:
+    """Remove a directory with everything below it, whatever its depth and its modes. Raise OSError
+    if a part of it stays. No process may change it meanwhile, because owners are not compared.
+    """
+    top = _open_top(path)
+    try:
+        os.fchmod(top, 0o700)
+        _empty(top, run_records.Budget(), None, mixed=True)
+    finally:
+        os.close(top)
+    os.rmdir(path)
+
+
 def _open_top(path: str) -> int:
     """Open a directory. If its permissions deny this, restore them first, because the target owns
     its kept home, and may have removed them.
@@ -299,15 +312,16 @@ def reopen(path: str) -> None:
         os.close(top)
 
 
-def _empty(top: int, budget: Budget, owner: int | None) -> None:
+def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) -> None:
     """Empty a directory. Move directories at deeper levels up to `top`, because a tree can be
     deeper than the longest path or than Python's stack. Raise OSError for a directory in `top` that
-    does not belong to `owner`, unless `owner` is None.
+    does not belong to `owner`, unless `owner` is None, and for a directory below it with another
+    owner, unless owners may be `mixed`.
     """
     while names := _some_names(top):
         for name in names:
             if not _unlink(name, top, budget):
-                _remove_inner(name, top, budget, owner)
+                _remove_inner(name, top, budget, owner, mixed=mixed)
 
 
 def _some_names(directory: int) -> list[str]:
@@ -316,10 +330,10 @@ def _some_names(directory: int) -> list[str]:
         return [entry.name for entry, _ in zip(entries, range(1000), strict=False)]
 
 
-def _remove_inner(name: str, top: int, budget: Budget, owner: int | None) -> None:
+def _remove_inner(name: str, top: int, budget: Budget, owner: int | None, *, mixed: bool) -> None:
     directory = _open_directory(name, top, owner)
     try:
-        same_owner = os.fstat(directory).st_uid
+        same_owner = None if mixed else os.fstat(directory).st_uid
         while names := _some_names(directory):
             for entry in names:
                 if not _unlink(entry, directory, budget):

@@ -19,7 +19,7 @@ from typing import BinaryIO
 from corral.errors import SandboxError
 from corral.paths.windows import DEVICES
 from corral.record import record
-from corral.safe_text import shown
+from corral.safe_text import is_visible, shown
 
 END = b"PK\x05\x06"
 END_SIZE = 22
@@ -146,7 +146,7 @@ def check_name(name: str) -> None:
         raise _bad_entry(name, "has a backslash in it")
     if ":" in name:
         raise _bad_entry(name, "names a drive or a stream")
-    if not name.isprintable():
+    if not all(map(is_visible, name)):
         raise _bad_entry(name, "has characters in it that cannot be printed")
     parts = name.removesuffix("/").split("/")
     if ".." in parts:

@@ -53,6 +53,7 @@ class StoredBundle:
     content: bytes
     bundle: Bundle
     entry: Entry
+    publisher: tuple[str, ...] = ()
 
 
 def open_bundle(path: str, arguments: Sequence[str], choices: Choices) -> ReadyServer:
@@ -61,9 +62,20 @@ def open_bundle(path: str, arguments: Sequence[str], choices: Choices) -> ReadyS
 
 
 def open_stored(
-    entry: Entry, digest: str, origin: str, arguments: Sequence[str], choices: Choices
+    entry: Entry,
+    digest: str,
+    origin: str,
+    arguments: Sequence[str],
+    choices: Choices,
+    *,
+    publisher: Sequence[str] = (),
 ) -> ReadyServer:
-    """Open a bundle that is in the store. `origin` is what the user typed."""
+    """Open a bundle that is in the store. `origin` is what the user typed.
+
+    `publisher` is the name of a registry's server that adds arguments, and these arguments. They
+    need an approval of their own, because any server of a registry can name a bundle that the user
+    approved.
+    """
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)
     bundle = parse_manifest(content, sys.platform)
@@ -80,7 +92,14 @@ def open_stored(
         )
     if choices.complete:
         refuse_homes(bundle, values, user_values.known_paths(entry.path(), home_directory()))
-    found = StoredBundle(origin=origin, digest=digest, content=content, bundle=bundle, entry=entry)
+    found = StoredBundle(
+        origin=origin,
+        digest=digest,
+        content=content,
+        bundle=bundle,
+        entry=entry,
+        publisher=tuple(publisher),
+    )
     ready = _make_ready(found, values, arguments, choices.granted)
     for text in find_warnings(bundle):
         choices.notify(f"warning: {text}")
@@ -99,7 +118,7 @@ def _make_ready(
     complete, approval = request_from(
         build_request(bundle, user_values.defaults(bundle), known, origin=origin),
         found.content,
-        ("bundle", found.digest),
+        ("bundle", found.digest, *found.publisher),
     )
     asked = build_request(bundle, values, known, origin=origin)
     manifest = replace(asked, resolved=complete.resolved)

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from corral.errors import SandboxError
 from corral.record import record
-from corral.safe_text import shown
+from corral.safe_text import is_visible, shown
 
 Type = Literal["node", "python", "binary", "uv"]
 Shape = Literal["string", "number", "boolean", "directory", "file"]
@@ -52,6 +52,7 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
         if len(content) > MAX_MANIFEST_BYTES:
             raise _refused("is larger than 1 MiB")
         data: object = json.loads(content.decode("utf-8-sig"))
+        refuse_surrogates(data)
     except (ValueError, RecursionError) as error:
         raise _refused(f"is not JSON: {shown(str(error), 200)}") from None
     top = _read_table(data, "manifest.json")
@@ -147,7 +148,7 @@ def _read_title(value: object, where: str) -> str:
     printed, such as line ends.
     """
     found = _read_text(value, where)
-    if not found.isprintable() or len(found) > MAX_TITLE_LENGTH:
+    if not all(map(is_visible, found)) or len(found) > MAX_TITLE_LENGTH:
         raise _refused(f"has a {where} that is too long or cannot be printed")
     return found
 
@@ -174,6 +175,16 @@ def _read_variables(value: object) -> dict[str, str]:
         if not name.isidentifier() or not name.isascii():
             raise _refused(f"sets a variable with the name {shown(name)}, which is not valid")
     return {name: _read_scalar(item, where) for name, item in found.items()}
+
+
+def refuse_surrogates(data: object) -> None:
+    """Raise ValueError if a text in JSON data has half of a surrogate pair, because no system call
+    takes such a text.
+    """
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text in it has half of a surrogate pair") from None
 
 
 def _refused(what: str) -> SandboxError:

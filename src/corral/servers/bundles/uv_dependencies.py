@@ -6,10 +6,10 @@ The bundle's own `uv.lock` is not read, because corral writes its own lock file 
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 
 from corral.errors import SandboxError
+from corral.formats.bounded_toml import parse_toml
 from corral.programs.needed_files import read_text
 from corral.safe_text import shown
 from corral.servers.bundles.manifest import Bundle
@@ -47,8 +47,8 @@ def install(bundle: Bundle, tree: str, values: Mapping[str, object]) -> Entry:
 
 def _read_dependencies(path: str) -> list[str]:
     try:
-        project = tomllib.loads(read_text(path)).get("project", {})
-    except (ValueError, RecursionError):
+        project = parse_toml(read_text(path)).get("project", {})
+    except ValueError:
         raise SandboxError(f"the bundle's {PROJECT} is not valid TOML") from None
     found = project.get("dependencies", []) if isinstance(project, dict) else []
     listed = [item for item in found if isinstance(item, str)] if isinstance(found, list) else []

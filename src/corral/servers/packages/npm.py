@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from corral.errors import EXIT_NOT_FOUND, CommandError, SandboxError
 from corral.programs.installed_runtimes import find_runtime
@@ -182,12 +182,26 @@ def read_lock(staging: str, name: str) -> tuple[str, str]:
 
 
 def list_versions(tree: str) -> dict[str, str]:
-    """Return the version of each package in a tree, by its path."""
+    """Return the version of each package in a tree, by its path. A package that is installed under
+    the name of another one (an alias) has its own name before its version.
+    """
     return {
-        path.removeprefix("node_modules/"): str(item.get("version"))
+        path.removeprefix("node_modules/"): _read_version(path, item)
         for path, item in _read_packages(tree).items()
         if path
     }
+
+
+def _read_version(path: str, item: Mapping[str, object]) -> str:
+    version, name = str(item.get("version")), item.get("name")
+    is_alias = name is not None and name != path.rpartition("node_modules/")[2]
+    return f"{name}@{version}" if is_alias else version
+
+
+def list_checksums(tree: str) -> dict[str, str]:
+    """Return the checksum of each package in a tree, by its path."""
+    found = _read_packages(tree).items()
+    return {path.removeprefix("node_modules/"): str(item.get("integrity")) for path, item in found}
 
 
 def _read_packages(tree: str) -> dict[str, dict[str, object]]:
@@ -227,8 +241,9 @@ def build_command(staging: str, reference: Reference, node: str = "node") -> lis
     try:
         with open(os.path.join(staging, path), "rb") as file:
             head = file.readline(256)
-    except OSError as error:
-        text = f"the program {shown(name)} of {reference.name} cannot be read: {error.strerror}"
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "its name is not a file's name"
+        text = f"the program {shown(name)} of {reference.name} cannot be read: {why}"
         raise SandboxError(text, hint="the package is broken; tell its authors") from None
     if head.startswith(b"#!") and b"node" not in head:
         return [f"{{tree}}/{path}"]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
             self, reference: Reference, staging: str, how: InstallOptions, notify: Notify
         ) -> dict[str, str]: ...
         def list_versions(self, tree: str) -> dict[str, str]: ...
+        def list_checksums(self, tree: str) -> dict[str, str]: ...
 
 
 # Each kind of package is installed by the module of the same name: packages/npm.py and
@@ -199,6 +200,10 @@ def fetch_newest(reference: Reference, how: InstallOptions, notify: Notify) -> E
 
 def list_versions(entry: Entry) -> dict[str, str]:
     return _find_installer(entry.kind).list_versions(entry.path())
+
+
+def list_checksums(entry: Entry) -> dict[str, str]:
+    return _find_installer(entry.kind).list_checksums(entry.path())
 
 
 def _find_installer(kind: str) -> Installer:

@@ -25,10 +25,10 @@ from corral.policy.merge import is_larger
 from corral.policy.model import GIB, Limits, format_limit
 from corral.policy.user_config import load
 from corral.record import replace
-from corral.safe_text import printable, shown
+from corral.safe_text import shown
 from corral.servers.packages.install_errors import SILENT, UNREACHABLE, explain_failure
 from corral.servers.packages.sources import Registry
-from corral.servers.reference import Reference, parse_reference
+from corral.servers.reference import NAME, Reference, is_name, parse_reference
 from corral.servers.registry.download import is_progress_shown, show_progress
 from corral.servers.store.store import UnfinishedError, make_downloads
 from corral.servers.store.tree import check_tree
@@ -342,7 +342,11 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
     elif default in programs:
         return default
     what = f"no program {reference.program}" if reference.program else "several programs"
+    # Users paste the hint into a shell, and the package chooses the names of its programs.
+    usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
         f"{reference.name} has {what}; it has " + ", ".join(map(shown, sorted(programs))),
-        hint=f"say which: {reference.text.partition('#')[0]}#{printable(min(programs))}",
+        hint=f"say which: {reference.text.partition('#')[0]}#{min(usable)}"
+        if usable
+        else "corral starts only programs with a name of letters, digits, `.`, `_` and `-`",
     )

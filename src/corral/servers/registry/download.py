@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 from corral.errors import SandboxError
 from corral.safe_text import printable, shown
@@ -19,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # http.client is imported late, because a stored server does not need it
     from http.client import HTTPResponse
     from typing import BinaryIO
+
+    from corral.servers.registry.deadline import Deadline
 
 CHUNK_BYTES = 1 << 16
 MAX_REDIRECTS = 5
@@ -77,33 +78,45 @@ def fetch_file(url: str, path: str, *, max_bytes: int) -> str:
 def _copy(url: str, target: BinaryIO, *, max_bytes: int, label: str) -> None:
     import http.client
 
-    until = time.monotonic() + MAX_DOWNLOAD_SECONDS
+    from corral.servers.registry.deadline import Deadline
+
+    too_late = SandboxError(f"{shown(url, 200)} took longer than {MAX_DOWNLOAD_SECONDS:.0f} s")
+    with Deadline(MAX_DOWNLOAD_SECONDS) as deadline:
+        try:
+            with _open(check_url(url), deadline) as answer:
+                _copy_body(answer, url, target, max_bytes=max_bytes, label=label)
+        except (OSError, http.client.HTTPException, SandboxError) as error:
+            if deadline.is_over:
+                raise too_late from error
+            if isinstance(error, SandboxError):
+                raise
+            why = getattr(error, "reason", error)
+            raise SandboxError(f"{shown(url, 200)} cannot be fetched: {why}") from error
+        finally:
+            show_progress("")
+        if deadline.is_over:
+            raise too_late  # the end of the answer may be missing
+
+
+def _copy_body(
+    answer: HTTPResponse, url: str, target: BinaryIO, *, max_bytes: int, label: str
+) -> None:
     too_large = SandboxError(f"{shown(url, 200)} is larger than {max_bytes >> 20} MiB")
-    try:
-        with _open(check_url(url)) as answer:
-            length = answer.headers.get("Content-Length", "")
-            size = int(length) if is_digits(length) and len(length) < MAX_DIGITS else 0
-            if size > max_bytes:
-                raise too_large
-            done = 0
-            while chunk := answer.read1(CHUNK_BYTES):
-                done += len(chunk)
-                if done > max_bytes:
-                    raise too_large
-                if time.monotonic() > until:
-                    text = f"took longer than {MAX_DOWNLOAD_SECONDS:.0f} s"
-                    raise SandboxError(f"{shown(url, 200)} {text}")
-                target.write(chunk)
-                if label:
-                    total = f" of {size >> 10}" if size else ""
-                    show_progress(f"fetching {label[:60]!r} ... {done >> 10}{total} KiB")
-            if size and done != size:
-                raise SandboxError(f"{shown(url, 200)} ended after {done} of {size} bytes")
-    except (OSError, http.client.HTTPException) as error:
-        why = getattr(error, "reason", error)
-        raise SandboxError(f"{shown(url, 200)} cannot be fetched: {why}") from error
-    finally:
-        show_progress("")
+    length = answer.headers.get("Content-Length", "")
+    size = int(length) if is_digits(length) and len(length) < MAX_DIGITS else 0
+    if size > max_bytes:
+        raise too_large
+    done = 0
+    while chunk := answer.read1(CHUNK_BYTES):
+        done += len(chunk)
+        if done > max_bytes:
+            raise too_large
+        target.write(chunk)
+        if label:
+            total = f" of {size >> 10}" if size else ""
+            show_progress(f"fetching {label[:60]!r} ... {done >> 10}{total} KiB")
+    if size and done != size:
+        raise SandboxError(f"{shown(url, 200)} ended after {done} of {size} bytes")
 
 
 def is_progress_shown() -> bool:
@@ -117,7 +130,7 @@ def show_progress(text: str) -> None:
         sys.stderr.flush()
 
 
-def _open(url: str) -> HTTPResponse:
+def _open(url: str, deadline: Deadline) -> HTTPResponse:
     """Open a URL. This function follows redirects itself, because it checks each new URL, too."""
     import urllib.error
     import urllib.request
@@ -127,7 +140,7 @@ def _open(url: str) -> HTTPResponse:
         def redirect_request(self, *_: object) -> None:
             return None
 
-    opener = urllib.request.build_opener(NoRedirects())
+    opener = urllib.request.build_opener(NoRedirects(), *deadline.handlers())
     for _ in range(MAX_REDIRECTS + 1):
         request = urllib.request.Request(url, headers={"User-Agent": "corral", "Accept": "*/*"})  # noqa: S310 - checked
         try:

@@ -16,6 +16,7 @@ from corral.policy.model import Source
 from corral.record import replace
 from corral.safe_text import shown
 from corral.servers.bundles import bundle
+from corral.servers.bundles.manifest import refuse_surrogates
 from corral.servers.bundles.user_values import parse_config
 from corral.servers.open_reference import Choices, ReadyServer, open_reference
 from corral.servers.reference import Reference, is_version, parse_package
@@ -52,10 +53,18 @@ def open_answer(
     package = server_json.choose_package(parse_answer(content, reference), reference.name)
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
-    words += arguments
     if package.kind == "mcpb":
-        entry = fetch_bundle(package, reference)
-        return bundle.open_stored(entry, package.sha256, reference.text, words, choices)
+        # These are the arguments as published, because the user's values may differ in each run.
+        published = json.dumps(package.arguments, sort_keys=True)
+        return bundle.open_stored(
+            fetch_bundle(package, reference),
+            package.sha256,
+            reference.text,
+            [*words, *arguments],
+            choices,
+            publisher=(reference.name, published) if package.arguments else (),
+        )
+    words += arguments
     if package.has_runtime_arguments:
         choices.notify(f"warning: {reference.name}: its runtimeArguments are not used")
     inner = parse_package(package.kind, package.identifier, package.version)
@@ -116,6 +125,7 @@ def ask_registry(reference: Reference) -> bytes:
 def parse_answer(content: bytes, reference: Reference) -> dict[str, object]:
     try:
         answer: object = json.loads(content)
+        refuse_surrogates(answer)
     except (ValueError, RecursionError):
         raise SandboxError(f"the registry's answer for {reference.name} is not JSON") from None
     data = answer.get("server", answer) if isinstance(answer, dict) else None

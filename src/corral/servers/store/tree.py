@@ -7,6 +7,7 @@ link.
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 
 from corral.errors import SandboxError
@@ -114,38 +115,48 @@ def measure_tree(top: str) -> tuple[int, int]:
 
 def remove_tree(top: str) -> None:
     """Remove a tree, read-only or not, if it exists. If it is a link, remove only the link."""
-    import shutil
-
     if os.path.lexists(top) and is_link(os.lstat(top)):
         os.unlink(top)
-        return
-    if not os.path.isdir(top):
-        return
-    os.chmod(top, 0o700)
-    waiting = [""]
-    while waiting:
-        here = waiting.pop()
-        with os.scandir(path_of(top, here)) as entries:
-            names = [entry.name for entry in entries]
-        waiting += [path for name in names if (path := _make_removable(top, here, name))]
-    shutil.rmtree(extended_path(top))
+    elif os.path.isdir(top):
+        _remove_directory(top)
 
 
-def _make_removable(top: str, here: str, name: str) -> str:
-    """Make an entry removable. If it is a directory, return its path below `top`, so that the
-    caller goes on with its entries; otherwise return "".
-    """
-    path = f"{here}/{name}" if here else name
-    found = os.lstat(path_of(top, path))
-    if not is_directory(found):
-        if os.name == "nt" and not is_link(found):
-            os.chmod(path_of(top, path), 0o600)
-        return ""
-    os.chmod(path_of(top, path), 0o700)
-    if len(path) < MAX_PATH_LENGTH:
-        return path
-    # The directory is moved up, because no call accepts a path of more than 4096 bytes, but a
-    # package's script may have made longer ones.
-    fresh = os.urandom(8).hex()
-    os.rename(path_of(top, path), path_of(top, fresh))
-    return fresh
+if sys.platform != "win32":
+
+    def _remove_directory(top: str) -> None:
+        # A package's script may have made paths of more than 4096 bytes, which no call accepts, and
+        # more levels than this process may have open files.
+        from corral.platforms.posix.run_directories import remove_whole
+
+        remove_whole(top)
+
+else:
+
+    def _remove_directory(top: str) -> None:
+        import shutil
+
+        waiting = [""]
+        while waiting:
+            here = waiting.pop()
+            with os.scandir(path_of(top, here)) as entries:
+                names = [entry.name for entry in entries]
+            waiting += [path for name in names if (path := _make_removable(top, here, name))]
+        shutil.rmtree(extended_path(top))
+
+    def _make_removable(top: str, here: str, name: str) -> str:
+        """Make an entry removable. If it is a directory, return its path below `top`, so that the
+        caller goes on with its entries; otherwise return "".
+        """
+        path = f"{here}/{name}" if here else name
+        found = os.lstat(path_of(top, path))
+        if not is_directory(found):
+            if not is_link(found):
+                os.chmod(path_of(top, path), 0o600)
+            return ""
+        os.chmod(path_of(top, path), 0o700)
+        if len(path) < MAX_PATH_LENGTH:
+            return path
+        # The directory is moved up, because no call accepts so long a path.
+        fresh = os.urandom(8).hex()
+        os.rename(path_of(top, path), path_of(top, fresh))
+        return fresh

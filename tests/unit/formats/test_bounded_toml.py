@@ -1,0 +1,52 @@
+"""Test that TOML of a server's author is parsed in bounded time, wherever corral reads it."""
+
+import pytest
+
+from corral.errors import ManifestError, SandboxError
+from corral.formats import toml
+from corral.formats.bounded_toml import MAX_DOTS, find_long_key, parse_toml
+from corral.formats.positions import BrokenFileError
+from corral.policy.manifest import decode_toml
+from corral.programs.version_managers import _mise_tools
+from corral.programs.workspaces import lists_package
+from corral.servers.bundles.uv_dependencies import _read_dependencies
+
+# tomllib would need hours for this key.
+HOSTILE = "x = 1\n" + ".".join(["a"] * 400_000) + " = 1\n"
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "x = " + "[" * 100_000, "x = ", "x = 1e"])
+def test_hostile_text_is_a_value_error(text):
+    with pytest.raises(ValueError):
+        parse_toml(text)
+
+
+def test_the_line_of_a_long_key_is_found():
+    assert find_long_key(HOSTILE) == 2
+    assert find_long_key("x = 1\ny = '" + "." * MAX_DOTS + "'") == 0
+    assert parse_toml("a.b = [1]\r\n") == {"a": {"b": [1]}}
+
+
+def test_no_reader_of_toml_is_kept_busy(tmp_path):
+    with pytest.raises(ManifestError, match=r"x:2: more than 1000 dots"):
+        decode_toml(HOSTILE, "x")
+    with pytest.raises(BrokenFileError, match="more than 1000 dots in line 2"):
+        toml.read(HOSTILE)
+    project = tmp_path / "pyproject.toml"
+    project.write_text(HOSTILE)
+    with pytest.raises(SandboxError, match=r"pyproject\.toml is not valid TOML"):
+        _read_dependencies(str(project))
+    assert not lists_package(str(tmp_path), str(tmp_path / "inner"))
+    assert list(_mise_tools(str(project))) == []
+    # The control: the same readers accept ordinary text.
+    project.write_text("""
+        [project]
+        dependencies = ["mcp"]
+        [tool.uv.workspace]
+        members = ["inner"]
+        [tools]
+        node = "24"
+    """)
+    assert _read_dependencies(str(project)) == ["mcp"]
+    assert lists_package(str(tmp_path), str(tmp_path / "inner"))
+    assert list(_mise_tools(str(project))) == [("node", "24")]
