@@ -424,7 +424,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-arguments",
-                "A registry's server that adds arguments to a bundle needs its own approval.",
+                "A server of a registry that adds arguments to a bundle needs its own approval.",
                 LINUX,
                 (f"{BUNDLES}::test_a_publisher_cannot_add_arguments_to_an_approved_bundle",),
             ),

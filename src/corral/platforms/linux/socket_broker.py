@@ -25,9 +25,8 @@ from corral.abi import linux as abi
 from corral.abi import linux_sockets as sockets
 from corral.network.addresses import unmap
 from corral.network.budgets import RateLimit
-from corral.platforms.linux import calling_thread
+from corral.platforms.linux import calling_thread, netlink_binds
 from corral.platforms.linux.mechanisms import published_ports
-from corral.platforms.linux.netlink_binds import AF_NETLINK, bind_netlink, replace_socket
 from corral.platforms.linux.notified_calls import UNKNOWN, Decision, Given
 from corral.record import replace
 from corral.safe_text import printable
@@ -177,7 +176,7 @@ class SocketBroker:
             self._give_end(self._join(own), destination)
             self._remember_peer(os.fstat(own.fileno()).st_ino, raw)
             same_file = self._prepared.step.same_file
-            return DONE if same_file else replace_socket(thread, fd, own)
+            return DONE if same_file else netlink_binds.replace_socket(thread, fd, own)
         finally:
             own.close()
 
@@ -202,7 +201,7 @@ class SocketBroker:
             own.setblocking(False)
             with self._ids.as_target():
                 own.connect(f"/proc/self/fd/{self._prepared.unix[path]}")
-            return replace_socket(thread, fd, own)
+            return netlink_binds.replace_socket(thread, fd, own)
         finally:
             own.close()
 
@@ -284,8 +283,8 @@ class SocketBroker:
         """
         fd, pointer, size = arguments[:3]
         raw = _copy_address(thread, pointer, size)
-        if _family(raw) == AF_NETLINK:
-            return bind_netlink(thread, fd, raw)
+        if _family(raw) == netlink_binds.AF_NETLINK:
+            return netlink_binds.bind_netlink(thread, fd, raw)
         address, port = parse_address(raw)
         if thread.inode(fd) in self._datagrams:
             return DONE if port == 0 else _failed(errno.EACCES)
@@ -301,7 +300,7 @@ class SocketBroker:
             return _failed(errno.EACCES)
         own = self._take_port(port)
         self._bound[os.fstat(own.fileno()).st_ino] = own
-        return replace_socket(thread, fd, own)
+        return netlink_binds.replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
         """Return a socket that is bound to `port`: one from an earlier bind that does not listen
