@@ -25,9 +25,8 @@ from corral.abi import linux as abi
 from corral.abi import linux_sockets as sockets
 from corral.network.addresses import unmap
 from corral.network.budgets import RateLimit
-from corral.platforms.linux import calling_thread
+from corral.platforms.linux import calling_thread, netlink_binds
 from corral.platforms.linux.mechanisms import published_ports
-from corral.platforms.linux.netlink_binds import AF_NETLINK, bind_netlink, replace_socket
 from corral.platforms.linux.notified_calls import UNKNOWN, Decision, Given
 from corral.record import replace
 from corral.safe_text import printable
@@ -196,7 +195,7 @@ class SocketBroker:
             own.setblocking(False)
             with self._ids.as_target():
                 own.connect(f"/proc/self/fd/{self._prepared.unix[path]}")
-            return replace_socket(thread, fd, own)
+            return netlink_binds.replace_socket(thread, fd, own)
         finally:
             own.close()
 
@@ -229,7 +228,9 @@ class SocketBroker:
 
     def _hand_back(self, thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
         """Put `own` in the place of the target's socket, unless it is the same socket."""
-        return DONE if self._prepared.step.same_file else replace_socket(thread, fd, own)
+        if self._prepared.step.same_file:
+            return DONE
+        return netlink_binds.replace_socket(thread, fd, own)
 
     def _join(self, own: _socket.socket) -> _socket.socket:
         """Connect a socket to the supervisor's listener without a long wait. Return the other end.
@@ -282,8 +283,8 @@ class SocketBroker:
         """
         fd, pointer, size = arguments[:3]
         raw = _copy_address(thread, pointer, size)
-        if _family(raw) == AF_NETLINK:
-            return bind_netlink(thread, fd, raw)
+        if _family(raw) == netlink_binds.AF_NETLINK:
+            return netlink_binds.bind_netlink(thread, fd, raw)
         address, port = parse_address(raw)
         if thread.inode(fd) in self._datagrams:
             return DONE if port == 0 else _failed(errno.EACCES)
@@ -299,7 +300,7 @@ class SocketBroker:
             return _failed(errno.EACCES)
         own = self._take_port(port)
         self._bound[os.fstat(own.fileno()).st_ino] = own
-        return replace_socket(thread, fd, own)
+        return netlink_binds.replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
         """Return a socket that is bound to `port`: one from an earlier bind that does not listen
