@@ -226,6 +226,7 @@ answer = {
     "TIOCLINUX": tried(lambda: fcntl.ioctl(0, TIOCLINUX, b"\\x02")),
     "TIOCSETD": tried(lambda: fcntl.ioctl(0, termios.TIOCSETD, struct.pack("i", 0))),
     "size": tried(lambda: fcntl.ioctl(0, termios.TIOCGWINSZ, bytes(8))),
+    "TIOCSWINSZ": tried(lambda: fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 1, 2, 0, 0))),
 }
 print(json.dumps(answer))
 """
@@ -279,13 +280,16 @@ def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
         "TIOCLINUX": "EPERM",
         "TIOCSETD": "EPERM",
         "size": "done",
+        "TIOCSWINSZ": "EPERM",
     }
     assert typed_into(terminal) == b""
+    assert struct.unpack("4H", fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8)))[:2] != (1, 2)
     free = ask(user, [user.python, "-c", code, "--setsid"], terminal)
     # A pseudo terminal has no TIOCLINUX, so the kernel's errno differs from the filter's.
     expected = {"terminal": True, "controlling": "done", "TIOCLINUX": "ENOTTY"}
     assert {name: free[name] for name in expected} == expected
-    assert free["TIOCSETD"] == "done"
+    assert free["TIOCSETD"] == free["TIOCSWINSZ"] == "done"
+    assert struct.unpack("4H", fcntl.ioctl(terminal, termios.TIOCGWINSZ, bytes(8)))[:2] == (1, 2)
     assert free["TIOCSTI"] == free["TIOCSTI, junk above"] == ("done" if possible else "EIO")
     assert typed_into(terminal) == (b"!!" if possible else b"")
 

@@ -406,8 +406,8 @@ CLAIMS: tuple[Claim, ...] = (
         f"{IPC}::test_a_closed_stream_is_not_replaced_by_corrals_descriptor",
     ),
     row(
-        "stopped", "terminal", "type into an inherited terminal",
-        "seccomp denies TIOCSTI, TIOCLINUX and TIOCSETD; own session",
+        "stopped", "terminal", "type into an inherited terminal, or change its size",
+        "seccomp denies TIOCSTI, TIOCLINUX, TIOCSETD and TIOCSWINSZ; own session",
         f"{IPC}::test_a_target_cannot_type_into_an_inherited_terminal",
         f"{IPC}::test_a_terminal_cannot_be_opened_again",
         f"{EFFECTS}::test_tty_commands_are_denied_with_junk_in_the_high_word",
@@ -831,6 +831,11 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{STREAMS}::test_a_named_pipe_on_stdin_is_restored",
                     f"{STREAMS}::test_a_terminal_is_restored",
                 ),
+            ),
+            (
+                "streams-locks",
+                "corral releases locks that the target left on a file.",
+                (f"{STREAMS}::test_locks_of_a_shared_log_are_released",),
             ),
             (
                 "streams-flags",

@@ -157,6 +157,39 @@ def test_flags_of_pipes_that_others_share_are_not_changed(user, walls):
     assert [new == old for new, old in zip(after, before, strict=True)] == [walls] * 3
 
 
+LOCK = """
+import fcntl, struct
+for fd, act in ((1, lambda: fcntl.flock(1, fcntl.LOCK_EX)), (2, lambda: fcntl.fcntl(2, 37, struct.pack("=hhxxxxqqixxxx", 1, 0, 0, 0, 0)))):
+    act()
+"""
+
+
+@BOTH_TIERS
+@pytest.mark.parametrize("walls", [True, False])
+def test_locks_of_a_shared_log_are_released(user, scratch, walls):
+    """Lock two files that this process has open too. Locks that existed before the run stay."""
+    os.chown(scratch, user.uid, user.uid)
+    files = [os.open(scratch / name, os.O_RDWR | os.O_CREAT) for name in ("out", "log", "kept")]
+    for fd in files:
+        os.fchown(fd, user.uid, user.uid)
+    fcntl.flock(files[2], fcntl.LOCK_SH)
+    command = [user.python, "-c", LOCK]
+    argv = user.corral_argv("run", "--", *command) if walls else command
+    process = user.popen(argv, stdin=files[2], stdout=files[0], stderr=files[1])
+    assert process.wait(60) == 0
+    held = []
+    for name, lock in (("out", fcntl.flock), ("log", fcntl.lockf), ("kept", fcntl.flock)):
+        with open(scratch / name, "r+") as other:
+            try:
+                lock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held.append(False)
+            except BlockingIOError:
+                held.append(True)
+    for fd in files:
+        os.close(fd)
+    assert held == ([False, False, True] if walls else [True, True, True])
+
+
 @BOTH_TIERS
 def test_the_end_of_a_pipe_is_seen(user):
     """The client sees that the target has closed its stdout, although the run goes on."""

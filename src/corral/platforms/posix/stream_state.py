@@ -14,8 +14,10 @@ open file of its own for each pipe.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import struct
 import sys
 
 from corral.record import record
@@ -36,6 +38,7 @@ NAMES = ("stdin", "stdout", "stderr")
 # These are the numbers of Linux's terminal requests. On other systems the calls with them fail, so
 # the settings of terminals are not restored there.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
+F_OFD_SETLK, LOCKS_OF_OPEN_FILES = 37, (b"FLOCK", b"OFDLCK")
 TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 
 
@@ -162,6 +165,29 @@ def _set_flags(fd: int, value: object) -> None:
         fcntl.fcntl(fd, fcntl.F_SETFL, value)
 
 
+def _get_locks(fd: int) -> object:
+    """Return which kinds of locks the open file has. A lock of the open file stays after the run if
+    the client has the file open too. Other locks end with their process.
+    """
+    if sys.platform != "linux":
+        return None
+    with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+        rows = [line.split() for line in file if line.startswith(b"lock:")]
+    return frozenset(row[2] for row in rows if row[2] in LOCKS_OF_OPEN_FILES)
+
+
+def _set_locks(fd: int, value: object) -> None:
+    """Release added locks. Removed locks cannot be taken again: that could wait for others."""
+    now = _get_locks(fd)
+    if sys.platform == "linux" and isinstance(value, frozenset) and isinstance(now, frozenset):
+        if b"FLOCK" in now - value:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        if b"OFDLCK" in now - value:
+            fcntl.fcntl(fd, F_OFD_SETLK, struct.pack("=hhxxxxqqixxxx", fcntl.F_UNLCK, 0, 0, 0, 0))
+        if value - now:
+            raise OSError(errno.ENOLCK, "locks are not taken again")
+
+
 def _get_owner(fd: int) -> object:
     seen = os.fstat(fd)
     return seen.st_uid, seen.st_gid
@@ -243,14 +269,15 @@ def _set_settings(fd: int, value: object) -> None:
         fcntl.ioctl(fd, TCSETS, value)
 
 
-FLAGS, EXCLUSIVE, SETTINGS = "status flags", "exclusive mark", "settings"
-OF_OPEN_FILE = (FLAGS, EXCLUSIVE, SETTINGS)
+FLAGS, LOCKS, EXCLUSIVE, SETTINGS = "status flags", "locks", "exclusive mark", "settings"
+OF_OPEN_FILE = (FLAGS, LOCKS, EXCLUSIVE, SETTINGS)
 """The entries of ASPECTS that every process with the open file can change, even if it does not own
 the file.
 """
 # The owner comes before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),
+    (LOCKS, _get_locks, _set_locks),
     ("owner", _get_owner, _set_owner),
     ("extended attributes", _get_attributes, _set_attributes),
     ("mode", _get_mode, _set_mode),

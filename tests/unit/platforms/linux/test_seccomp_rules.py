@@ -403,6 +403,7 @@ def test_tcp_cannot_be_turned_into_smc():
 
 
 TIOCSTI, TIOCLINUX, TIOCSETD, TIOCGWINSZ, FIONREAD = 0x5412, 0x541C, 0x5423, 0x5413, 0x541B
+TIOCSWINSZ = 0x5414
 BTRFS_IOC_SNAP_CREATE_V2, BTRFS_IOC_INO_LOOKUP = 0x50009417, 0xD0009412
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 
@@ -413,7 +414,7 @@ FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 def test_dangerous_ioctls_are_denied(machine, namespaces, junk):
     filter_ = target(machine, namespaces=namespaces)
     changes = (0x40086602, 0x401C5820, 0x40806685, 0x800C6613, 0x40086604, 0x40087602)
-    terminal = (TIOCSTI, TIOCLINUX, TIOCSETD)
+    terminal = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ)
     keys = (0xC0506617, 0xC0406618, 0xC0406619)
     for command in (*terminal, *changes, *keys, BTRFS_IOC_SNAP_CREATE_V2, BTRFS_IOC_INO_LOOKUP):
         assert filter_("ioctl", 0, command | junk) == EPERM

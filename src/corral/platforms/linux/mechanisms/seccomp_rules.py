@@ -120,6 +120,8 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
+# A terminal keeps its size after the run, and corral could not tell whether the user changed it.
+TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
 # All ioctls of btrfs and bcachefs are denied. A snapshot could put a whole subvolume, ~/.ssh
 # included, under a granted path, and old btrfs accepts any descriptor in the subvolume for that.
@@ -298,7 +300,7 @@ def _processes(
 def _ioctl(*, namespaces: bool) -> Rule:
     # FIOSETOWN and SIOCSPGRP have the owner behind a pointer, so they are denied as a whole.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
-    denied = (TIOCSTI, TIOCLINUX, TIOCSETD, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
+    denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
     choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
     choices += [((low(1, c),), ALLOW) for c in (FICLONE, FICLONERANGE, FIDEDUPERANGE)]
     choices += [((low(1, kind, IOC_TYPE),), DENY) for kind in (BTRFS_IOCTL, BCACHEFS_IOCTL)]
