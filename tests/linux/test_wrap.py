@@ -808,6 +808,28 @@ def test_help_may_follow_the_client(desk):
         assert f"usage: corral {command}" in desk.does(command, "cursor", "--help")
 
 
+def test_a_hint_of_wrap_can_be_typed_as_it_is(desk):
+    """A hint that names a flag alone does not say where to type the flag."""
+    others = ("--no-install", "--corral", str(desk.corral_path))
+    desk.put("project/README", "")
+    servers = {
+        "files": {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", "/opt"]},
+        "shell": {"command": "bash", "args": ["-c", "exec my-server"]},
+        "sleeps": {"command": desk.user.python, "args": ["-V"], "disabled": True},
+        "far away": {"command": desk.user.python, "args": [str(desk.server)]},
+    }
+    path = desk.put("project/.mcp.json", json.dumps({"mcpServers": servers}))
+    done = desk.corral("wrap", "project/.mcp.json", *others)
+    assert done.returncode == 1
+    for name in servers:
+        [_, shown] = done.stdout.decode().split(f"  {name}  ")
+        hint = next(line for line in shown.splitlines() if line.startswith("    hint: "))
+        _, *words = shlex.split(hint[hint.index("corral wrap") :])
+        assert words[-2:] == ["project/.mcp.json", name], hint
+        assert f"{name}  wrapped" in desk.does(*words, *others), hint
+        assert entries(path)[name]["command"] == str(desk.corral_path)
+
+
 def test_a_project_file_is_changed_only_when_it_is_named(desk):
     desk.config("cursor")
     shared = desk.put(

@@ -41,6 +41,7 @@ GRANTS = ("--read", "--write")
 @record
 class WrapRequest:
     corral: str
+    target: str = "CLIENT"  # the client or file as the user typed it; hints repeat it
     names: tuple[str, ...] = ()  # of servers; () means all
     flags: tuple[str, ...] = ()
     grant_arguments: bool = False
@@ -185,9 +186,14 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
     if server.why:
         return describe_outcome(server, "left", server.why)
     if server.disabled and server.name not in request.names:
-        hint = "to wrap it all the same, name this server"
+        hint = f"to wrap it all the same: {format_command(server, request)}"
         return describe_outcome(server, "left", "it is switched off", hint)
     return None
+
+
+def format_command(server: ConfiguredServer, request: WrapRequest, *flags: str) -> str:
+    """Return the command that wraps this server with these flags."""
+    return " ".join(map(shell_word, ("corral", "wrap", *flags, request.target, server.name)))
 
 
 def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | None:
@@ -198,7 +204,10 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        raise UnfitError(found.why, hint=found.hint, leave_alone=found.leave_alone)
+        # The runner's hint names the flag alone, because `corral run` prints it too.
+        flag = "--allow-subprocess"
+        hint = found.hint.replace(flag, format_command(server, request, flag))
+        raise UnfitError(found.why, hint=hint, leave_alone=found.leave_alone)
     if found is not None:
         try:
             reference = parse_reference(found.reference)
@@ -223,11 +232,10 @@ def _find_profile(
     found = profiles.fitting(package.bare)
     if found is not None and found.arguments and not request.grant_arguments:
         named = ", ".join(profiles.paths(server.argv[1 + package.used :])) or "none here"
-        does = "changes" if found.arguments == "write" else "reads"
+        does = "writes to" if found.arguments == "write" else "reads"
         raise UnfitError(
             f"the server {does} the paths in its arguments ({named}), which are not granted yet",
-            hint="add `--grant-arguments` to grant them, or `--no-profile` and your own `--read`"
-            " and `--write`",
+            hint=f"to grant them: {format_command(server, request, '--grant-arguments')}",
         )
     if found is not None:
         server_needs.refuse_extra_code(server, package, found)
