@@ -226,6 +226,28 @@ def test_grant_changes_a_server_in_both_clients(desk):
     assert {"both.com", "only.cursor.com", "example.com"} <= set(entries(path)["notes"]["args"])
 
 
+@pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
+def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
+    """`wrap CLIENT` does not change the file of a project, so the hint names that file."""
+    entry = {"command": str(desk.user.python), "args": ["server.py"]}
+    servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}
+    desk.put("project/server.py", SERVER)
+    path = desk.put("project/.mcp.json", json.dumps({"mcpServers": servers}))
+
+    def corral(*typed):
+        return desk.user.corral(*typed, env=desk.environment(), cwd=path.parent)
+
+    refused = corral(*words, "docs").stderr.decode()
+    assert "docs of claude-code is not wrapped: it is remote" in refused
+    assert "hint:" not in refused
+    refused = corral(*words, "shop").stderr.decode()
+    hint = shlex.split(refused.partition("hint: ")[2])
+    assert hint == ["corral", "wrap", str(path), "shop"]
+    done = corral(*hint[1:], "--corral", str(desk.corral_path))
+    assert b"shop  wrapped" in done.stdout
+    assert corral(*words, "shop").returncode == 0
+
+
 def test_why_names_the_server_of_the_client_that_was_asked_for(desk):
     path = configure(desk, "cursor", "opencode")
     assert desk.does("why", "opencode:notes").endswith("corral learn opencode:notes\n")

@@ -845,7 +845,7 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
         cwd=desk.home / "project",
     )
     assert done.returncode == 0
-    assert b"name it to change it" in done.stderr
+    assert b"to change it: corral wrap ./.cursor/mcp.json" in done.stderr
     assert shared.read_bytes() == before
     done = desk.user.corral(
         "wrap",

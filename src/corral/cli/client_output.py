@@ -170,11 +170,9 @@ def find_wrapped(word: str) -> list[Row]:
     found = [one for one in wrapped if word in {one[2].name, f"{one[0]}:{one[2].name}"}]
     if found:
         return found
-    for client, server in list_unwrapped(word):
-        raise SandboxError(
-            f"{server.name} of {client} is not wrapped: corral does not start it",
-            hint=f"corral wrap {quote(client)} {quote(server.name)}",
-        )
+    for row in list_unwrapped(word):
+        text, again = describe_unwrapped(row)
+        raise SandboxError(text, hint=again or None)
     names = [server.name for _, _, server in wrapped]
     near = find_nearest(word, names)
     listed = ", ".join(dict.fromkeys(names))
@@ -185,15 +183,31 @@ def find_wrapped(word: str) -> list[Row]:
     )
 
 
-def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
-    """Return (client, server) of each server of this name that is not wrapped. The name may be
-    CLIENT:SERVER.
-    """
+def list_unwrapped(word: str) -> list[Row]:
+    """Return each server of this name that is not wrapped. The name may be CLIENT:SERVER."""
     return [
-        (client, one)
-        for client, _, one in _list_servers(output.note)
+        (client, path, one)
+        for client, path, one in _list_servers(output.note)
         if not one.is_wrapped and one.argv and word in {one.name, f"{client}:{one.name}"}
     ]
+
+
+def describe_unwrapped(row: Row) -> tuple[str, str]:
+    """Return why corral does not start a server, and the command that wraps it. The command is ''
+    if the server cannot be wrapped.
+    """
+    client, path, server = row
+    text = f"{server.name} of {client} is not wrapped: {server.why or 'corral does not start it'}"
+    words = f"{quote(name_target(client, path))} {quote(server.name)}"
+    return text, "" if server.why else f"corral wrap {words}"
+
+
+def name_target(client: str, path: str) -> str:
+    """Return the word by which `wrap` and `unwrap` find a file: its client, or the path if the file
+    belongs to a project.
+    """
+    known = catalogue.find_client(client)
+    return client if known and path in catalogue.own_files(known) else path
 
 
 def format_flags(flags: Sequence[str]) -> str:
@@ -221,6 +235,7 @@ def edit_files(
     texts: dict[str, str],
     fields: Sequence[str],
     show_diff: bool = False,
+    verb: str = "wrap",
 ) -> int:
     """Edit each file, print the results, and return the exit code. If a file cannot be changed, the
     other files are still edited. The first error is raised at the end.
@@ -240,7 +255,7 @@ def edit_files(
             _print_edit(one, texts, selection.word, show_diff=show)
         if any(one.backup for one in edits):
             output.write_line("start the client again, so that it reads the change")
-        _note_project_files(selection.word)
+        _note_project_files(selection.word, verb)
     if problem is not None:
         raise problem
     return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
@@ -295,7 +310,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
         output.write_line(f"    hint: {note}")
 
 
-def _note_project_files(word: str) -> None:
+def _note_project_files(word: str, verb: str) -> None:
     """Tell the user about the client's files in the current project, which are not changed."""
     client = catalogue.find_client(word)
     if client is None:
@@ -303,4 +318,7 @@ def _note_project_files(word: str) -> None:
     own = {os.path.realpath(path) for path in catalogue.own_files(client)}
     for path in catalogue.project_files(client, os.curdir):
         if os.path.exists(path) and os.path.realpath(path) not in own:
-            output.note(f"{path} belongs to this project and was not changed; name it to change it")
+            change = f"corral {verb} {quote(path)}"
+            output.note(
+                f"{path} belongs to this project and was not changed; to change it: {change}"
+            )

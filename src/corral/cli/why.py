@@ -95,16 +95,16 @@ def _find_unwrapped(word: str) -> list[ServerId]:
     error that names the command to wrap the server.
     """
     found: list[ServerId] = []
-    for client, server in client_output.list_unwrapped(word):
+    for row in client_output.list_unwrapped(word):
+        _, _, server = row
         package = parse_runner(server.argv[0], server.argv[1:])
         start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
         used = package.used if isinstance(package, Package) else 0
         stored = identify_command(name_server([*start, *server.argv[1 + used :]]))
-        again = f"corral wrap {shlex.quote(client)} {shlex.quote(server.name)}"
-        text = f"{server.name} of {client} is not wrapped: corral does not start it"
+        text, again = client_output.describe_unwrapped(row)
         if not kept.load_server(stored):
-            raise SandboxError(text, hint=again)
-        output.note(f"{text}; to wrap it: {again}")
+            raise SandboxError(text, hint=again or None)
+        output.note(f"{text}; to wrap it: {again}" if again else text)
         found.append(stored)
     return found
 
