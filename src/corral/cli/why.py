@@ -3,11 +3,12 @@
 import shlex
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 from corral.cli import client_output, grant, output
-from corral.cli.option_parser import Flag, Options, find_nearest
+from corral.cli.learn_time import is_over
+from corral.cli.option_parser import Flag, Options, UsageError, find_nearest
 from corral.clients.configured_servers import ConfiguredServer
-from corral.clients.find_server import read_own_files
 from corral.denials import kept
 from corral.denials.records import Denial
 from corral.denials.server_id import ServerId
@@ -157,19 +158,36 @@ def _print(found: ServerDenials, word: str) -> None:
     _point_to_learn(found, word)
     if missing and found.names:
         server = word if word in found.names else found.names[0].partition(":")[2]
-        output.write_line(f"  to choose: corral grant {shlex.quote(server)}")
+        output.write_line(f"  to allow some of these: corral grant {shlex.quote(server)}")
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the `corral learn` command. It also shows files that the server did not find, which are
-    not recorded as denials, because they do not exist inside the sandbox.
+    """Print the command that shows files that the server did not find. They are not recorded as
+    denials, because they do not exist inside the sandbox.
+
+    A client's server is watched while the client uses it, because `corral learn` would wait for
+    messages that a user cannot type.
     """
     name = word if word in found.names else next(iter(found.names), "")
-    server = shlex.quote(name) if name else shlex.join(found.command)
-    command = f"corral learn {server}"
-    # `corral learn CLIENT:SERVER` does not search the files of projects.
-    own = {f"{client}:{one.name}" for client, _, one in read_own_files()}
-    for client, path, one in client_output.list_wrapped() if name and name not in own else ():
+    for client, path, one in client_output.list_wrapped() if name else ():
         if name == f"{client}:{one.name}":
-            command = f"corral wrap --learn 2h {shlex.quote(path)} {shlex.quote(one.name)}"
+            _point_to_wrap(client_output.name_target(client, path), one)
+            return
+    command = f"corral learn {shlex.join(found.command)}"
     output.write_line(f"  to see files that it did not find: {command}")
+
+
+def _point_to_wrap(target: str, server: ConfiguredServer) -> None:
+    until = dict(pairwise(server.run_flags)).get("--learn-until", "")
+    if _is_future(until):
+        output.write_line(f"  files that it does not find are recorded until {until}")
+        return
+    command = f"corral wrap --learn 2h {shlex.quote(target)} {shlex.quote(server.name)}"
+    output.write_line(f"  to record files that it does not find, for 2 hours: {command}")
+
+
+def _is_future(time_text: str) -> bool:
+    try:
+        return not is_over(time_text)
+    except UsageError:
+        return False  # there is no time, or the file has another text in its place
