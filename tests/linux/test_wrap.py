@@ -749,9 +749,14 @@ def test_status_lists_all_clients_and_the_project(desk):
     listed = [line.split()[:3] for line in text.partition("all servers\n")[2].splitlines()]
     assert ["one", "codex", "NOT"] in listed
     assert ["far", "codex", "remote"] in listed
-    assert listed[-1][:3] == ["0", "of", "6"]  # goose's built-in extension counts, too
+    assert listed[-3] == ["0", "of", "6"]  # goose's built-in extension counts, too
+    assert text.endswith("  hint: corral wrap codex\n  hint: corral wrap goose\n")
     desk.does("wrap", "codex", "one", "--corral", str(desk.corral_path))
     assert ["one", "codex", "walled"] in [line.split() for line in desk.does("status").splitlines()]
+    assert "hint: corral wrap codex\n" in desk.does("status")  # `two` is not wrapped yet
+    desk.does("wrap", "codex", "--corral", str(desk.corral_path))
+    assert "hint: corral wrap codex\n" not in desk.does("status")
+    desk.does("unwrap", "codex", "two")
     rows = json.loads(desk.does("status", "--json"))
     walled = {
         one["name"]: one["walled"]

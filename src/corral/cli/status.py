@@ -221,10 +221,15 @@ def _print_inventory(files: list[FileStatus]) -> None:
     local = [one for _, one in servers if one.walled is not None]
     walled = sum(bool(one.walled) for one in local)
     output.write_line(f"  {walled} of {len(local)} servers that run on this machine are walled")
+    for file in files:
+        if any(one.state == "not wrapped" and not one.off for one in file.servers):
+            target = client_output.name_target(file.client, file.path)
+            output.write_line(f"  hint: corral wrap {shlex.quote(target)}")
 
 
 def _print_file(file: FileStatus) -> None:
-    output.write_line(output.Painted(file.client, "bold"), f"  {file.path}")
+    path = f"  {file.path}" if file.path != file.client else ""
+    output.write_line(output.Painted(file.client, "bold"), path)
     if file.error:
         output.write_line(f"  {file.error}")
     for server in file.servers:
