@@ -600,6 +600,20 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
         assert desk.tools(entries(path)[name]) == []
 
 
+def test_a_wrapped_program_that_is_gone_is_not_mended_by_wrapping_it_again(desk):
+    program = desk.put("venv/bin/server", f"#!{desk.user.python}\n", mode=0o755)
+    path = desk.put(
+        ".cursor/mcp.json", json.dumps({"mcpServers": {"a": {"command": str(program)}}})
+    )
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert "does not start" not in desk.does("status", "cursor")
+    program.unlink()
+    shown = desk.does("status", "cursor")
+    assert f"it does not start: '{program}': No such file or directory\n" in shown
+    assert f"hint: install the program again, or correct its path in {path}\n" in shown
+    assert "unwrap" not in shown
+
+
 def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
     database = {"command": "npx", "args": ["@modelcontextprotocol/server-postgres", "postgres://x"]}
     alone = {"command": "npx", "args": ["@modelcontextprotocol/server-sequential-thinking"]}

@@ -11,13 +11,13 @@ from corral.cli import grant, wrap
 from corral.cli.grant import FlagWords
 from corral.clients import catalogue
 from corral.clients.configured_servers import ConfiguredServer
-from corral.errors import ChangedPathsError, SandboxError, UnchosenReadsError
+from corral.errors import ChangedPathsError, CommandError, SandboxError, UnchosenReadsError
 from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that mends it. Return two empty texts if
-    no reason is found. Install nothing.
+    no reason is found, and no command if the program is missing. Install nothing.
     """
     try:
         _check(server, server.run_flags)
@@ -33,6 +33,8 @@ def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> st
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return join(["corral", "wrap", *reads, client, server.name])
+    if isinstance(error, CommandError):
+        return ""  # wrapping it again would write the same program
     if isinstance(error, ChangedPathsError):
         return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
     bad = _find_bad_flags(server) if catalogue.find_client(client) else []

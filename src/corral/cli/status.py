@@ -44,7 +44,7 @@ class ServerStatus:
     denials: int = 0  # denials of the last runs that the server's flags do not allow
     state_bytes: int | None = None  # the size of the server's home; None if it is not kept
     refused: str = ""  # the reason why the server would not start now
-    mend: str = ""  # the command that makes it start again
+    mend: str = ""  # the command that makes it start again; "" if there is none
     may: tuple[str, ...] = ()
     guard: tuple[str, ...] = ()  # the settings of the MCP guard
     command: tuple[str, ...] = ()
@@ -247,7 +247,8 @@ def _print_file(file: FileStatus) -> None:
             output.write_line(f"    its home, kept between runs: {server.state_bytes / 1e6:.1f} MB")
         if server.refused:
             output.write_line(f"    it does not start: {server.refused}")
-            output.write_line(f"    hint: {server.mend}")
+            install = f"install the program again, or correct its path in {file.path}"
+            output.write_line(f"    hint: {server.mend or install}")
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"
