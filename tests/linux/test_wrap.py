@@ -782,6 +782,18 @@ def test_status_lists_all_clients_and_the_project(desk):
     assert {row["client"] for row in rows} == {"codex", "goose", "claude-code"}
 
 
+def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
+    desk.config("codex")
+    path = desk.put(".cursor/mcp.json", '{"mcpServers": {"one": {"command" "x"}}}')
+    done = desk.corral("status")
+    assert done.returncode == 1
+    [_, inventory] = done.stdout.decode().split("all servers\n")
+    assert f"  not counted: the servers in {path}\n" in inventory
+    assert "hint: correct this place; the client cannot read it either\n" in done.stdout.decode()
+    desk.config("cursor")  # the control: a file that can be read is counted
+    assert "not counted" not in desk.does("status")
+
+
 def test_entries_that_named_corral_before_wrap_are_marked(desk):
     """Use a project's file that already starts servers through corral, with grants that the user
     did not choose. `wrap` shows these grants, and refuses an entry that starts another program

@@ -55,6 +55,7 @@ class FileStatus:
     client: str
     path: str
     error: str = ""
+    hint: str = ""
     servers: tuple[ServerStatus, ...] = ()
 
 
@@ -116,7 +117,7 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     try:
         file = read_client_file(path)
     except SandboxError as error:
-        return FileStatus(client=client, path=path, error=error.message)
+        return FileStatus(client=client, path=path, error=error.message, hint=error.hint or "")
     from corral.cli.stale_entries import find_refusal
 
     records, text = backups.load(file.content.path), file.content.text
@@ -222,6 +223,8 @@ def _print_inventory(files: list[FileStatus]) -> None:
     walled = sum(bool(one.walled) for one in local)
     output.write_line(f"  {walled} of {len(local)} servers that run on this machine are walled")
     for file in files:
+        if file.error:
+            output.write_line(f"  not counted: the servers in {file.path}")
         if any(one.state == "not wrapped" and not one.off for one in file.servers):
             target = client_output.name_target(file.client, file.path)
             output.write_line(f"  hint: corral wrap {shlex.quote(target)}")
@@ -232,6 +235,8 @@ def _print_file(file: FileStatus) -> None:
     output.write_line(output.Painted(file.client, "bold"), path)
     if file.error:
         output.write_line(f"  {file.error}")
+    if file.hint:
+        output.write_line(f"  hint: {file.hint}")
     for server in file.servers:
         name = f"{server.name} ({server.scope})" if server.scope else server.name
         off = ", switched off" if server.off else ""
