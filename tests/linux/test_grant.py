@@ -381,6 +381,20 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
     return process.wait(60), shown.decode()
 
 
+def test_status_of_a_named_file_has_a_why_that_finds_the_denials(desk):
+    """`why` does not know the names of servers in a file that belongs to no client."""
+    desk.server = desk.put("server.py", SERVER)
+    entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
+    path = desk.put("other.json", json.dumps({"mcpServers": {"notes": entry}}))
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", str(path), "--allow-net", "example.com", *corral)
+    run(desk, path)
+    shown = desk.does("status", str(path))
+    [hint] = [line for line in shown.splitlines() if "recent denials: 2" in line]
+    why = shlex.split(hint.partition("; corral ")[2])
+    assert "denied: name api.x.com" in desk.does(*why)
+
+
 def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
     """A user cannot type the messages that the server waits for."""
     path = configure(desk, "cursor")

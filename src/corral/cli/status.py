@@ -246,8 +246,11 @@ def _print_file(file: FileStatus) -> None:
             permissions = client_output.Permissions(may=server.may, guard=server.guard)
             output.write_lines(permissions.lines())
         if server.denials:
-            name = shlex.quote(server.name)
-            output.write_line(f"    recent denials: {server.denials}; corral why {name}")
+            # `why` finds a server by its name only in the files of clients.
+            words = [server.name] if catalogue.find_client(file.client) else server.command
+            output.write_line(
+                f"    recent denials: {server.denials}; corral why {shlex.join(words)}"
+            )
         if server.state_bytes is not None:
             output.write_line(f"    its home, kept between runs: {server.state_bytes / 1e6:.1f} MB")
         if server.refused:
