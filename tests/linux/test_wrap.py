@@ -516,6 +516,23 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
         assert f"--read {home}\n" not in shown
 
 
+@pytest.mark.parametrize("flags", [(), ("--grant-arguments",)])
+def test_a_file_server_for_the_home_gets_a_hint_that_wraps_it(desk, flags):
+    """`--grant-arguments` cannot grant the home, so the hint must not propose it."""
+    others = ("--no-install", "--corral", str(desk.corral_path))
+    entry = {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", str(desk.home)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"files": entry}}))
+    directory = desk.put("notes/a.md", "").parent
+    done = desk.corral("wrap", "cursor", *flags, *others)
+    assert done.returncode == 1
+    shown = done.stdout.decode()
+    assert f"writes to {desk.home}, and a home directory is never granted as a whole" in shown
+    hint = shown.partition("hint: grant the directories that it needs: corral ")[2]
+    words = shlex.split(hint.splitlines()[0].replace(f"{desk.home}/DIRECTORY", str(directory)))
+    assert "files  wrapped" in desk.does(*words, *others)
+    assert ["--write", str(directory)] == entries(path)["files"]["args"][2:4]
+
+
 def test_an_explicit_policy_stays_unchanged(desk):
     path = desk.config("cursor")
     policy = '{"version": 1, "limits": {"pids": 20}}'

@@ -6,7 +6,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from os.path import abspath, expanduser
+from os.path import abspath, expanduser, isabs
 
 from corral.clients import server_needs
 from corral.clients.backups import Original, Part, ReplacedText
@@ -222,24 +222,39 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
 def _find_profile(
     server: ConfiguredServer, package: Package | None, request: WrapRequest
 ) -> profiles.Profile | None:
-    """Return the profile for the package, unless the user names another profile or wants none.
-
-    Raise UnfitError if the profile grants the paths in the server's arguments, and the user did not
-    give `--grant-arguments`.
-    """
+    """Return the profile for the package, unless the user names another profile or wants none."""
     if package is None or not request.use_profiles or "--profile" in request.flags:
         return None
     found = profiles.fitting(package.bare)
-    if found is not None and found.arguments and not request.grant_arguments:
-        named = ", ".join(profiles.paths(server.argv[1 + package.used :])) or "none here"
-        does = "writes to" if found.arguments == "write" else "reads"
+    if found is not None and found.arguments:
+        _refuse_arguments(server, profiles.paths(server.argv[1 + package.used :]), found, request)
+    if found is not None:
+        server_needs.refuse_extra_code(server, package, found)
+    return found
+
+
+def _refuse_arguments(
+    server: ConfiguredServer, paths: Sequence[str], profile: profiles.Profile, request: WrapRequest
+) -> None:
+    """Refuse a profile that grants the paths in the server's arguments, if one of them is a home
+    directory, or if the user did not give `--grant-arguments`.
+    """
+    does = "writes to" if profile.arguments == "write" else "reads"
+    home = home_directory()
+    for path in map(expanduser, paths):
+        if isabs(path) and is_home(path, home):
+            flags = ("--no-profile", f"--{profile.arguments}", f"{home}/DIRECTORY")
+            command = format_command(server, request, *flags)
+            raise UnfitError(
+                f"the server {does} {path}, and a home directory is never granted as a whole",
+                hint=f"grant the directories that it needs: {command}",
+            )
+    if not request.grant_arguments:
+        named = ", ".join(paths) or "none here"
         raise UnfitError(
             f"the server {does} the paths in its arguments ({named}), which are not granted yet",
             hint=f"to grant them: {format_command(server, request, '--grant-arguments')}",
         )
-    if found is not None:
-        server_needs.refuse_extra_code(server, package, found)
-    return found
 
 
 def _rewrite(text: str, form: Format, proposal: Proposal, corral: str) -> Rewrite:

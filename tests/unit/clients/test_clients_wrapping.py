@@ -465,7 +465,8 @@ ENTRIES_REFUSED = {
     '{"command": "npx", "args": ["-y", "github:a/b"]}': "not a package",
     '{"command": "node", "env": {"A B": "1"}}': "not the name",
     '{"command": "node", "envFile": "/x/.env"}': "/x/.env",
-    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "not granted yet",
+    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "never granted",
+    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "."]}': "not granted yet",
 }
 
 
