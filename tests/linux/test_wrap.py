@@ -443,7 +443,7 @@ def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
 def test_wrap_prints_each_servers_result(desk):
     desk.config("cursor")
     text = desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
-    assert f"one was configured with {desk.private} but has no access to it" in text
+    assert f"one was configured with {desk.private}, which is not granted" in text
     assert f"may: {KEEPS}; see the environment variable LEVEL; see the secret API_TOKEN" in text
     assert "far  left alone: it is remote" in text
     assert "off  left alone: it is switched off" in text

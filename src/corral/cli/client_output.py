@@ -295,7 +295,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         name = quote(outcome.name)
         for path in outcome.suggested:
             output.write_line(
-                f"  {outcome.name} was configured with {path} but has no access to it; to grant it:"
+                f"  {outcome.name} was configured with {path}, which is not granted; to grant it:"
                 f" corral wrap --read {quote(path)} {quote(word)} {name} (or --write)"
             )
 
