@@ -247,10 +247,9 @@ def _print_file(file: FileStatus) -> None:
             output.write_lines(permissions.lines())
         if server.denials:
             # `why` finds a server by its name only in the files of clients.
-            words = [server.name] if catalogue.find_client(file.client) else server.command
-            output.write_line(
-                f"    recent denials: {server.denials}; corral why {shlex.join(words)}"
-            )
+            known = catalogue.find_client(file.client)
+            asked = shlex.quote(server.name) if known else shlex.join(server.command)
+            output.write_line(f"    recent denials: {server.denials}; corral why {asked}")
         if server.state_bytes is not None:
             output.write_line(f"    its home, kept between runs: {server.state_bytes / 1e6:.1f} MB")
         if server.refused:
