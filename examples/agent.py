@@ -1,6 +1,6 @@
 """Run an agent with two servers from the registries, each in its own sandbox.
 
-    pip install 'mcp-corral[mcp]'
+    pip install '.[mcp]'
     python examples/agent.py ~/notes
 
 The agent reads a directory through one server and asks another for the time. The first server sees

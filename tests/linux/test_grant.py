@@ -59,13 +59,14 @@ def kept_files(desk):
 def test_a_denied_name_is_kept_shown_and_granted(desk):
     path = configure(desk, "cursor")
     before = path.read_text()
-    assert "did not find: corral learn cursor:notes\n" in desk.does("why", "notes")
+    assert "for 2 hours: corral wrap --learn 2h cursor notes\n" in desk.does("why", "notes")
     assert "lookup" in run(desk, path)
     [file] = kept_files(desk)
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
-    assert "did not find: corral learn cursor:notes\n" in shown  # a missing file is not a denial
+    # A missing file is not a denial.
+    assert "for 2 hours: corral wrap --learn 2h cursor notes\n" in shown
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
     assert {one["destination"] for one in row["denials"]} == {"api.x.com", "hunter2.y.com"}
@@ -259,17 +260,56 @@ def test_grant_changes_a_server_in_both_clients(desk):
     assert {"both.com", "only.cursor.com", "example.com"} <= set(entries(path)["notes"]["args"])
 
 
+def test_why_says_how_files_that_are_not_found_are_recorded(desk):
+    """`corral learn CLIENT:SERVER` would wait at the terminal for messages of a client."""
+    path = configure(desk, "cursor")
+    run(desk, path)
+    [hint] = [line for line in desk.does("why", "notes").splitlines() if "2h" in line]
+    desk.does(*shlex.split(hint.partition(": ")[2])[1:], "--corral", str(desk.corral_path))
+    args = entries(path)["notes"]["args"]
+    until = args[args.index("--learn-until") + 1]
+    shown = desk.does("why", "notes")
+    assert f"files that it does not find are recorded until {until}\n" in shown
+    assert "2h" not in shown
+    for other in ("2020-01-31T12:00:00Z", "never"):
+        path.write_text(path.read_text().replace(until, other))
+        assert hint in desk.does("why", "notes").splitlines()
+        until = other
+
+
+@pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
+def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
+    """`wrap CLIENT` does not change the file of a project, so the hint names that file."""
+    entry = {"command": str(desk.user.python), "args": ["server.py"]}
+    servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}
+    desk.put("project/server.py", SERVER)
+    path = desk.put("project/.mcp.json", json.dumps({"mcpServers": servers}))
+
+    def corral(*typed):
+        return desk.user.corral(*typed, env=desk.environment(), cwd=path.parent)
+
+    refused = corral(*words, "docs").stderr.decode()
+    assert "docs of claude-code is not wrapped: it is remote" in refused
+    assert "hint:" not in refused
+    refused = corral(*words, "shop").stderr.decode()
+    hint = shlex.split(refused.partition("hint: ")[2])
+    assert hint == ["corral", "wrap", str(path), "shop"]
+    done = corral(*hint[1:], "--corral", str(desk.corral_path))
+    assert b"shop  wrapped" in done.stdout
+    assert corral(*words, "shop").returncode == 0
+
+
 def test_why_names_the_server_of_the_client_that_was_asked_for(desk):
     path = configure(desk, "cursor", "opencode")
-    assert desk.does("why", "opencode:notes").endswith("corral learn opencode:notes\n")
+    assert desk.does("why", "opencode:notes").endswith("corral wrap --learn 2h opencode notes\n")
     run(desk, path)
-    assert desk.does("why", "notes").endswith("to choose: corral grant notes\n")
+    assert desk.does("why", "notes").endswith("to allow some of these: corral grant notes\n")
     assert desk.does("why", "opencode:notes").endswith("corral grant opencode:notes\n")
     names = ("--allow-net", "api.x.com", "--allow-net", "hunter2.y.com")
     desk.does("grant", "opencode:notes", *names)
     assert desk.does("why", "opencode:notes").count("(granted since)") == 2
     assert desk.does("why", "cursor:notes").endswith("corral grant cursor:notes\n")
-    assert desk.does("why", "notes").endswith("to choose: corral grant notes\n")
+    assert desk.does("why", "notes").endswith("to allow some of these: corral grant notes\n")
 
 
 @pytest.mark.parametrize(
@@ -346,11 +386,11 @@ def test_a_server_cannot_hide_or_keep_its_home(desk, mode):
     desk.does("cache", "rm-home", "notes")  # the user of the tests cannot remove a closed home
 
 
-def answer_questions(desk, answers, act=lambda: None):
-    """Answer the questions of `corral grant notes` on a terminal. Call `act` before the last answer."""
+def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
+    """Answer the questions of a corral command on a terminal. Call `act` before the last answer."""
     master, slave = pty.openpty()
     process = desk.user.popen(
-        [str(desk.user.python), str(desk.corral_path), "grant", "notes"],
+        [str(desk.user.python), str(desk.corral_path), *words],
         env=desk.environment(),
         cwd=desk.home,
         stdin=slave,
@@ -372,6 +412,39 @@ def answer_questions(desk, answers, act=lambda: None):
         pass  # the other end of the terminal is closed
     os.close(master)
     return process.wait(60), shown.decode()
+
+
+def test_status_of_a_named_file_has_a_why_that_finds_the_denials(desk):
+    """`why` does not know the names of servers in a file that belongs to no client."""
+    desk.server = desk.put("server.py", SERVER)
+    entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
+    path = desk.put("other.json", json.dumps({"mcpServers": {"notes": entry}}))
+    corral = ("--corral", str(desk.corral_path))
+    desk.does("wrap", str(path), "--allow-net", "example.com", *corral)
+    run(desk, path)
+    shown = desk.does("status", str(path))
+    [hint] = [line for line in shown.splitlines() if "recent denials: 2" in line]
+    why = shlex.split(hint.partition("; corral ")[2])
+    assert "denied: name api.x.com" in desk.does(*why)
+
+
+def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
+    """A user cannot type the messages that the server waits for."""
+    path = configure(desk, "cursor")
+    code, shown = answer_questions(desk, [b"n\n"] * 9, words=("learn", "cursor:notes"))
+    assert code == 0, shown
+    hint = "to watch it while its client uses it: corral wrap --learn 2h cursor notes"
+    assert hint in shown
+    desk.does(*shlex.split(hint.partition(": corral ")[2]), "--corral", str(desk.corral_path))
+    assert "--learn-until" in entries(path)["notes"]["args"]
+    # The control: no client has these servers. A policy can name the command.
+    command = [str(desk.user.python), "-c", "pass"]
+    policy = json.dumps({"version": 1, "server": {"command": command}})
+    for words in (("learn", "--", *command), ("learn", "--policy", policy)):
+        code, shown = answer_questions(desk, [], words=words)
+        assert code == 0, shown
+        assert "the server waits for a client's messages" in shown
+        assert "wrap --learn" not in shown
 
 
 def test_grant_without_flags_asks_about_each_denial(desk):
@@ -420,7 +493,7 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {"app": entry}}))
     desk.does("wrap", ".mcp.json", "--corral", str(desk.corral_path))
     shown = desk.does("why", "app")
-    command = shown.rpartition("did not find: corral ")[2].strip()
+    command = shown.rpartition("for 2 hours: corral ")[2].strip()
     assert command == f"wrap --learn 2h {path} app"
     desk.does(*shlex.split(command), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["app"]["args"]

@@ -443,7 +443,7 @@ def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
 def test_wrap_prints_each_servers_result(desk):
     desk.config("cursor")
     text = desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
-    assert f"one was configured with {desk.private} but has no access to it" in text
+    assert f"one was configured with {desk.private}, which is not granted" in text
     assert f"may: {KEEPS}; see the environment variable LEVEL; see the secret API_TOKEN" in text
     assert "far  left alone: it is remote" in text
     assert "off  left alone: it is switched off" in text
@@ -514,6 +514,23 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
         # The suggested flags must not grant the home.
         shown = desk.does("wrap", "cursor", "--dry-run", *corral)
         assert f"--read {home}\n" not in shown
+
+
+@pytest.mark.parametrize("flags", [(), ("--grant-arguments",)])
+def test_a_file_server_for_the_home_gets_a_hint_that_wraps_it(desk, flags):
+    """`--grant-arguments` cannot grant the home, so the hint must not propose it."""
+    others = ("--no-install", "--corral", str(desk.corral_path))
+    entry = {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", str(desk.home)]}
+    path = desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"files": entry}}))
+    directory = desk.put("notes/a.md", "").parent
+    done = desk.corral("wrap", "cursor", *flags, *others)
+    assert done.returncode == 1
+    shown = done.stdout.decode()
+    assert f"writes to {desk.home}, and a home directory is never granted as a whole" in shown
+    hint = shown.partition("hint: grant the directories that it needs: corral ")[2]
+    words = shlex.split(hint.splitlines()[0].replace(f"{desk.home}/DIRECTORY", str(directory)))
+    assert "files  wrapped" in desk.does(*words, *others)
+    assert ["--write", str(directory)] == entries(path)["files"]["args"][2:4]
 
 
 def test_an_explicit_policy_stays_unchanged(desk):
@@ -665,6 +682,20 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
         assert desk.tools(entries(path)[name]) == []
 
 
+def test_a_wrapped_program_that_is_gone_is_not_mended_by_wrapping_it_again(desk):
+    program = desk.put("venv/bin/server", f"#!{desk.user.python}\n", mode=0o755)
+    path = desk.put(
+        ".cursor/mcp.json", json.dumps({"mcpServers": {"a": {"command": str(program)}}})
+    )
+    desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
+    assert "does not start" not in desk.does("status", "cursor")
+    program.unlink()
+    shown = desk.does("status", "cursor")
+    assert f"it does not start: '{program}': No such file or directory\n" in shown
+    assert f"hint: install the program again, or correct its path in {path}\n" in shown
+    assert "unwrap" not in shown
+
+
 def test_a_profile_names_the_grants_that_it_leaves_to_the_user(desk):
     database = {"command": "npx", "args": ["@modelcontextprotocol/server-postgres", "postgres://x"]}
     alone = {"command": "npx", "args": ["@modelcontextprotocol/server-sequential-thinking"]}
@@ -814,9 +845,14 @@ def test_status_lists_all_clients_and_the_project(desk):
     listed = [line.split()[:3] for line in text.partition("all servers\n")[2].splitlines()]
     assert ["one", "codex", "NOT"] in listed
     assert ["far", "codex", "remote"] in listed
-    assert listed[-1][:3] == ["0", "of", "6"]  # goose's built-in extension counts, too
+    assert listed[-3] == ["0", "of", "6"]  # goose's built-in extension counts, too
+    assert text.endswith("  hint: corral wrap codex\n  hint: corral wrap goose\n")
     desk.does("wrap", "codex", "one", "--corral", str(desk.corral_path))
     assert ["one", "codex", "walled"] in [line.split() for line in desk.does("status").splitlines()]
+    assert "hint: corral wrap codex\n" in desk.does("status")  # `two` is not wrapped yet
+    desk.does("wrap", "codex", "--corral", str(desk.corral_path))
+    assert "hint: corral wrap codex\n" not in desk.does("status")
+    desk.does("unwrap", "codex", "two")
     rows = json.loads(desk.does("status", "--json"))
     walled = {
         one["name"]: one["walled"]
@@ -826,6 +862,18 @@ def test_status_lists_all_clients_and_the_project(desk):
     }
     assert walled == {"one": True, "two": False, "far": None}
     assert {row["client"] for row in rows} == {"codex", "goose", "claude-code"}
+
+
+def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
+    desk.config("codex")
+    path = desk.put(".cursor/mcp.json", '{"mcpServers": {"one": {"command" "x"}}}')
+    done = desk.corral("status")
+    assert done.returncode == 1
+    [_, inventory] = done.stdout.decode().split("all servers\n")
+    assert f"  not counted: the servers in {path}\n" in inventory
+    assert "hint: correct this place; the client cannot read it either\n" in done.stdout.decode()
+    desk.config("cursor")  # the control: a file that can be read is counted
+    assert "not counted" not in desk.does("status")
 
 
 def test_entries_that_named_corral_before_wrap_are_marked(desk):
@@ -873,6 +921,28 @@ def test_help_may_follow_the_client(desk):
         assert f"usage: corral {command}" in desk.does(command, "cursor", "--help")
 
 
+def test_a_hint_of_wrap_can_be_typed_as_it_is(desk):
+    """A hint that names a flag alone does not say where to type the flag."""
+    others = ("--no-install", "--corral", str(desk.corral_path))
+    desk.put("project/README", "")
+    servers = {
+        "files": {"command": "npx", "args": ["@modelcontextprotocol/server-filesystem", "/opt"]},
+        "shell": {"command": "bash", "args": ["-c", "exec my-server"]},
+        "sleeps": {"command": desk.user.python, "args": ["-V"], "disabled": True},
+        "far away": {"command": desk.user.python, "args": [str(desk.server)]},
+    }
+    path = desk.put("project/.mcp.json", json.dumps({"mcpServers": servers}))
+    done = desk.corral("wrap", "project/.mcp.json", *others)
+    assert done.returncode == 1
+    for name in servers:
+        [_, shown] = done.stdout.decode().split(f"  {name}  ")
+        hint = next(line for line in shown.splitlines() if line.startswith("    hint: "))
+        _, *words = shlex.split(hint[hint.index("corral wrap") :])
+        assert words[-2:] == ["project/.mcp.json", name], hint
+        assert f"{name}  wrapped" in desk.does(*words, *others), hint
+        assert entries(path)[name]["command"] == str(desk.corral_path)
+
+
 def test_a_project_file_is_changed_only_when_it_is_named(desk):
     desk.config("cursor")
     shared = desk.put(
@@ -888,7 +958,7 @@ def test_a_project_file_is_changed_only_when_it_is_named(desk):
         cwd=desk.home / "project",
     )
     assert done.returncode == 0
-    assert b"name it to change it" in done.stderr
+    assert b"to change it: corral wrap ./.cursor/mcp.json" in done.stderr
     assert shared.read_bytes() == before
     done = desk.user.corral(
         "wrap",

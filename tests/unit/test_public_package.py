@@ -113,7 +113,7 @@ def test_an_old_python_can_parse_the_modules_that_print_the_message(name):
             "in corral's clone: uv tool install '.[yaml]'",
         ),
         ("/home/u/.cache/uv/archive-v0/abc", "uvx --with pyyaml mcp-corral"),
-        ("/home/u/project/.venv", f"{sys.executable} -m pip install 'mcp-corral[yaml]'"),
+        ("/home/u/project/.venv", f"{sys.executable} -m pip install pyyaml"),
     ],
 )
 def test_the_hint_for_yaml_matches_the_installation(prefix, start):

@@ -159,6 +159,7 @@ def edit_files(
     texts: dict[str, str],
     fields: Sequence[str],
     show_diff: bool = False,
+    verb: str = "wrap",
 ) -> int:
     """Edit each file, print the results, and return the exit code. If a file cannot be changed, the
     other files are still edited. The first error is raised at the end.
@@ -178,7 +179,7 @@ def edit_files(
             _print_edit(one, texts, selection.word, show_diff=show)
         if any(one.backup for one in edits):
             output.write_line("start the client again, so that it reads the change")
-        _note_project_files(selection.word)
+        _note_project_files(selection.word, verb)
     if problem is not None:
         raise problem
     return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
@@ -218,7 +219,7 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
         name = quote(outcome.name)
         for path in outcome.suggested:
             output.write_line(
-                f"  {outcome.name} was configured with {path} but has no access to it; to grant it:"
+                f"  {outcome.name} was configured with {path}, which is not granted; to grant it:"
                 f" corral wrap --read {quote(path)} {quote(word)} {name} (or --write)"
             )
 
@@ -233,7 +234,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
         output.write_line(f"    hint: {note}")
 
 
-def _note_project_files(word: str) -> None:
+def _note_project_files(word: str, verb: str) -> None:
     """Tell the user about the client's files in the current project, which are not changed."""
     client = catalogue.find_client(word)
     if client is None:
@@ -241,4 +242,7 @@ def _note_project_files(word: str) -> None:
     own = {os.path.realpath(path) for path in catalogue.own_files(client)}
     for path in catalogue.project_files(client, os.curdir):
         if os.path.exists(path) and os.path.realpath(path) not in own:
-            output.note(f"{path} belongs to this project and was not changed; name it to change it")
+            change = f"corral {verb} {quote(path)}"
+            output.note(
+                f"{path} belongs to this project and was not changed; to change it: {change}"
+            )

@@ -5,7 +5,12 @@ from corral.cli.option_parser import Flag, Options, UsageError
 from corral.clients.catalogue import NAMES
 
 SUMMARY = "print a completion script for bash, zsh or fish"
-USAGE = "usage: corral completion bash|zsh|fish"
+USAGE = (
+    "usage: corral completion bash|zsh|fish\n"
+    "bash: add this line to ~/.bashrc: source <(corral completion bash)\n"
+    "zsh:  add this line to ~/.zshrc: source <(corral completion zsh)\n"
+    "fish: add this line to ~/.config/fish/config.fish: corral completion fish | source"
+)
 FLAGS: tuple[Flag, ...] = ()
 
 SHELLS = ("bash", "zsh", "fish")
@@ -53,7 +58,7 @@ TEMPLATES = {"bash": (BASH, CASE), "zsh": (ZSH, ZSH_CASE)}
 
 def main(_options: Options, rest: list[str]) -> int:
     if len(rest) != 1 or rest[0] not in SHELLS:
-        raise UsageError("name a shell: bash, zsh or fish", hint=USAGE)
+        raise UsageError("name a shell: bash, zsh or fish", hint=USAGE.partition("\n")[0])
     output.write_lines(_fish() if rest == ["fish"] else _format_script(*TEMPLATES[rest[0]]))
     return 0
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from corral.cli import approve, output, run, run_flags, what_to_run, wrapped_servers
 from corral.cli.option_parser import Flag, Options
+from corral.clients import catalogue
 from corral.denials.records import Denial, Denials
 from corral.disk_hints import disk_hint
 from corral.errors import SandboxError, UnenforceableError
@@ -54,6 +55,10 @@ def main(options: Options, rest: list[str]) -> int:
     plan = watched_run.watched_plan(_prepare(options, what_to_run.replace_runner(options, rest)))
     if os.isatty(0):
         output.note("the server waits for a client's messages on this terminal; Ctrl-C ends it")
+        client, colon, server = "".join(rest[:1]).partition(":")
+        if colon and catalogue.find_client(client):
+            command = f"corral wrap --learn 2h {client} {shlex.quote(server)}"
+            output.note(f"to watch it while its client uses it: {command}")
     started = time.monotonic()
     signals = current.load().signals(run.forwarded_signals())
     restore_terminal = run.keep_terminal()

@@ -13,13 +13,13 @@ from corral.clients import backups
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import ClientFile
 from corral.clients.unwrap import is_untouched
-from corral.errors import ChangedPathsError, SandboxError, UnchosenReadsError
+from corral.errors import ChangedPathsError, CommandError, SandboxError, UnchosenReadsError
 from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
     """Return why a server would not start, and the command that mends it. Return two empty texts if
-    no reason is found. Install nothing.
+    no reason is found, and no command if the program is missing. Install nothing.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """
@@ -38,6 +38,8 @@ def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> st
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return join(["corral", "wrap", *reads, client, server.name])
+    if isinstance(error, CommandError):
+        return ""  # wrapping it again would write the same program
     if isinstance(error, ChangedPathsError):
         return " && ".join(join(["corral", "approve", "--path", path]) for path in error.paths)
     if bad := _find_bad_flags(server):

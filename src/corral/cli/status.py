@@ -44,7 +44,7 @@ class ServerStatus:
     denials: int = 0  # denials of the last runs that the server's flags do not allow
     state_bytes: int | None = None  # the size of the server's home; None if it is not kept
     refused: str = ""  # the reason why the server would not start now
-    mend: str = ""  # the command that makes it start again
+    mend: str = ""  # the command that makes it start again; "" if there is none
     may: tuple[str, ...] = ()
     guard: tuple[str, ...] = ()  # the settings of the MCP guard
     command: tuple[str, ...] = ()
@@ -55,6 +55,7 @@ class FileStatus:
     client: str
     path: str
     error: str = ""
+    hint: str = ""
     servers: tuple[ServerStatus, ...] = ()
 
 
@@ -125,7 +126,7 @@ def _read_file(client: str, path: str, *, find_refusals: bool = False) -> FileSt
     try:
         file = read_client_file(path)
     except SandboxError as error:
-        return FileStatus(client=client, path=path, error=error.message)
+        return FileStatus(client=client, path=path, error=error.message, hint=error.hint or "")
     from corral.cli.stale_entries import find_refusal
 
     records, text = backups.load(file.content.path), file.content.text
@@ -229,12 +230,21 @@ def _print_inventory(files: list[FileStatus]) -> None:
     local = [one for _, one in servers if one.walled is not None]
     walled = sum(bool(one.walled) for one in local)
     output.write_line(f"  {walled} of {len(local)} servers that run on this machine are walled")
+    for file in files:
+        if file.error:
+            output.write_line(f"  not counted: the servers in {file.path}")
+        if any(one.state == "not wrapped" and not one.off for one in file.servers):
+            target = wrapped_servers.name_target(file.client, file.path)
+            output.write_line(f"  hint: corral wrap {shlex.quote(target)}")
 
 
 def _print_file(file: FileStatus) -> None:
-    output.write_line(output.Painted(file.client, "bold"), f"  {file.path}")
+    path = f"  {file.path}" if file.path != file.client else ""
+    output.write_line(output.Painted(file.client, "bold"), path)
     if file.error:
         output.write_line(f"  {file.error}")
+    if file.hint:
+        output.write_line(f"  hint: {file.hint}")
     for server in file.servers:
         name = f"{server.name} ({server.scope})" if server.scope else server.name
         off = ", switched off" if server.off else ""
@@ -244,13 +254,16 @@ def _print_file(file: FileStatus) -> None:
             permissions = client_output.Permissions(may=server.may, guard=server.guard)
             output.write_lines(permissions.lines())
         if server.denials:
-            name = shlex.quote(server.name)
-            output.write_line(f"    recent denials: {server.denials}; corral why {name}")
+            # `why` finds a server by its name only in the files of clients.
+            known = catalogue.find_client(file.client)
+            asked = shlex.quote(server.name) if known else shlex.join(server.command)
+            output.write_line(f"    recent denials: {server.denials}; corral why {asked}")
         if server.state_bytes is not None:
             output.write_line(f"    its home, kept between runs: {server.state_bytes / 1e6:.1f} MB")
         if server.refused:
             output.write_line(f"    it does not start: {server.refused}")
-            output.write_line(f"    hint: {server.mend}")
+            install = f"install the program again, or correct its path in {file.path}"
+            output.write_line(f"    hint: {server.mend or install}")
         if os.path.isabs(server.corral) and not os.path.exists(server.corral):
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"

@@ -29,4 +29,5 @@ def main(options: Options, rest: list[str]) -> int:
         options,
         texts=TEXTS,
         fields=FIELDS,
+        verb="unwrap",
     )

@@ -206,7 +206,8 @@ def _typed_sources(
     if not command:
         raise UsageError(
             "there is no command to run",
-            hint="end with `-- COMMAND ...`, or with a directory, a bundle, npm:NAME or pypi:NAME",
+            hint="end with `-- COMMAND ...`, or with a directory, a bundle, npm:NAME, pypi:NAME or "
+            "CLIENT:SERVER",
         )
     return found, command
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import pairwise
 
 from corral.cli import grant, output, wrapped_servers
-from corral.cli.option_parser import Flag, Options, find_nearest
+from corral.cli.learn_time import is_over
+from corral.cli.option_parser import Flag, Options, UsageError, find_nearest
 from corral.clients.catalogue import find_client
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
-from corral.clients.find_server import read_own_files
 from corral.denials import kept
 from corral.denials.records import Denial
 from corral.denials.server_id import ServerId
@@ -107,16 +108,16 @@ def _find_unwrapped(word: str) -> list[ServerId]:
     If a server with this name has no stored runs, raise an error that names the command to wrap it.
     """
     found: list[ServerId] = []
-    for client, server in wrapped_servers.list_unwrapped(word):
+    for row in wrapped_servers.list_unwrapped(word):
+        _, _, server = row
         package = parse_runner(server.argv[0], server.argv[1:])
         start = [package.reference] if isinstance(package, Package) else [server.argv[0]]
         used = package.used if isinstance(package, Package) else 0
         stored = identify_command(name_server([*start, *server.argv[1 + used :]]))
-        again = f"corral wrap {shlex.quote(client)} {shlex.quote(server.name)}"
-        text = f"{server.name} of {client} is not wrapped: corral does not start it"
+        text, again = wrapped_servers.describe_unwrapped(row)
         if not kept.load_server(stored):
-            raise SandboxError(text, hint=again)
-        output.note(f"{text}; to wrap it: {again}")
+            raise SandboxError(text, hint=again or None)
+        output.note(f"{text}; to wrap it: {again}" if again else text)
         found.append(stored)
     return found
 
@@ -200,7 +201,7 @@ def _print(found: ServerDenials, word: str) -> None:
     _point_to_learn(found, word)
     if missing and found.names:
         server = word if word in found.names else _shorten(found.names[0])
-        output.write_line(f"  to choose: corral grant {shlex.quote(server)}")
+        output.write_line(f"  to allow some of these: corral grant {shlex.quote(server)}")
 
 
 def _shorten(name: str) -> str:
@@ -210,19 +211,33 @@ def _shorten(name: str) -> str:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the `corral learn` command for this server.
+    """Print the command that shows files that the server did not find. They are not recorded as
+    denials, because they do not exist inside the sandbox.
 
-    `corral learn` also shows files that the server did not find. They are not recorded as denials,
-    because they do not exist inside the sandbox.
+    A client's server is watched while the client uses it, because `corral learn` would wait for
+    messages that a user cannot type.
     """
     name = word if word in found.names else next(iter(found.names), "")
-    server = shlex.quote(name) if name else shlex.join(found.command)
-    command = f"corral learn {server}"
-    # `corral learn CLIENT:SERVER` does not search the files of projects. For a server in such a
-    # file, print `corral wrap --learn` instead.
-    own = {f"{client}:{one.name}" for client, _, one in read_own_files()}
     others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
-    for client, path, one in others if name and name not in own else ():
+    for client, path, one in others if name else ():
         if name == f"{client}:{one.name}":
-            command = f"corral wrap --learn 2h {shlex.quote(path)} {shlex.quote(one.name)}"
+            _point_to_wrap(wrapped_servers.name_target(client, path), one)
+            return
+    command = f"corral learn {shlex.join(found.command)}"
     output.write_line(f"  to see files that it did not find: {command}")
+
+
+def _point_to_wrap(target: str, server: ConfiguredServer) -> None:
+    until = dict(pairwise(server.run_flags)).get("--learn-until", "")
+    if _is_future(until):
+        output.write_line(f"  files that it does not find are recorded until {until}")
+        return
+    command = f"corral wrap --learn 2h {shlex.quote(target)} {shlex.quote(server.name)}"
+    output.write_line(f"  to record files that it does not find, for 2 hours: {command}")
+
+
+def _is_future(time_text: str) -> bool:
+    try:
+        return not is_over(time_text)
+    except UsageError:
+        return False  # there is no time, or the file has another text in its place

@@ -12,7 +12,14 @@ from corral.clients.corral_path import find_corral
 from corral.clients.edit_file import ClientFile, FileEdit, lock_client_file, move_corral, wrap_file
 from corral.clients.rewrite import ServerOutcome
 from corral.clients.server_needs import find_start_directory, refuse_elsewhere
-from corral.clients.wrap import Proposal, WrapRequest, find_granted, propose, refuse
+from corral.clients.wrap import (
+    Proposal,
+    WrapRequest,
+    find_granted,
+    format_command,
+    propose,
+    refuse,
+)
 from corral.directories import home_directory
 from corral.errors import SandboxError, UnchosenReadsError
 from corral.plan.model import Plan
@@ -74,6 +81,7 @@ def main(options: Options, rest: list[str]) -> int:
         learn = ("--learn-until", format_end(duration))
     request = WrapRequest(
         corral=find_corral(options.get("--corral")),
+        target=selection.word,
         names=selection.names,
         flags=(*select_flags(options), *learn),
         grant_arguments=options.has("--grant-arguments"),
@@ -87,7 +95,7 @@ def main(options: Options, rest: list[str]) -> int:
             if not catalogue.find_client(selection.word):
                 file.refuse_unknown_shape()
             proposals = [
-                check(one, install=install, pin=pin, dry_run=dry_run, path=path)
+                check(one, request, install=install, pin=pin, dry_run=dry_run, path=path)
                 for one in propose(file.servers, request)
             ]
             if options.has("--pin-tools"):
@@ -150,7 +158,13 @@ def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit
 
 
 def check(
-    proposal: Proposal, *, install: bool, pin: bool, dry_run: bool = False, path: str = ""
+    proposal: Proposal,
+    request: WrapRequest,
+    *,
+    install: bool,
+    pin: bool,
+    dry_run: bool = False,
+    path: str = "",
 ) -> Proposal:
     """Refuse a server that would not start on this host. With `install`, install its package; with
     `pin`, pin the package to the installed version. `path` is the file that configures the server.
@@ -172,6 +186,10 @@ def check(
             proposal = replace(proposal, package=pinned) if pin else proposal
         if install:
             rehearse(proposal, command)
+    except UnchosenReadsError as error:
+        flags = [word for read in error.reads for word in ("--read", read)]
+        hint = f"to let it read this: {format_command(proposal.server, request, *flags)}"
+        return refuse(proposal, SandboxError(error.message, hint=hint))
     except SandboxError as error:
         return refuse(proposal, error)
     return proposal

@@ -118,11 +118,9 @@ def find_wrapped(word: str) -> list[Row]:
     refuse_ambiguous(word, found)
     if found:
         return found
-    for client, server in list_unwrapped(word):
-        raise SandboxError(
-            f"{server.name} of {client} is not wrapped: corral does not start it",
-            hint=f"corral wrap {quote(client)} {quote(server.name)}",
-        )
+    for row in list_unwrapped(word):
+        text, again = describe_unwrapped(row)
+        raise SandboxError(text, hint=again or None)
     names = [server.name for _, _, server in (*list_wrapped(), *list_recorded())]
     near = find_nearest(word, names)
     listed = ", ".join(dict.fromkeys(names))
@@ -144,11 +142,27 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
         raise SandboxError(f"several files have a wrapped server {word}", hint=f"name {named}")
 
 
-def list_unwrapped(word: str) -> list[tuple[str, ConfiguredServer]]:
-    """Return (client, server) of each server that a word names and that is not wrapped."""
+def list_unwrapped(word: str) -> list[Row]:
+    """Return each server of this name that is not wrapped. The name may be CLIENT:SERVER or
+    FILE:SERVER.
+    """
     rows = [*_list_servers(find_all_files(), output.note), *_list_named(word)]
-    return [
-        (row[0], row[2])
-        for row in rows
-        if not row[2].is_wrapped and row[2].argv and _is_named(row, word)
-    ]
+    return [row for row in rows if not row[2].is_wrapped and row[2].argv and _is_named(row, word)]
+
+
+def describe_unwrapped(row: Row) -> tuple[str, str]:
+    """Return why corral does not start a server, and the command that wraps it. The command is ''
+    if the server cannot be wrapped.
+    """
+    client, path, server = row
+    text = f"{server.name} of {client} is not wrapped: {server.why or 'corral does not start it'}"
+    words = f"{quote(name_target(client, path))} {quote(server.name)}"
+    return text, "" if server.why else f"corral wrap {words}"
+
+
+def name_target(client: str, path: str) -> str:
+    """Return the word by which `wrap` and `unwrap` find a file: its client, or the path if the file
+    belongs to a project.
+    """
+    known = catalogue.find_client(client)
+    return client if known and path in catalogue.own_files(known) else path

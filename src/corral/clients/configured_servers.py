@@ -38,7 +38,7 @@ PARTS_OF_CLIENT = frozenset(("builtin", "platform", "frontend", "inline_python")
 MARKS = frozenset(("command", "cmd", "type", "transport", *ADDRESSES))
 MAX_DEPTH = 12
 NOTHING = Value(data=None)
-IS_REMOTE = "it is remote: it does not run on this machine"
+IS_REMOTE = "it is remote, so it does not run on this machine"
 
 
 @record

@@ -80,7 +80,7 @@ def read_client_file(path: str) -> ClientFile:
         servers = tuple(read_servers(form, content.text))
     except BrokenFileError as error:
         raise SandboxError(
-            f"{path}: {error.message}", hint="nothing was changed; the client cannot read it either"
+            f"{path}: {error.message}", hint="correct this place; the client cannot read it either"
         ) from None
     return ClientFile(path=path, content=content, form=form, servers=servers)
 

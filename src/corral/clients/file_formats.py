@@ -47,7 +47,7 @@ def _installation(prefix: str) -> str:
         return "in corral's clone: uv tool install '.[yaml]'"
     if "uv" in parts:
         return "uvx --with pyyaml mcp-corral ..."
-    return f"{sys.executable} -m pip install 'mcp-corral[yaml]'"
+    return f"{sys.executable} -m pip install pyyaml"
 
 
 def load_format(path: str) -> Format | None:

@@ -6,7 +6,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from os.path import abspath, expanduser
+from os.path import abspath, expanduser, isabs
 
 from corral.clients import server_needs
 from corral.clients.backups import Original, Part, ReplacedText
@@ -41,6 +41,7 @@ GRANTS = ("--read", "--write")
 @record
 class WrapRequest:
     corral: str
+    target: str = "CLIENT"  # the client or file as the user typed it; hints repeat it
     names: tuple[str, ...] = ()  # of servers; () means all
     flags: tuple[str, ...] = ()
     grant_arguments: bool = False
@@ -189,9 +190,14 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
     if server.why:
         return describe_outcome(server, "left", server.why)
     if server.disabled and server.name not in request.names:
-        hint = "to wrap it all the same, name this server"
+        hint = f"to wrap it all the same: {format_command(server, request)}"
         return describe_outcome(server, "left", "it is switched off", hint)
     return None
+
+
+def format_command(server: ConfiguredServer, request: WrapRequest, *flags: str) -> str:
+    """Return the command that wraps this server with these flags."""
+    return " ".join(map(shell_word, ("corral", "wrap", *flags, request.target, server.name)))
 
 
 def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | None:
@@ -202,7 +208,10 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        raise UnfitError(found.why, hint=found.hint, leave_alone=found.leave_alone)
+        # The runner's hint names the flag alone, because `corral run` prints it too.
+        flag = "--allow-subprocess"
+        hint = found.hint.replace(flag, format_command(server, request, flag))
+        raise UnfitError(found.why, hint=hint, leave_alone=found.leave_alone)
     if found is not None:
         try:
             reference = parse_reference(found.reference)
@@ -217,25 +226,39 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
 def _find_profile(
     server: ConfiguredServer, package: Package | None, request: WrapRequest
 ) -> profiles.Profile | None:
-    """Return the profile for the package, unless the user names another profile or wants none.
-
-    Raise UnfitError if the profile grants the paths in the server's arguments, and the user did not
-    give `--grant-arguments`.
-    """
+    """Return the profile for the package, unless the user names another profile or wants none."""
     if package is None or not request.use_profiles or "--profile" in request.flags:
         return None
     found = profiles.fitting(package.bare)
-    if found is not None and found.arguments and not request.grant_arguments:
-        named = ", ".join(profiles.paths(server.argv[1 + package.used :])) or "none here"
-        does = "changes" if found.arguments == "write" else "reads"
-        raise UnfitError(
-            f"the server {does} the paths in its arguments ({named}), which are not granted yet",
-            hint="add `--grant-arguments` to grant them, or `--no-profile` and your own `--read`"
-            " and `--write`",
-        )
+    if found is not None and found.arguments:
+        _refuse_arguments(server, profiles.paths(server.argv[1 + package.used :]), found, request)
     if found is not None:
         server_needs.refuse_extra_code(server, package, found)
     return found
+
+
+def _refuse_arguments(
+    server: ConfiguredServer, paths: Sequence[str], profile: profiles.Profile, request: WrapRequest
+) -> None:
+    """Refuse a profile that grants the paths in the server's arguments, if one of them is a home
+    directory, or if the user did not give `--grant-arguments`.
+    """
+    does = "writes to" if profile.arguments == "write" else "reads"
+    home = home_directory()
+    for path in map(expanduser, paths):
+        if isabs(path) and is_home(path, home):
+            flags = ("--no-profile", f"--{profile.arguments}", f"{home}/DIRECTORY")
+            command = format_command(server, request, *flags)
+            raise UnfitError(
+                f"the server {does} {path}, and a home directory is never granted as a whole",
+                hint=f"grant the directories that it needs: {command}",
+            )
+    if not request.grant_arguments:
+        named = ", ".join(paths) or "none here"
+        raise UnfitError(
+            f"the server {does} the paths in its arguments ({named}), which are not granted yet",
+            hint=f"to grant them: {format_command(server, request, '--grant-arguments')}",
+        )
 
 
 def _rewrite(text: str, form: Format, proposal: Proposal, corral: str) -> Rewrite:

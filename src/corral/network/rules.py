@@ -149,12 +149,23 @@ def parse_entry(text: str) -> AllowEntry:
         raise ValueError(f"{shown(text)}: write an international name in its xn-- form")
     if not text.isprintable() or " " in text:
         raise ValueError(f"{shown(text)} has white space or control characters")
+    if named := _find_host_of_url(text.lower()):
+        raise ValueError(f"{shown(text)} is not a host: write {named}")
     if "//" in text or "@" in text:
         raise ValueError(f"{shown(text)} is not a host: leave out the scheme and the user")
     host, ports = _split_ports(text.lower())
     return AllowEntry(
         host=_parse_host(host, text), ports=DEFAULT_PORTS if ports is None else _parse_ports(ports)
     )
+
+
+def _find_host_of_url(text: str) -> str:
+    """Return the host and the port of a URL, which may lack its scheme. Return "" if the text is
+    not a URL, or if its host is not a name.
+    """
+    named = text.split("//", 1)[-1].partition("/")[0].rpartition("@")[2]
+    host, *more = named.split(":")  # a network such as fd00::/8 has several colons
+    return named if named != text and len(more) < 2 and is_host_name(host) else ""
 
 
 def _split_ports(text: str) -> tuple[str, str | None]:

@@ -15,7 +15,7 @@ from corral.paths.mounts import on_disk
 from corral.paths.native import is_inside
 from corral.policy.model import Grant
 from corral.record import replace
-from corral.safe_text import shown
+from corral.safe_text import shell_word, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def resolve(written: str) -> str:
     try:
         path = os.path.realpath(written, strict=True)
     except FileNotFoundError:
-        raise Refused(f"{shown(written, 200)} does not exist", "create it first") from None
+        hint = f"is it spelled right? To make a directory: mkdir -p {shell_word(written)}"
+        raise Refused(f"{shown(written, 200)} does not exist", hint) from None
     except OSError as error:
         hint = OTHER_USER if isinstance(error, PermissionError) else ""
         raise Refused(f"{shown(written, 200)} cannot be reached: {error.strerror}", hint) from None

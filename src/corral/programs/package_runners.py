@@ -5,12 +5,14 @@ and the server would get the same access. Instead, corral installs the same pack
 version, and runs the package's own program.
 """
 
+import posixpath
 import re
 from collections.abc import Sequence
 from typing import Literal
 
 from corral.programs.advice import CONTAINERS, program_name
 from corral.record import record, replace
+from corral.safe_text import shell_word
 
 Registry = Literal["npm", "pypi"]
 # Options that do not change which server the runner starts.
@@ -158,9 +160,31 @@ def parse_runner(command: str, arguments: Sequence[str]) -> Package | Refusal | 
     if name == "uv" and "run" in words:
         return Refusal(
             why="`uv run` makes an environment and starts processes before the server runs",
-            hint="name the interpreter of the project: .venv/bin/python server.py",
+            hint=f"start it from the project's environment: {_format_venv_command(words)}",
         )
     return None
+
+
+def _format_venv_command(words: Sequence[str]) -> str:
+    """Return the command that starts the same program from the project's environment, which
+    `uv run` has made. Return an example if the options of `uv run` do not show the program.
+    """
+    example = ".venv/bin/python server.py"
+    directory, rest = "", list(words)
+    rest.remove("run")
+    while rest and rest[0].startswith("-"):
+        option, equals, value = rest.pop(0).partition("=")
+        if option != "--directory" or not (equals or rest):
+            return example
+        directory = value if equals else rest.pop(0)
+    if not rest:
+        return example
+    # uv changes to the directory, but the client that starts this command does not.
+    rest = [posixpath.join(directory, word) if word.endswith(".py") else word for word in rest]
+    is_script = rest[0].endswith(".py")
+    program = "python" if is_script else rest.pop(0)
+    command = (posixpath.join(directory, ".venv/bin", program), *rest)
+    return " ".join(map(shell_word, command))
 
 
 def _refuse_shell(name: str) -> Refusal:

@@ -465,7 +465,8 @@ ENTRIES_REFUSED = {
     '{"command": "npx", "args": ["-y", "github:a/b"]}': "not a package",
     '{"command": "node", "env": {"A B": "1"}}': "not the name",
     '{"command": "node", "envFile": "/x/.env"}': "/x/.env",
-    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "not granted yet",
+    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "/"]}': "never granted",
+    '{"command": "npx", "args": ["-y", "@modelcontextprotocol/server-filesystem", "."]}': "not granted yet",
 }
 
 
@@ -597,7 +598,9 @@ def test_a_package_is_pinned_on_request(monkeypatch):
         return replace(package, version="9.1"), ["/store/python"]
 
     def wrapped(request, *, pin=True):
-        return wrap(text, jsonc, request, lambda one: wrap_command.check(one, install=pin, pin=pin))
+        return wrap(
+            text, jsonc, request, lambda one: wrap_command.check(one, REQUEST, install=pin, pin=pin)
+        )
 
     monkeypatch.setattr(wrap_command, "check_run", lambda flags, arguments: None)
     monkeypatch.setattr(wrap_command, "pin_package", pin)
@@ -629,7 +632,7 @@ def test_a_server_that_this_host_would_not_run_is_refused(monkeypatch):
             raise SandboxError("this host cannot", hint="another one can")
 
     monkeypatch.setattr(wrap_command, "check_run", trial)
-    check = lambda one: wrap_command.check(one, install=False, pin=False)
+    check = lambda one: wrap_command.check(one, REQUEST, install=False, pin=False)
     servers = {"a": {"command": "x", "args": ["bad"]}, "b": {"command": "y", "args": ["good"]}}
     text = json.dumps({"mcpServers": servers})
     done = wrap(text, jsonc, REQUEST, check)
@@ -853,7 +856,9 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
     text = json.dumps({"mcpServers": {"a": entry}})
 
     def words(*, dry_run=False):
-        check = lambda one: wrap_command.check(one, install=False, pin=False, dry_run=dry_run)
+        check = lambda one: wrap_command.check(
+            one, REQUEST, install=False, pin=False, dry_run=dry_run
+        )
         return wrap(text, jsonc, REQUEST, check)
 
     added = ["run", "--read", str(home / "private"), "--", str(node)]

@@ -182,6 +182,33 @@ def test_parsing_any_text_is_stable_or_raises_valueerror(text):
     assert parse_entry(str(item)) == item
 
 
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("https://api.github.com/v1", "api.github.com"),
+        ("http://Localhost:3000", "localhost:3000"),
+        ("api.github.com/v1", "api.github.com"),
+        ("me@api.github.com", "api.github.com"),
+    ],
+)
+def test_the_error_for_a_url_names_its_host(text, host):
+    with pytest.raises(ValueError, match=f"is not a host: write {host}$"):
+        parse_entry(text)
+    assert str(parse_entry(host)) == host
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/8", "fd00::/8", "abc::/16"])
+def test_a_network_is_not_taken_for_a_url(text):
+    assert parse_entry(text).host == text
+
+
+@pytest.mark.parametrize("text", ["https://", "//", "@", "http://[::1]:80/x", "10.0.0.1/x"])
+def test_the_error_for_a_url_without_a_host_name_proposes_none(text):
+    with pytest.raises(ValueError) as error:
+        parse_entry(text)
+    assert "write" not in str(error.value)
+
+
 def test_more_than_64_ports_are_refused():
     assert len(parse_rules(["a.example:1-64"]).ports) == rules.MAX_PORTS
     with pytest.raises(ValueError, match="more than 64"):

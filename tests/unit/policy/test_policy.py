@@ -332,7 +332,8 @@ def test_a_missing_path_is_reported_with_key_and_position(home):
     path.write_text('version = 1\n[filesystem]\nread = [\n"notes",\n"absent"]\n')
     error = refusal(Source(manifest=load(str(path))), home=home)
     assert f"{path}:5: filesystem.read[1]: {str(home / 'absent')!r} does not exist" in error.message
-    assert error.hint == "create it first"
+    make = f"mkdir -p {home / 'absent'}"
+    assert error.hint == f"is it spelled right? To make a directory: {make}"
     flags = Source(manifest=from_flags({"filesystem.write": ["absent", "~root/x"]}))
     message = refusal(flags, home=home, cwd=home).message
     assert message.count("--write") == 2

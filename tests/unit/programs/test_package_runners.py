@@ -100,6 +100,26 @@ def test_commands_that_name_no_clear_package_are_refused_with_a_reason(line):
 
 
 @pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("uv --directory /x run server.py --port 1", "/x/.venv/bin/python /x/server.py --port 1"),
+        ("uv run --directory=/x server.py", "/x/.venv/bin/python /x/server.py"),
+        ("uv --directory /x run weather", "/x/.venv/bin/weather"),
+        ("uv --directory /x run python -m weather", "/x/.venv/bin/python -m weather"),
+        ("uv --directory /x run mcp run server.py", "/x/.venv/bin/mcp run /x/server.py"),
+        ("uv run server.py", ".venv/bin/python server.py"),
+        ("uv run --with mcp mcp run /x/server.py", ".venv/bin/python server.py"),
+        ("uv run", ".venv/bin/python server.py"),
+        ("uv run --directory", ".venv/bin/python server.py"),
+    ],
+)
+def test_the_hint_for_uv_run_starts_the_same_program(line, command):
+    program, *arguments = line.split()
+    hint = parse_runner(program, arguments).hint
+    assert hint == f"start it from the project's environment: {command}"
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "node x.js",

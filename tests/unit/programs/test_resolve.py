@@ -1044,7 +1044,7 @@ def test_the_script_is_found_among_the_arguments(
         (["uvx", "--from", "server", "tool"], "`corral run pypi:server#tool` "),
         (["uvx", "--with", "other", "server"], "`corral run --with other pypi:server` "),
         (["pipx", "run", "server"], "installs at start"),
-        (["uv", "--directory", "/x", "run", "server"], ".venv/bin/python"),
+        (["uv", "--directory", "/x", "run", "server"], " /x/.venv/bin/server"),
         (["npm", "start"], "install the server first"),
         (["docker", "run", "image"], "daemon"),
     ],
