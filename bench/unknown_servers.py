@@ -267,7 +267,7 @@ def try_in_new_home(kind: str, name: str) -> dict[str, object]:
         try:
             return try_server(kind, name, work, env)
         finally:
-            # The files of corral's store are read-only, and could not be removed.
+            # Files cannot be removed from the directories of corral's store, which are read-only.
             subprocess.run(["chmod", "-R", "u+rwX", work], check=False)
 
 
