@@ -49,7 +49,7 @@ UNBLOCKED = "tests/unit/platforms/test_unblocked_write.py"
 
 FAULT_CLAIMS = {
     "faults-denied": (
-        "are denied while it cannot answer.",
+        "are denied while the supervisor cannot answer.",
         f"{FAULTS}::test_a_supervisor_without_descriptors_continues_or_names_a_reason",
         f"{FAULTS}::test_a_supervisor_without_memory_continues_or_names_a_reason",
         f"{FAULTS}::test_a_run_without_a_fault_may_fork",
@@ -546,7 +546,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, tests in (
             (
                 "own-unix-sockets",
-                "a granted directory, the server's own, or a runtime outside of the system's. The refusal names the directory.",
+                "a granted directory, the server's own directory, or a runtime outside of the system's directories. The refusal names the directory.",
                 (
                     f"{OWN_SOCKETS}::test_a_servers_processes_reach_each_other",
                     f"{OWN_SOCKETS}::test_sockets_of_the_host_stay_out_of_reach",
@@ -597,7 +597,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes",
-                "It finds the file beneath a write grant or a private directory, and the kernel refuses to leave this place during the lookup.",
+                "It looks up the file beneath a write grant or a private directory, and the kernel refuses a path that leads out of it.",
                 (
                     f"{CHANGES}::test_modes_and_times_can_be_changed_in_writable_places",
                     f"{CHANGES}::test_a_race_never_changes_a_file_outside",
@@ -608,7 +608,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-wait",
-                "A thread of the supervisor with the target's ids and without capabilities does this, so a change that has to wait delays no timeout.",
+                "A thread of the supervisor with the target's ids and without capabilities makes these changes, so a change that has to wait delays no timeout.",
                 (
                     f"{CHANGES}::test_a_change_that_has_to_wait_does_not_delay_the_timeout",
                     f"{CHANGES}::test_only_the_owner_may_change_a_file",
@@ -700,7 +700,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-keys",
-                "If subprocesses are allowed, it also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
+                "If subprocesses are allowed, the target also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
                 (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),
             ),
             (
@@ -816,7 +816,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-restored",
-                "At the end corral restores and reports mode, owner, access list, a terminal's exclusive mark and, in its foreground, the terminal's settings.",
+                "At the end corral restores and reports the mode, owner and access list of each stream, and a terminal's exclusive mark (TIOCEXCL). If corral is in the terminal's foreground, it restores and reports the terminal's settings, too.",
                 (
                     f"{STREAMS}::test_a_terminal_works_as_before_after_a_run",
                     f"{STREAMS}::test_a_file_on_stdin_is_restored",
@@ -1006,7 +1006,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "sampling-stated",
-                "Sampling measures ten times a second and is only used for limits that were stated.",
+                "Sampling measures the target's usage ten times a second, and is only used for limits that were stated.",
                 (
                     f"{LIMITS}::test_idle_processes_do_not_wake_up",
                     f"{LIMITS}::test_a_sampled_limit_wakes_the_supervisor_alone",
