@@ -728,7 +728,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-strict",
-                "With `--strict` the run ends.",
+                "With `--strict` a replaced name ends the run.",
                 (f"{REPOSITORIES}::test_a_strict_run_ends_when_a_covered_name_is_replaced",),
             ),
             (
@@ -738,7 +738,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-nested",
-                "Read grants and program files inside a write grant are watched in the same way.",
+                "corral watches read grants and program files inside a write grant in the same way.",
                 (
                     f"{REPOSITORIES}::test_a_replaced_read_grant_in_a_write_grant_is_reported",
                     f"{REPOSITORIES}::test_a_replaced_program_in_a_write_grant_is_reported",
@@ -791,7 +791,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "casefold-grants",
-                "A grant is refused if its directories spell it differently.",
+                "A grant is refused if its path is spelled differently on the disk.",
                 (
                     EMULATED,
                     "tests/unit/paths/test_spelling.py::test_a_name_that_its_directory_does_not_list_gets_the_listed_one",
