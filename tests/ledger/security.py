@@ -538,7 +538,7 @@ CLAIMS: tuple[Claim, ...] = (
         Claim(id=name, sentence=sentence, tests=(UNIX_SCOPE,), source=SECURITY, where=MACHINE)
         for name, sentence in (
             ("socket-grant-alone", "Where Landlock has a right for it (Linux 7.1), the target can connect to the granted socket only."),
-            ("unix-scope", "Where `doctor` proves Landlock's unix socket scope, the target's processes always reach each other by unix sockets, and no other process."),
+            ("unix-scope", "Where `doctor` proves Landlock's unix socket scope, the target's processes can always reach each other by unix sockets, and can reach no other process in this way."),
         )
     ),
     *(
