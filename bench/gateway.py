@@ -149,7 +149,7 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.network.gateway.gateway import Gateway
     from corral.network.rules import parse_rules
 
-    # The gateway listens on the server's port, because it connects to the port that was called.
+    # The gateway connects to the port number that its client called, so it listens on the same one.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
     pid = os.fork()
     if pid:

@@ -1,4 +1,4 @@
-"""Measure the start with a write grant of a large project, and compare it with another checkout."""
+"""Measure the start of a run with a write grant for a large project, and compare checkouts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def compare(stats: Mapping[str, Stats], names: Sequence[str], directories: int) 
 
 
 def start(command: list[str], environment: Mapping[str, str], kind: str) -> float:
-    """Return milliseconds of a run. Before a first start, the cache of searches is removed."""
+    """Return how many milliseconds a run takes. Before a run of the kind FIRST, remove the cached
+    searches, so that corral searches the grant again.
+    """
     if kind == FIRST:
         for file in pathlib.Path(environment["XDG_CACHE_HOME"], "corral/searched").glob("*"):
             file.unlink()

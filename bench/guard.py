@@ -1,4 +1,4 @@
-"""Compare messages through the guard with the same sandbox without one, and measure an idle guard.
+"""Compare messages in a sandbox with and without the guard, and measure an idle guard.
 
 The server is `cat`, which sends each message back, so the guard reads each message twice. The
 messages are notifications, because the guard allows notifications in both directions.

@@ -29,9 +29,11 @@ from measure import Ratio, Section, Stats
 
 SAMPLES = 60
 FEWEST_SAMPLES = 8
-"""Two samples for each quarter."""
+"""A run with fewer samples is not judged: each quarter needs two samples."""
 SETTLE_SECONDS = 2.0
-"""Time for a supervisor to import the modules that it needs at its end. This wakes it up once."""
+"""Pause before the first sample. Meanwhile each supervisor wakes up once more, to import the
+modules that it needs when its run ends.
+"""
 IDLE_SECONDS = 60.0
 PARTS = ("long", "idle")
 WAYS = ("command", "api")
@@ -83,7 +85,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
 def judge(samples: Samples) -> tuple[Ratio, ...]:
     """Return for every checked counter how much it grew from the third quarter to the last."""
     if len(samples) < FEWEST_SAMPLES:
-        raise SystemExit(f"{len(samples)} samples cannot be judged, {FEWEST_SAMPLES} can")
+        raise SystemExit(f"too few samples: {len(samples)} (at least {FEWEST_SAMPLES} are needed)")
     quarter = len(samples) // 4
     found = []
     for name in samples[-1]:
@@ -119,7 +121,7 @@ def _passing(sample: Sample) -> list[str]:
 
 
 def wait_until_gone(before: Sample, places: counters.Places) -> tuple[Ratio, ...]:
-    """Wait until the servers' leftovers are gone, and return how many each counter still has."""
+    """Wait until the servers' processes and files are gone, and return how many are still left."""
     after = settle(lambda: counters.host(places), before)
     return tuple(
         Ratio(f"{name}, left", after[name] - before[name], 0.0) for name in _passing(before)
@@ -206,7 +208,9 @@ def _share(who: str, counter: str, value: float | None) -> list[Ratio]:
 
 @contextlib.contextmanager
 def user(setup: peers.Setup, uid: int) -> Iterator[tuple[counters.Places, dict[str, object]]]:
-    """Yield a home, and the process options for a process of `uid` in this home."""
+    """Make a home directory for `uid`. Yield its `Places`, and the `Popen` options that
+    run a process as this user in this home.
+    """
     home = os.path.join(setup.directory, "home")
     os.mkdir(home, 0o700)
     options: dict[str, object] = {"cwd": home}

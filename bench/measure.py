@@ -96,8 +96,8 @@ def interleave(
     cpu: Callable[[], float | None] = lambda: None,
     settle_seconds: float = 0.0,
 ) -> dict[str, Stats]:
-    """Call each contender once per round. Read `cpu` before the call and `settle_seconds` after it,
-    when the contender's processes should have ended.
+    """Call each contender once per round. `cpu` is read before the call, and again
+    `settle_seconds` after the call, because the contender's processes should have ended by then.
     """
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     used: dict[str, list[float]] = {name: [] for name in contenders}
@@ -124,7 +124,9 @@ def clean_environment(environment: Mapping[str, str], **extra: str) -> dict[str,
 
 @contextlib.contextmanager
 def apart() -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield a temporary directory, and an environment in which caches and settings go there."""
+    """Yield a temporary directory, and an environment whose XDG variables put caches and settings
+    into it.
+    """
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as directory:
         yield (
             directory,

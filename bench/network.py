@@ -34,8 +34,8 @@ NOWHERE = "192.0.2.1"
 MEGABYTES, CONNECTIONS = 512, 400
 THROUGHPUT = 2.0
 BROKER_THROUGHPUT, BROKER_REQUEST = 1.25, 1.3
-"""Budgets of the broker, as ratios of times to the tier with namespaces: 0.8 of its throughput, and
-1.3 times its time for a request.
+"""Budgets for the broker. A budget is the broker's time divided by the gateway's time: 1.25 is 0.8
+of the gateway's throughput, and a request may take 1.3 times as long.
 """
 REFUSED_CONNECTS, FLOOD_THREADS = 2000, 8
 MAX_FLOOD_CPU = 0.1

@@ -89,7 +89,9 @@ def both_sides(
     budgets: Mapping[str, float],
     filters: Sequence[str] = (),
 ) -> tuple[tuple[Stats, ...], tuple[Ratio, ...]]:
-    """Run every command outside and inside; with `filters` also outside with a minimal filter."""
+    """Run every command outside and inside the sandbox. With `filters`, run it also outside with a
+    minimal filter.
+    """
     sides = {}
     for name, command in commands.items():
         sides[f"{name} outside"] = command

@@ -2,11 +2,12 @@
 
 This rule, which was written down before the first try, chose the servers. The source is the list
 punkpeye/awesome-mcp-servers (README.md at commit 00011d6a, its first 48,000 characters). An entry
-marked as TypeScript counts if npm has a package with the name of its repository, plain or as
-@owner/name, with a program and with that repository in its metadata. An entry marked as Python
-counts if PyPI has a project with the name of its repository, with a wheel and with that repository
-in its metadata. The first fifteen of each are taken, in the order of the list. Servers get no
-account, no arguments and no grants. A server that does not start stays in the table.
+marked as TypeScript counts if npm has a package that is named like the entry's repository (NAME or
+@OWNER/NAME), has a program, and names the repository in its metadata. An entry marked as Python
+counts if PyPI has a project that is named like the repository, has a wheel, and names the
+repository in its metadata. The first fifteen entries of each language are taken, in the order of
+the list. Servers get no account, no arguments and no grants. A server that does not start stays in
+the table.
 
 Bare starts are `npx -y NAME` and `uvx NAME`. Starts in corral are `corral run npm:NAME` and
 `pypi:NAME`. The table has the seconds until `tools/list` is answered. A cold start has a new home
@@ -267,7 +268,7 @@ def try_in_new_home(kind: str, name: str) -> dict[str, object]:
         try:
             return try_server(kind, name, work, env)
         finally:
-            # The files of corral's store are read-only, and could not be removed.
+            # Files cannot be removed from the directories of corral's store, which are read-only.
             subprocess.run(["chmod", "-R", "u+rwX", work], check=False)
 
 

@@ -24,7 +24,9 @@ POOL = "corral.Pool.launch + wait"
 PAUSE_SECONDS = 0.015
 IN_A_ROW = 8
 SETTLE_SECONDS = 2.0
-"""Time for a supervisor to import the modules that it needs at its end. This wakes it up once."""
+"""Pause before the first count of wake-ups. Meanwhile the supervisor wakes up once more, to import
+the modules that it needs when its run ends.
+"""
 
 
 def in_a_row(measured):

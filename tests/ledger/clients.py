@@ -34,7 +34,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="argument-secrets",
-        sentence="So corral masks arguments that look like secrets (`--api-key ...`, `postgres://me:...@host`) here and in `status`, `explain`, `ps` and reports.",
+        sentence="So corral masks arguments that look like secrets (`--api-key ...`, `postgres://me:...@host`) in this difference, and in `status`, `explain`, `ps` and reports.",
         tests=("tests/unit/policy/test_variables.py::test_arguments_that_look_like_secrets_are_masked", "tests/unit/policy/test_variables.py::test_reports_and_plans_do_not_show_secrets"),
         source=CLIENT_PAGE,
         where=ANY,

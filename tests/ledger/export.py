@@ -98,7 +98,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-names-differ",
-            "so two servers have two names, and a chart's objects have others.",
+            "so two servers have different names, and no Helm chart's object has the same name.",
             ANY,
             (
                 f"{OBJECTS}::test_two_servers_have_two_names",

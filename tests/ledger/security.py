@@ -49,7 +49,7 @@ UNBLOCKED = "tests/unit/platforms/test_unblocked_write.py"
 
 FAULT_CLAIMS = {
     "faults-denied": (
-        "are denied while it cannot answer.",
+        "are denied while the supervisor cannot answer.",
         f"{FAULTS}::test_a_supervisor_without_descriptors_continues_or_names_a_reason",
         f"{FAULTS}::test_a_supervisor_without_memory_continues_or_names_a_reason",
         f"{FAULTS}::test_a_run_without_a_fault_may_fork",
@@ -546,7 +546,7 @@ CLAIMS: tuple[Claim, ...] = (
         Claim(id=name, sentence=sentence, tests=(UNIX_SCOPE,), source=SECURITY, where=MACHINE)
         for name, sentence in (
             ("socket-grant-alone", "Where Landlock has a right for it (Linux 7.1), the target can connect to the granted socket only."),
-            ("unix-scope", "Where `doctor` proves Landlock's unix socket scope, the target's processes always reach each other by unix sockets, and no other process."),
+            ("unix-scope", "Where `doctor` proves Landlock's unix socket scope, the target's processes can always reach each other by unix sockets, and can reach no other process in this way."),
         )
     ),
     *(
@@ -554,7 +554,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, tests in (
             (
                 "own-unix-sockets",
-                "a granted directory, the server's own, or a runtime outside of the system's. The refusal names the directory.",
+                "a granted directory, the server's own directory, or a runtime outside of the system's directories. The refusal names the directory.",
                 (
                     f"{OWN_SOCKETS}::test_a_servers_processes_reach_each_other",
                     f"{OWN_SOCKETS}::test_sockets_of_the_host_stay_out_of_reach",
@@ -605,7 +605,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes",
-                "It finds the file beneath a write grant or a private directory, and the kernel refuses to leave this place during the lookup.",
+                "It looks up the file beneath a write grant or a private directory, and the kernel refuses a path that leads out of it.",
                 (
                     f"{CHANGES}::test_modes_and_times_can_be_changed_in_writable_places",
                     f"{CHANGES}::test_a_race_never_changes_a_file_outside",
@@ -616,7 +616,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-wait",
-                "A thread of the supervisor with the target's ids and without capabilities does this, so a change that has to wait delays no timeout.",
+                "A thread of the supervisor with the target's ids and without capabilities makes these changes, so a change that has to wait delays no timeout.",
                 (
                     f"{CHANGES}::test_a_change_that_has_to_wait_does_not_delay_the_timeout",
                     f"{CHANGES}::test_only_the_owner_may_change_a_file",
@@ -708,7 +708,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-keys",
-                "If subprocesses are allowed, it also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
+                "If subprocesses are allowed, the target also sees the names of its user's kernel keys in `/proc/keys`, but the filter denies every call that could use a key.",
                 (f"{KERNEL}::test_the_users_keyring_is_not_visible", f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied"),
             ),
             (
@@ -736,7 +736,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-strict",
-                "With `--strict` the run ends.",
+                "With `--strict` a replaced name ends the run.",
                 (f"{REPOSITORIES}::test_a_strict_run_ends_when_a_covered_name_is_replaced",),
             ),
             (
@@ -746,7 +746,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-nested",
-                "Read grants and program files inside a write grant are watched in the same way.",
+                "corral watches read grants and program files inside a write grant in the same way.",
                 (
                     f"{REPOSITORIES}::test_a_replaced_read_grant_in_a_write_grant_is_reported",
                     f"{REPOSITORIES}::test_a_replaced_program_in_a_write_grant_is_reported",
@@ -799,7 +799,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "casefold-grants",
-                "A grant is refused if its directories spell it differently.",
+                "A grant is refused if its path is spelled differently on the disk.",
                 (
                     EMULATED,
                     "tests/unit/paths/test_spelling.py::test_a_name_that_its_directory_does_not_list_gets_the_listed_one",
@@ -824,7 +824,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-restored",
-                "At the end corral restores and reports mode, owner, access list, a terminal's exclusive mark and, in its foreground, the terminal's settings.",
+                "At the end corral restores and reports the mode, owner and access list of each stream, and a terminal's exclusive mark (TIOCEXCL). If corral is in the terminal's foreground, it restores and reports the terminal's settings, too.",
                 (
                     f"{STREAMS}::test_a_terminal_works_as_before_after_a_run",
                     f"{STREAMS}::test_a_file_on_stdin_is_restored",
@@ -1036,7 +1036,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "sampling-stated",
-                "Sampling measures ten times a second and is only used for limits that were stated.",
+                "Sampling measures the target's usage ten times a second, and is only used for limits that were stated.",
                 (
                     f"{LIMITS}::test_idle_processes_do_not_wake_up",
                     f"{LIMITS}::test_a_sampled_limit_wakes_the_supervisor_alone",

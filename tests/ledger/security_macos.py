@@ -12,7 +12,7 @@ SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="macos-headers",
-        sentence="Every constant, structure and prototype of the bindings is compared with Apple's headers for both machines, and every function is linked.",
+        sentence="Every constant, structure and prototype of the bindings is compared with Apple's headers for arm64 and x86_64, and every function is linked.",
         tests=(
             "tests/abi/test_darwin.py::test_values_agree_with_the_headers",
             "tests/abi/test_darwin.py::test_every_function_exists",
@@ -146,7 +146,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-address-space",
-        sentence="corral tries the value when it plans a run, and then refuses or degrades.",
+        sentence="corral tries the value when it plans a run. If macOS refuses the value, corral refuses the run or drops the limit.",
         tests=(
             f"{MACOS}::test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded",
         ),

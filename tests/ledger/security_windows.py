@@ -108,7 +108,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-removal",
-        sentence="A target cannot keep its files from being removed by their names, attributes or depth.",
+        sentence="corral removes the files that a target left, whatever names, attributes and depth they have.",
         tests=(
             f"{WINDOWS}/test_process.py::test_a_private_directory_is_removed_whatever_its_names_and_depth",
             "tests/unit/platforms/windows/test_win_removal.py::test_a_very_deep_tree_is_removed",
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-foreign",
-        sentence="Entries that are not corral's keep their bytes and their order.",
+        sentence="Access list entries that are not corral's keep their bytes and their order.",
         tests=(
             "tests/unit/platforms/windows/test_win_access_list.py::test_an_entry_is_added_and_removed",
             "tests/unit/platforms/windows/test_win_access_list.py::test_entries_of_another_run_stay",
@@ -154,7 +154,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-preloads",
-        sentence="With the preload `realpath`, piped children, `mkdtemp` and `DEVNULL` work, and a hidden `.env` reads as empty in Python.",
+        sentence="With the preload, `realpath`, piped children, `mkdtemp` and `DEVNULL` work, and a hidden `.env` reads as empty in Python.",
         tests=(
             "tests/unit/platforms/windows/test_win_node_preload.py::test_realpath_works",
             "tests/unit/platforms/windows/test_win_node_preload.py::test_children_with_pipes_work",
@@ -247,7 +247,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-wsl",
-        sentence="If AppContainers do not work, `doctor` and the refusal print the command.",
+        sentence="If AppContainers do not work, `doctor` and the refusal print the command for WSL2.",
         tests=(
             "tests/unit/programs/test_windows_wsl.py::test_the_hint_has_the_complete_command",
             "tests/unit/platforms/windows/test_win_answers.py::test_errors_of_creating_a_profile_have_a_hint",
