@@ -93,7 +93,7 @@ def test_a_missing_version_of_a_dependency_is_named_with_its_own_hint(
     done = user.corral("run", "npm:server" if installer == "npm" else "pypi:server", env=env)
     assert done.returncode == REFUSED
     assert b"there is no such version of dep" in done.stderr
-    assert b"hint: another package asks for it" in done.stderr
+    assert b"hint: another package depends on it" in done.stderr
     assert b"leave the version out" not in done.stderr
 
 
