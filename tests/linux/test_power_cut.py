@@ -18,7 +18,7 @@ PROGRAM = pathlib.Path(__file__).with_name("cut_calls.py").read_text()
 
 
 class Home:
-    """A new home for one trial, with a copy of the cached findings."""
+    """A new home for one trial, which has a copy of the findings about this host."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -84,7 +84,9 @@ def home(ordinary):
 
 
 def problems(results: list[dict], wrong) -> dict[str, list[str]]:
-    """Return the problems after each stop: partial states, failing commands, missing reasons, leftovers."""
+    """Return the problems after each stop: partial files, commands that fail without a hint, and leftover temporary
+    files.
+    """
     first, *stopped = results
     assert first["code"] == 0, first["err"]
     assert first["files"] == first["modelled"], "the model of the disk differs from the real files"

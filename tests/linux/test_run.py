@@ -76,7 +76,7 @@ def test_an_io_rate_is_enforced_by_a_cgroup_or_refused(user, scratch):
     done = user.run("true", flags=("--policy", file))
     findings = json.loads(user.corral("doctor", "--json").stdout)["findings"]
     proven = {item["capability"] for item in findings if item["status"] == "proven"}
-    # The limit applies to disks, and /usr may not be on a disk.
+    # corral limits the rate of a disk, and /usr may be on a file system without a disk.
     held = "cgroup_io" in proven and bool(disk_of("/usr"))
     assert done.returncode == (0 if held else 125)
     assert held or b"cannot enforce io: " in done.stderr

@@ -86,13 +86,13 @@ def test_a_bus_error_is_reported_by_name(bus, member, arguments, name):
         with pytest.raises(CallError) as caught:
             one.driver(member, *arguments)
         assert caught.value.name == f"org.freedesktop.DBus.Error.{name}"
-        # The connection still works.
+        # The connection still works after the error.
         assert one.driver("GetNameOwner", "s", one.name) == (one.name,)
 
 
 def test_no_service_is_activated_to_answer(bus):
-    """Call a name without an owner. The bus refuses the call at once, even if it could activate a
-    service.
+    """Call a bus name that no process owns. The bus must refuse the call at once, even if it could activate a service
+    for this name.
     """
     with Bus(bus, PATIENCE) as one, pytest.raises(CallError) as caught:
         one.call(
@@ -149,9 +149,10 @@ def test_a_socket_that_is_not_a_bus_is_closed(tmp_path, words, error):
 
 
 class Listener:
-    """Take systemd's name on the bus (with jeepney), record the calls, and answer as configured.
+    """A service that takes systemd's name on the bus (with jeepney), records the calls, and answers them.
 
-    `result` is the result of every job. With `forged` another client sends the result, which corral must ignore.
+    `result` is the result that it reports for every job. With `forged` another client of the bus reports the result,
+    and corral must ignore that report.
     """
 
     def __init__(self, path: str, *, result: str = "done", forged: bool = False) -> None:
@@ -327,9 +328,7 @@ def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
-    """Ask before systemd has joined the bus. The first client of a session starts the bus earlier
-    than that.
-    """
+    """Ask for systemd before it has joined the bus. This happens if the first client of a session starts the bus."""
     answers: list[str] = []
 
     def ask() -> None:
@@ -340,7 +339,7 @@ def test_systemd_may_join_the_bus_later(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        # The message shows that the asking client has joined the bus. The listener joins it only now.
+        # This signal shows that the asking client has joined the bus. The service for systemd's name starts only now.
         watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()
@@ -352,7 +351,7 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """Check that the process that kept the scope has ended, and that init was not released."""
+    """Check that no child process is left, and that no cgroup is passed on to later steps."""
     leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
     results = Results()
     before = children()

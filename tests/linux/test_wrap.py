@@ -210,7 +210,7 @@ class Desk:
         self.server = self.put("server.py", SERVER)
         code = f"#!{user.python}\nimport sys\nsys.path.insert(0, {str(user.package)!r})\nfrom corral.cli import main\nsys.exit(main())\n"
         self.corral_path = self.put("bin/corral", code, mode=0o755)
-        # The system's Python may lack PyYAML.
+        # The user's Python may lack PyYAML, so copy it from this interpreter.
         shutil.copytree(os.path.dirname(yaml.__file__), home / "lib" / "yaml")
         (home / "lib").chmod(0o755)
 
@@ -423,8 +423,8 @@ def test_wraps_flags_become_the_servers_grants(desk):
 
 
 def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
-    """Check that wrap prints a command for a wrapped server whose arguments are not granted,
-    because `--grant-arguments` does not change such a server.
+    """Check that `wrap` prints a command that grants the arguments of a server that is already wrapped, because
+    `--grant-arguments` does not change such a server.
     """
     path = desk.config("cursor")
     corral = ("--corral", str(desk.corral_path))
@@ -486,7 +486,7 @@ def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written
 def test_a_broken_file_does_not_stop_the_edit_of_another(desk):
     path = desk.config("vscode")
     settings = desk.put(".config/Code/User/settings.json", "")
-    # Empty settings are accepted.
+    # An empty settings file is accepted.
     desk.does("wrap", "vscode", "two", "--corral", str(desk.corral_path))
     settings.write_text('{"mcp": {')
     done = desk.corral("wrap", "vscode", "--corral", str(desk.corral_path))
@@ -511,7 +511,7 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
         done = desk.corral("wrap", "cursor", "--read", value, *corral)
         assert words in (done.stdout + done.stderr).decode()
         assert path.read_bytes() == before
-        # The suggested flags must not grant the home.
+        # `wrap` must not suggest a flag that grants the home.
         shown = desk.does("wrap", "cursor", "--dry-run", *corral)
         assert f"--read {home}\n" not in shown
 
@@ -656,7 +656,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     assert "does not start" not in desk.does("why", "fine")
     for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
-        # The remedy that names the file instead of the client works as well.
+        # For `gone`, run the command that `status --json PATH` prints. It names the file instead of the client, and
+        # works as well.
         for command in (by_name[name] if name == "gone" else mend).split(" && "):
             words = shlex.split(command)[1:]
             desk.does(*words, *more.get(words[0], ()))
@@ -968,8 +969,8 @@ print("started", os.path.exists({secret!r}))
 
 @pytest.mark.parametrize("kind", LATER)
 def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
-    """Wrap a server of a project, then replace one of the project's files by a link to another
-    project, as a new commit can. Without walls the server then reads the other project.
+    """Wrap a server of a project, then replace one of the project's files by a link to another project, as a new commit
+    can. The control: without corral the server can read the other project after this change.
     """
     entry, replaced, target = LATER[kind]
     secret = desk.put("work/other/secret.txt", "secret")

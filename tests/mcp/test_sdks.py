@@ -143,7 +143,9 @@ def test_sandboxed_works_with_both_generations_of_the_sdk(name, requirement, env
 
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
 def test_both_eras_pass_the_guard(mode, environment, packages):
-    """A server asks for roots with its own request (legacy era) or inside an answer (modern era). Both have to pass."""
+    """Check that a server's question for roots passes in both eras: as the server's own request (legacy) or inside an
+    answer (modern).
+    """
     interpreter = sdk.python("mcp-2", "mcp>=2")
     server = (interpreter, str(HERE / "both_eras_server.py"))
     asked = {
@@ -232,7 +234,7 @@ def test_inspect_works_in_both_eras_and_pins_the_clients_view(environment, tmp_p
 
 
 def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> dict[str, dict]:
-    """Let the scanner read the output of `inspect`. Return its verdicts by tool."""
+    """Let the scanner read the output of `corral inspect`. Return the scanner's verdicts by tool."""
     argv = corral("inspect", "--json", "--", "/usr/bin/python3", str(place / "hostile.py"), act)
     done = subprocess.run([argv["command"], *argv["args"]], env=environment, capture_output=True, check=True)  # fmt: skip
     offer = place / f"{act}.json"

@@ -1,7 +1,7 @@
 """Run `corral learn` on published servers. With the proposed policy the same calls must succeed.
 
-The calls run under `learn` until the server asks for nothing new, and then with the proposed policy. Four servers
-also run without `learn`, with the flags that the run itself names.
+The calls run under `learn` until the server needs nothing new, and then with the proposed policy. Four servers also run
+without `learn`: after each `corral run` the flags that it suggested are added, until the calls succeed.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def test_a_value_may_be_anything(value):
 
 @pytest.mark.parametrize("value", ["--", "--strict", "--size", "-v"])
 def test_a_forgotten_value_is_not_the_next_option(value):
-    """If the parser took `--` as the value in `--read $UNSET -- server`, it would grant a file
-    `--`, and start another command.
+    """Check that the parser refuses `--read -- server`, which `--read $UNSET -- server` becomes. If it took `--` as the
+    path, it would grant a file `--` and start another command.
     """
     with pytest.raises(UsageError) as caught:
         parse(FLAGS, ["--read", value, "cmd"])
