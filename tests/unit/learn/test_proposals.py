@@ -40,8 +40,8 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Try to create every directory above a new file, as programs do. No write above the file's own
-    directory may be proposed.
+    """Report a failed mkdir for every directory above a new file, as programs cause it that create these directories
+    first. Only a write to the file's own directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]
     found = learned(home, *steps, (f"{home}/data/new.db", True), private=("/home/user",))
@@ -57,8 +57,8 @@ def test_reading_proposes_the_project_and_writing_the_file(home):
 
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
-    """Use links whose target is a secret's directory: in the usual place of the secret, and in
-    another place.
+    """Read a secret through two links to its directory: through ~/.aws, the usual path of this secret, and through a
+    link with another name. The control is a link to an ordinary directory.
     """
     (home / "kept").mkdir()
     (home / "kept/credentials").write_text("x")

@@ -197,5 +197,5 @@ def test_random_bytes_do_not_crash_the_search(data):
             break
     else:
         piece = reader.feed(b"")
-    # The result does not depend on how the bytes were split.
+    # The result is the same if the bytes arrive in pieces.
     assert piece == whole

@@ -66,8 +66,8 @@ def test_without_a_swap_everything_is_removed(left):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
-    """Put another user's directory into a kept home. A target that is root may have moved it there
-    without the right to empty it.
+    """Put another user's directory into a kept home. A target that is root may have moved it there, although the target
+    could not empty it. corral must not empty it either.
     """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
@@ -82,7 +82,7 @@ def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 def test_the_targets_directories_in_a_work_directory_are_removed():
-    """Use directories of another user id. The target of root's corral has such an id, and owns the
+    """Remove directories that belong to another user id. The target of root's corral has such an id, and owns the
     directories that it makes.
     """
     path = run_directories.work_directory(f"1-{os.urandom(4).hex()}")
@@ -135,8 +135,8 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files away")
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
-    """Replace a directory that corral has just made with a hard link, as a target in another run
-    with the same kept home can.
+    """Replace a directory that corral has just made with a hard link to another file, as a target can if another run
+    has the same kept home. corral must not change this file's owner.
     """
     home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
     home.mkdir()
@@ -159,7 +159,9 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
 def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
-    """Use a name longer than 255 bytes: the kernel refuses it for every user, as on a full disk."""
+    """Use a name longer than 255 bytes, which the kernel refuses for every user. This stands for any error that is not
+    the target's doing, such as a full disk.
+    """
     name = name.format(long="x" * 256)
     with pytest.raises(OSError, match="File name too long") as error:
         run_directories.make_links(str(tmp_path), [("notes", "/granted"), (name, "/granted")])
@@ -208,7 +210,7 @@ def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
 
 
 def fork_start(step, waiting, start):
-    """Fork a process that applies a step once `start` is closed everywhere else."""
+    """Fork a process that waits until all other processes have closed `start`, and then applies a step."""
     pid = os.fork()
     if pid:
         return pid

@@ -24,9 +24,7 @@ sys.exit(not write_at_once(int(sys.argv[1]), b"message"))
 
 
 def fill(fd: int) -> None:
-    """Fill a stream. The output of a terminal is stopped instead, because a terminal never stays
-    full.
-    """
+    """Fill a stream. For a terminal, stop its output instead, because a terminal never stays full."""
     if os.isatty(fd):
         termios.tcflow(fd, termios.TCOOFF)
         return

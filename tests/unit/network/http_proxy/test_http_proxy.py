@@ -320,7 +320,7 @@ def test_requests_go_through_the_hosts_own_proxy(run, web):
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
     assert running.open(f"http://other.test:{port}/")[0] == 403
-    # An address that the guard refuses is not sent to the proxy, even if the policy names it.
+    # corral does not send an address that the guard refuses to the host's proxy, even if the policy names it.
     assert running.open("http://224.0.0.1/")[0] == 502
     assert upstream.rows() == []
     assert [row[0] for row in running.rows()] == ["name", "guard"]
@@ -427,8 +427,8 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
-    """Stop the clock, so that connections beyond the budget pause until the proxy is closed. While
-    they pause, they use up the proxy's handlers.
+    """Stop the clock, so that each connection beyond the rate limit waits until the proxy is closed. Each waiting
+    connection takes one of the proxy's handlers, until none is left.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
@@ -502,7 +502,7 @@ def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
         go_on.set()
         late.join(30)
     assert not late.is_alive()
-    # The report was made before this connection ended.
+    # This connection ended after the report was made, so it is not in the report.
     assert (running.rows(), dict(running.proxy.traffic())) == ([], {})
     os.close(running.proxy.fileno())
 

@@ -17,7 +17,8 @@ X86_64 = 0xC000003E
 # and rules for whole commands then share splits, which makes a fifth as many cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# A set of calls, as argument -> (mask, value). An argument that is missing may have any value.
+# The type of a cube, which is a set of calls. It maps the number of an argument to (mask, value), and an argument that
+# is missing may have any value.
 Cube = dict[int, tuple[int, int]]
 
 

@@ -102,8 +102,8 @@ def test_without_following_the_link_itself_is_found(tree):
 
 
 def test_other_paths_are_not_looked_up(tree, monkeypatch):
-    """Check that no path outside of the places is looked up, because the lookup could wait for a
-    network file system.
+    """Check that corral looks up no path outside of the directories that the target may write, because the lookup could
+    wait for a network file system.
     """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)
@@ -174,8 +174,8 @@ def calling() -> CallingThread:
 
 
 def test_a_path_is_read_up_to_the_end_of_its_page():
-    """Put a path at the end of a page, before a protected page. A path at an address without memory
-    is an error.
+    """Read a path that ends at the end of a page, although the next page is protected. A path at an address without
+    memory is an error.
     """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -248,7 +248,9 @@ def test_a_call_is_denied_if_its_thread_cannot_be_started(monkeypatch):
 
 
 def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypatch):
-    """Check that the thread answers every call with EPERM if it cannot give up its rights."""
+    """Check that the thread that changes files answers every call with EPERM if it cannot take the target's rights
+    instead of its own.
+    """
     import _thread
 
     path = tmp_path / "file"

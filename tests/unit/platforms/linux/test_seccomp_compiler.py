@@ -68,8 +68,8 @@ def test_programs_do_what_the_rules_say(rules, limit, calls):
 
 
 def test_jumps_of_more_than_255_instructions_work():
-    """Compile 300 syscalls with one rule each, so that jumps from the search for a number to its
-    rules are long.
+    """Compile 300 syscalls with one rule each. The program first searches for the call's number, so the jumps from this
+    search to the rules are long.
     """
     rules = {
         2 * n: (

@@ -126,7 +126,7 @@ def libseccomp():
     return libseccomp_oracle.load()
 
 
-# Rules that were already compared with all arguments. If a rule occurs again with other options, a
+# Rules that were already compared with all arguments. If the same rule occurs again with other options of the filter, a
 # sample of the arguments is enough.
 COMPARED = set()
 

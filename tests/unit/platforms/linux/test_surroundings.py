@@ -117,8 +117,8 @@ def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
 
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, version):
-    """Check that Landlock is called a wall from ABI 3 on, as in the probe of `landlock_wall`. ABI 0
-    means that there is no Landlock.
+    """Check that Landlock is called a wall only from ABI 3 on, like in the probe of `landlock_wall`. ABI 0 means that
+    the kernel has no Landlock.
     """
 
     def landlock_abi() -> int:

@@ -109,7 +109,9 @@ class Profile:
         return action, operations, filters
 
     def resolve(self, item: list) -> tuple:
-        """Return a filter whose parameters are values, not text that is parsed again."""
+        """Return the filter with its parameters replaced by their values. A value is not parsed as a part of the
+        profile.
+        """
         if item[0] == "param":
             self.used.add(item[1])
             return Text(self.parameters[item[1]])

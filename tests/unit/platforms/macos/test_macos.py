@@ -95,7 +95,7 @@ def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
     assert text == "python did not start in the sandbox when it was probed: seen"
     assert prepare._runtime_warnings(PROGRAM, mac("starts python")) == ()
     assert prepare._runtime_warnings(python, mac("starts node")) == ()
-    # On a host without such a finding, as on Linux, there is no warning.
+    # Linux has no finding about the start of a runtime, so there is no warning.
     assert prepare._runtime_warnings(python, Host(system="linux", machine="x86_64")) == ()
 
 
@@ -429,8 +429,8 @@ def test_doctor_shows_proven_mechanisms():
 
 
 def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
-    """Check the rows of evidence. `doctor` and SECURITY.md show a row as seen on a Mac only if SEEN
-    has a date for it.
+    """Check the rows of evidence about Macs. `doctor` and SECURITY.md may say that something was seen on a Mac only if
+    SEEN has a date for it.
     """
     rows = {row.capability for row in MACOS}
     assert {name for name, _, _ in probes.LABELS} | set(evidence.SEEN["darwin"]) <= rows
@@ -564,8 +564,8 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
-    """Use orphans whose parents are not in the process table. They are recognized by their profile,
-    or by their responsible process unless its pid was reused.
+    """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by its profile, or by
+    its responsible process unless that process's pid was reused.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)
@@ -580,8 +580,8 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
 
 
 def test_processes_with_an_unknown_parent_are_not_in_a_tree(table):
-    """Use parent 0, which the table reports for unknown parents. If the target ended at once, its
-    own unique id is also 0, and no process may be killed.
+    """Use parent 0, which the process table reports for unknown parents. If the target ended at once, its own unique id
+    is also 0. Then corral must not kill any process.
     """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)

@@ -183,8 +183,8 @@ def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
 
 
 def test_a_profile_is_created_without_capabilities(monkeypatch):
-    """Check that the profile has no capabilities, because only those of the token matter. Chromium,
-    mxc, maka and agentcad make the same call.
+    """Check that corral passes no capabilities when it creates the profile, because only the capabilities of the token
+    matter. Chromium, mxc, maka and agentcad make the same call.
     """
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(
@@ -351,8 +351,8 @@ def test_a_mutex_is_the_same_in_every_session_and_private_to_the_user(monkeypatc
     granted_tree.mutex("S-1-15-3-9")
     ((name, security),) = asked
     assert name == f"Global\\corral-{USER}-S-1-15-3-9"
-    # A mutex that an elevated process has made names the user, so that the same user can open it
-    # without elevation.
+    # The access list names the user, so that the user can open the mutex without elevation, even if an elevated process
+    # has made it.
     assert f";{USER})" in security
     assert security.endswith("S:(ML;;NW;;;ME)")
 
@@ -394,7 +394,7 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
     tests = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     marks = [ast.unparse(mark) for mark in tests[name].decorator_list] if name else []
     runs_there = not whole and not any("real_windows" in mark for mark in marks)
-    # Nothing of this has run on Windows.
+    # None of these tests has run on real Windows.
     assert evidence.SEEN["windows"].get(row.capability) == (evidence.WINE if runs_there else None)
     assert evidence.format_basis("windows", row.capability) == (
         "seen under Wine" if runs_there else "read"
@@ -474,8 +474,8 @@ def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
 
 
 class Trials:
-    """Replace the trials with given results: first outside, then inside. `arrives` says for each
-    trial whether its connection reaches the listener.
+    """Replace the two trials of a probe, the first outside and the second inside a container, with given results.
+    `arrives` says for each trial whether its connection reaches the listener.
     """
 
     def __init__(self, monkeypatch, inside: str, *, outside: str = "done done done done") -> None:
@@ -494,11 +494,10 @@ class Trials:
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        # This was seen on 10.0.26200: loopback inside one container works, and connections to the
-        # host's loopback are dropped.
+        # This was seen on 10.0.26200: loopback works inside one container, but connections to the host's loopback are
+        # dropped.
         ("denied denied done done", ""),
-        # If a firewall also denies loopback inside the container, asyncio fails, and so do Python
-        # servers.
+        # A firewall may also deny loopback inside the container. Then asyncio fails, and with it every Python server.
         ("denied denied done denied", "inside: denied denied done denied"),
         ("denied done done done", "inside: denied done done done"),
         ("done denied done done", "inside: done denied done done"),
@@ -589,8 +588,7 @@ WINDOW = "corral-0123456789abcdef"
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "", "absent"),
         ("", f"Service-0x0-1$|{WINDOW}|denied", "absent"),
-        # OpenClipboard returns ERROR_ACCESS_DENIED also while another program has the clipboard
-        # open.
+        # While another program has the clipboard open, OpenClipboard returns ERROR_ACCESS_DENIED too.
         ("WinSta0|Default|denied", f"Service-0x0-1$|{WINDOW}|denied", "unknown"),
     ],
 )

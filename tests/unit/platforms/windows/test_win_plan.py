@@ -125,8 +125,8 @@ def test_cpu_time_is_sampled_only_if_stated():
 
 
 def test_a_job_that_cannot_be_read_back_still_ends_the_tree():
-    """Use the findings that corral has under Wine: killing the job works, but no limit can be read
-    back.
+    """Use the findings that corral has under Wine: processes end when the job is closed, but the job's limits cannot be
+    read back.
     """
     loose = decided(LETTING_GO, host("job_kill_on_close"))
     assert (loose["tree"].status, loose["tree"].mechanism) == ("applied", job.UNREAD)
@@ -299,7 +299,7 @@ def test_network_levels_are_capabilities_and_name_what_stays_open(level, sids):
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
     assert held.asked == ("none" if level == "none" else f"level {level}")
-    # On Linux the level has no effect.
+    # On Linux the level of `windows.network` has no effect.
     assert plan.describe_control("network", policy, "linux") == "none"
     assert bool(held.why) == (level != "none")
     assert held.status == ("verified" if level == "none" else "applied")

@@ -127,7 +127,7 @@ def test_a_nul_that_opens_is_not_replaced(container, monkeypatch):
 
 
 def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
-    """Deny `open`. pydantic-settings opens a `.env` that exists, and would fail with the PermissionError."""
+    """Deny `open` for an existing `.env`. pydantic-settings would fail with the PermissionError."""
     for name in (".env", ".Env.local", "secret", ".envrc"):
         (tmp_path / name).write_text("TOKEN=told")
     call = builtins.open

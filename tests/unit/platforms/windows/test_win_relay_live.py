@@ -57,7 +57,7 @@ class Running:
             os.dup(self.process.stdin.fileno()),
             outbound(allow, self.denials, **options),
         )
-        # From here on only the relay has the other ends of the pipes, as in a run.
+        # Close this process's copies, so that only the relay has the other ends of the pipes, as in a run.
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -189,8 +189,8 @@ def tls_client(running, certificate, server_name):
 
 
 def test_a_hello_with_another_name_is_denied(run, tls, certificate):
-    """Send another name in the hello. It has to be allowed too, because another host may answer at
-    the same address.
+    """Send another host name in the TLS hello than in CONNECT. The name in the hello has to be allowed too, because at
+    the same address another host may answer to it.
     """
     running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
     running.tls_port = tls.server_port
@@ -331,7 +331,7 @@ def test_the_shim_ends_with_its_pipe(run):
 
 
 class ByHand:
-    """A relay whose inner end is the test, as if a target had taken control of the shim."""
+    """A relay whose inner end is written by the test, as if a target had taken control of the shim."""
 
     def __init__(self, allow, **options):
         reader, self.theirs = os.pipe()
@@ -400,8 +400,8 @@ def test_frames_written_by_the_target_are_checked(web):
 
 
 def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
-    """Open streams that are denied. They use up the handlers, so the reader waits, the pipe fills
-    up, and the process that writes to it waits.
+    """Open many streams to a denied name. Each denial pauses one of the relay's handlers. When all handlers pause, the
+    relay stops reading, the pipe fills up, and the process that writes to it has to wait.
     """
     rests, resting, let_go = [], threading.Semaphore(0), threading.Event()
 
