@@ -101,9 +101,8 @@ def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]
 
 
 def references(tree: ast.Module) -> set[str]:
-    """Return every corral module that a module names.
-
-    This includes load-time, lazy and type-only imports, and text that another interpreter would import.
+    """Return every corral module that a module names: in all its imports, also in lazy ones and those for type
+    checkers, and in strings that another interpreter would import.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -128,7 +127,9 @@ def package(module: str) -> str:
 
 
 def upward(module: str, tree: ast.Module) -> list[str]:
-    """Return the references that break the order: those to other packages in the same row or above."""
+    """Return the references that break the order of packages: references to another package in the same row of `LAYERS`
+    or in an earlier row.
+    """
     own = package(module)
     return [
         f"{module} -> {other}"

@@ -44,7 +44,7 @@ def test_every_parser_has_a_corpus():
     assert {path.name for path in FUZZ.CORPUS.iterdir()} == set(FUZZ.TARGETS)
 
 
-# Use only ASCII, because dnslib accepts only labels in UTF-8.
+# Labels have only ASCII characters, because dnslib refuses labels that are not UTF-8.
 LABEL = st.binary(min_size=1, max_size=20).filter(bytes.isascii)
 
 
@@ -76,7 +76,9 @@ VALUES = st.text("abc XYZ:/;=\t", max_size=20)
 @given(st.sampled_from(["GET", "POST"]), st.lists(st.tuples(TOKENS, VALUES), max_size=5))
 @example("GET", [("Host", "other.example"), ("Connection", "X-Secret")])
 def test_h11_reads_the_forwarded_request(method, headers):
-    """Check that the request has exactly one Host header, whatever headers the target wrote."""
+    """Check that the request that corral's proxy forwards has exactly one Host header, whatever headers the target
+    wrote.
+    """
     lines = [
         f"{method} http://a.example/x HTTP/1.1",
         *(f"{name}: {value}" for name, value in headers),

@@ -24,8 +24,8 @@ from corral.plan.model import Results
 
 MARK = "@@windows@@"
 PYTHON = getattr(sys, "_base_executable", "") or sys.executable
-"""Targets run on the base Python of a virtual environment, which has few packages, because each run
-copies its Python with all packages.
+"""The Python of the targets. It is the base Python of a virtual environment, because each run copies its Python with
+all packages, and the base Python has few packages.
 """
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 # These modules test the rig on the Linux host, so they do not run on Windows.
@@ -142,8 +142,8 @@ if sys.platform == "win32":
 
     @pytest.fixture
     def tmp_path():
-        """Make a directory without a mode. With pytest's mode 0o700, an elevated process gives
-        access only to administrators, and targets do not have their rights.
+        """Make a directory with the default access list. pytest's mode 0o700 would give access only to administrators
+        if the process is elevated, and targets do not have an administrator's rights.
         """
         top = pathlib.Path(tempfile.gettempdir()).resolve()
         path = top / f"corral-tests-{os.urandom(6).hex()}"

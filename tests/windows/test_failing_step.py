@@ -51,7 +51,7 @@ def started(plan: Plan) -> spawn.Child:
 
 
 class Failing:
-    """Imitate a step with one failing method. All other methods are those of a real step."""
+    """A step with one failing method. All other methods are those of a real step."""
 
     def __init__(self, real, verb: str):
         self.real, self.verb, self.pid = real, verb, 0
@@ -134,7 +134,7 @@ def test_a_stop_ends_the_input_from_a_console(plan, monkeypatch):
 
 
 def test_input_after_the_end_is_discarded(plan, monkeypatch, tmp_path):
-    """Write after the end, when the descriptor's number may belong to another file."""
+    """Write to the input after its end. The bytes must not go to another file that has got the descriptor's number."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])
     assert running.line() == "1"

@@ -138,7 +138,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
     running = trial.start(TREE, (Job(read_back=read_back), process_creation.Creation()))
     grandchild = int(running.line())
     with abi.open_process(grandchild, abi.SYNCHRONIZE) as alive:
-        # The control: before, both processes live.
+        # The control: before the kill both processes live.
         assert abi.wait_any((alive.value, running.child.pidfd), 0) is None
         if how == "close":
             running.child.abandon()
@@ -264,8 +264,8 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 
 def test_no_handle_is_left_when_a_step_fails_to_verify(read_back):
-    """Let `verify` fail. The process already exists then and is suspended, so its handles have to
-    be closed, too.
+    """Let `verify` fail. At this time the process already exists and is suspended, so corral has to close its handles,
+    too.
     """
     steps = (
         Job(read_back=read_back),

@@ -41,7 +41,7 @@ TREE = (
 
 
 class Tree:
-    """Run TREE. The object keeps handles of all processes, because Windows may reuse their pids."""
+    """A run of the program TREE. It keeps handles of its processes, because Windows may reuse their pids."""
 
     def __init__(self, corral, *flags: str, **options):
         argv = corral.argv("run", *LOOSE, *flags, "--", PYTHON, "-c", TREE)
@@ -108,7 +108,8 @@ def test_clean_removes_leftovers_of_dead_runs_only(corral, tree):
     dead.corral.kill()
     assert dead.is_gone()
     (swept,) = json.loads(corral("clean", "--json").stdout)
-    # With an AppContainer, `clean` names the journal that lists the leftovers, not the directory.
+    # If the run had an AppContainer, `clean` names the journal that lists the leftovers instead of the private
+    # directory.
     assert swept == os.path.dirname(dead.private) or swept.endswith(journal.SUFFIX)
     assert not os.path.exists(dead.private)
     assert os.path.exists(living.private)

@@ -1,8 +1,7 @@
 """Install packages on Windows in a separate container, and start them from the store.
 
-Wine has no containers, so there packages are installed without the sandbox. Everything else is
-real: pip, its streams and environment, and the store. Other tests check the plan that real Windows
-would use.
+Wine has no containers, so under Wine packages are installed without the sandbox. Everything else is real: pip, its
+streams and environment, and the store. Other tests check the plan that real Windows would use.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
     assert (found.version, said[0]) == ("1.0", "installing pypi:demo-server ...")
     again, said = fetch()
     assert (again.digest, said) == (found.digest, [])
-    # After the first installation, corral takes installations from PyPI as proven.
+    # After the first installation, corral counts installations from PyPI as proven on this machine.
     assert package.why_unproven("pypi") == ""
     assert package.why_unproven("npm")
     done = corral("run", *walls, "pypi:demo-server", env=None)
@@ -180,7 +179,7 @@ def test_pip_would_run_in_a_container(index, monkeypatch):
     argv = [environment.base, "-I", *words, "install", "--target", environment.site]
     plan, steps = planned(argv, staging, monkeypatch)
     started = copies.find(plan.steps).program
-    # The copied interpreter may write only to its staging directories, and reach only one host.
+    # pip runs in a copied interpreter, which may write only to the staging directories and reach only the registry.
     assert started.path.startswith(copies.default_directory())
     assert started.argv[1:] == ("-I", "-m", "pip", "install", "--target", environment.site)
     roots = {(root.path.lower(), root.access) for root in steps[Grants].roots}

@@ -76,7 +76,7 @@ def test_a_stated_limit_that_windows_cannot_enforce_is_refused(corral, tmp_path,
     assert (done.returncode, done.stdout) == (125, b"")
     assert control in done.stderr
     everything = policy(tmp_path / "q.toml", f"[degrade]\nallow = {json.dumps(LETTING_GO)}")
-    # The control: if the policy permits to drop it, the run starts.
+    # The control: if the policy allows corral to drop this control, the run starts.
     assert corral.run(*QUICK, flags=everything).returncode == 0
 
 
@@ -128,8 +128,8 @@ def test_a_refusal_names_every_missing_control(corral):
 
 
 def test_the_fallback_switch_makes_no_other_control_optional(corral, tmp_path):
-    """Check that the AppContainer's controls become optional, but that the process limit is still
-    required.
+    """Check that `fail_on_app_container_error = false` makes the AppContainer's controls optional, but that the limit
+    of processes is still required.
     """
     text = "[windows]\nfail_on_app_container_error = false"
     done = corral.run(*QUICK, flags=policy(tmp_path / "p.toml", text))
@@ -148,9 +148,7 @@ def test_a_disabled_app_container_counts_as_missing(corral, tmp_path):
 
 
 def own_errors(stderr: bytes) -> bytes:
-    """Return what the code itself wrote, without the line that Python 3.13 adds in an
-    AppContainer.
-    """
+    """Return what the code itself wrote to stderr, without the line that Python 3.13 adds in an AppContainer."""
     lines = stderr.splitlines()
     return b"\n".join(one for one in lines if not one.startswith(b"Failed to find real location"))
 

@@ -84,7 +84,7 @@ def test_the_users_profile_is_not_readable(corral, secret):
     ["\\\\?\\{}", "\\\\.\\{}", "\\\\localhost\\{share}", "\\\\127.0.0.1\\{share}", "{}::$DATA"],
 )
 def test_other_spellings_of_a_path_give_no_access(corral, secret, form):
-    """Try device paths, the administrative share and the default stream."""
+    """Try device paths, the administrative share and the name of the default stream (`::$DATA`)."""
     share = str(secret).replace(":", "$", 1)
     path = form.format(secret, share=share)
     if not succeeds(corral, READ, path):
@@ -149,8 +149,8 @@ def test_an_ungranted_file_cannot_be_hard_linked(corral, secret, tmp_path):
 
 
 def test_an_existing_hard_link_gives_no_access_to_its_other_name(corral, secret, tmp_path):
-    """Try to write through a hard link in a grant. Both names share one security descriptor, so
-    granting one would also grant the other.
+    """Try to write through a hard link in a granted directory. Both names of the file share one security descriptor, so
+    a grant for one name would also apply to the other.
     """
     granted = tmp_path / "granted"
     granted.mkdir()

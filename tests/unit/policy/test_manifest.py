@@ -276,8 +276,8 @@ def test_a_link_is_followed_only_on_request(tmp_path):
 
 
 def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypatch):
-    """Imitate Windows, which lacks the flag O_NOFOLLOW. There corral compares the opened file with
-    the result of lstat.
+    """Imitate Windows, which lacks the flag O_NOFOLLOW. On such a system corral compares the opened file with the
+    result of lstat.
     """
     monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
     (tmp_path / "policy").write_text("version = 1\n")

@@ -1,4 +1,4 @@
-"""Test which sources of `mcp` keys count, and how the lists of several sources are combined."""
+"""Test which sources may set `mcp` keys, and how the lists of several sources are combined."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_a_request_needs_approval_and_never_overrides_the_user():
     own = source(tools={"allow": ["a"]}, requests=[])
     assert merged(agreed, own) == Mcp(tools_allow=("a",), requests=(), max_message=1 << 30)
     assert merged(own, agreed) == merged(agreed, own)
-    # A key that the user sets too needs no approval.
+    # If the user sets the same key, the request's value is not used and needs no approval.
     assert merged(source("request", approved=False, requests=["*"]), own).requests == ()
 
 

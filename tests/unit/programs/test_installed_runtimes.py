@@ -44,7 +44,9 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Return the output of a command, or "" if it fails. A run would use a sandbox for the command."""
+    """Return the output of a command, or "" if it fails. The tests run it without the sandbox that a real run would
+    use.
+    """
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):

@@ -118,7 +118,9 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """Create a script with this text, or, without a text, a native program: a copy of cat. Return its path."""
+    """Create a script with this text and return its path. Without a text, create a native program, which is a copy of
+    cat.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:
         shutil.copy(os.path.realpath(CAT), path)

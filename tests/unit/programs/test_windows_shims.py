@@ -24,7 +24,7 @@ def distlib_launcher(tmp_path, executable, kind="t", bits="64"):
     scripts = pytest.importorskip("pip._vendor.distlib.scripts", reason="needs pip")
     maker = scripts.ScriptMaker(None, str(tmp_path))
     maker._is_nt = True
-    # On POSIX pip may write a /bin/sh line here. This is the line that it writes on Windows.
+    # Always write the line that pip writes on Windows. On POSIX pip may write a /bin/sh line instead.
     maker._build_shebang = lambda path, words: b"#!" + path + words + b"\n"
     maker.executable = executable
     maker.variants = {""}

@@ -94,7 +94,7 @@ def test_names_that_lead_out_of_the_archive_are_refused(name, tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Refuse a name with a NUL, because only some parsers, such as Python's, end the name there."""
+    """Refuse a name with a NUL, because some parsers, such as Python's, end the name at the NUL, and others do not."""
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
 
@@ -165,8 +165,8 @@ def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """State 5 bytes for an entry of half a megabyte. corral stops reading early, and then finds
-    that the checksum is wrong.
+    """State 5 bytes for an entry of half a megabyte. corral stops after these 5 bytes, and finds that the checksum is
+    wrong.
     """
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -265,7 +265,7 @@ def test_an_entry_at_another_place_than_listed_is_refused(tmp_path):
 
 
 def test_an_entry_that_overlaps_the_list_is_refused(tmp_path):
-    """State a size with which the entry's data reaches into the list of entries."""
+    """State a size that is too large, so that the entry's data overlaps the archive's central directory."""
     info = entry("stored")
     info.compress_type = zipfile.ZIP_STORED
     data = bytearray(archive((info, b"12345678")))
@@ -299,8 +299,8 @@ def test_a_name_that_is_not_text_is_refused(tmp_path):
 
 
 def test_an_entry_with_two_names_is_refused(tmp_path):
-    """Give an entry two names. Some parsers use the name in the list at the end, others the name in
-    the header before the data.
+    """Give an entry two names. Some parsers use the name in the central directory, others the name in the header before
+    the data.
     """
     data = archive(*GOOD)
     at = data.index(b"server/main.py")

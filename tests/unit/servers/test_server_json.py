@@ -115,7 +115,9 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
 
 @pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
 def test_a_path_built_around_a_users_value_belongs_to_the_publisher(value, own, tmp_path):
-    """Put a harmless value into a path of the publisher, which then names another directory."""
+    """Put a user's value into a longer path that the publisher wrote. The result names another directory, so it does
+    not count as a path that the user chose.
+    """
     item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
     place = str(tmp_path)
     words, paths = server_json.build_arguments(

@@ -218,7 +218,7 @@ def test_a_link_that_leads_out_of_a_tree_is_refused(leads):
 
 
 class Found:
-    """Imitate the result of lstat for a junction on Windows."""
+    """The result of lstat for a junction on Windows."""
 
     st_mode = stat.S_IFDIR | 0o777
     st_reparse_tag = 0xA0000003
@@ -333,8 +333,8 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
-    """Collect garbage as root. The collection changes the modes of the paths that it removes. A user who replaces one
-    of these paths with a link could make root change the mode of any file.
+    """Check that root does not remove garbage from another user's directory. To remove a path, corral changes its mode,
+    and the user could replace the path with a link, so that root changes the mode of any file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")

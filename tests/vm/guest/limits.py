@@ -1,6 +1,6 @@
 """Test limits that a cgroup enforces, as root and as an ordinary user with a delegated subtree.
 
-Sizes are small because a page fault takes a third of a millisecond in user-mode Linux.
+The tests use little memory, because a page fault takes a third of a millisecond in user-mode Linux.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def cgroups() -> set[str]:
 
 
 def processes() -> set[str]:
-    """Return all processes except kernel threads."""
+    """Return all processes of the machine except kernel threads."""
     return {
         pid
         for pid in filter(str.isdigit, os.listdir("/proc"))
@@ -201,7 +201,8 @@ def test_cpu_use_without_a_limit_is_not_limited(run):
     assert float(done.stdout) > 0.25, done.words()
 
 
-# Reads for a second and writes for a second, both without the page cache, and prints each number of bytes.
+# A program that reads for a second and writes for a second, both without the page cache, and prints how many bytes it
+# read and wrote.
 MOVE = """
 import mmap, os, sys, time
 fd, block = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, 1 << 15)
