@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "CORRAL_RIGS"
 SHARED = "CORRAL_RIGS_SHARED"
-"""The variable with the path of a directory that all workers of a run share."""
+"""The variable with the path of a directory that all workers of a test run share."""
 DEFINITIONS = "CORRAL_AGENT_SANDBOX"
 """The variable with the path of a directory that has the definitions (CRDs) of agent-sandbox."""
 PREFIX = "needs the rig "
@@ -55,7 +55,9 @@ class Rig:
 
 
 def cache(name: str) -> pathlib.Path:
-    """Return the path of a kept build or download. The path exists only if the build is complete."""
+    """Return the path of a build or download that is kept for later runs. The path exists only if the build is
+    complete.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return pathlib.Path(base) / "corral-rigs" / name
 
@@ -254,7 +256,7 @@ def broken(name: str, why: str) -> NoReturn:
 
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[pathlib.Path]:
-    """Run the body in one worker at a time. Yield the directory that all workers share."""
+    """Run the body of the `with` statement in only one worker at a time. Yield the directory that all workers share."""
     import fcntl
 
     place = pathlib.Path(os.environ[SHARED])

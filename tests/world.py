@@ -57,7 +57,9 @@ class Namespace:
         self.ip("link", "set", "lo", "up")
 
     def call(self, act, *arguments):
-        """Call `act` in a thread inside the namespace. Its sockets and children stay there."""
+        """Call `act` in a thread inside the namespace. Sockets and child processes that it makes belong to the
+        namespace.
+        """
         return self._thread(lambda: self._enter() or act(*arguments))
 
     def ip(self, *words: str) -> None:

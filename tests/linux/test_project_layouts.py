@@ -1,4 +1,4 @@
-"""Run servers in the layouts of package managers. Each runs, or its refusal names flags that work."""
+"""Run servers in the layouts of package managers. Each server runs, or the refusal names flags with which it runs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ EACH = [
 
 
 class Removed(Run):
-    """A run from a copy of the package, which `remove` removes."""
+    """A run from a copy of the package. `remove` deletes this copy."""
 
     def __init__(self, user, *flags: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -258,8 +258,8 @@ def test_a_run_of_the_python_api_ends_well_after_its_package_was_replaced(
     out, err = run.process.communicate("\n", timeout=PATIENCE)
     assert run.process.returncode == 0, err
     code, answers, denials, discarded = json.loads(out)
-    # With an allowlist the gateway accepts a connection before it refuses the address, so the target
-    # may or may not see the connection.
+    # With an allowlist the gateway first accepts each connection and then checks its address. So the target may see a
+    # connection for a moment, or none.
     connection = {"plain": {"denied"}, "allowlist": {"denied", "allowed"}}[policy]
     assert answers.pop(2) in connection
     assert (code, answers) == (7, ["denied"] * 3), err

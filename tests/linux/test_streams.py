@@ -75,8 +75,8 @@ def test_an_internet_socket_as_a_stream_is_refused(user, listener, kind):
 
 @BOTH_TIERS
 def test_only_connected_unix_sockets_pass_as_streams(user):
-    """Pass sockets as streams. Clients use connected stream sockets. Sockets that the target could
-    connect elsewhere are refused.
+    """Pass sockets as streams. Connected stream sockets are accepted, because clients use them. Sockets that the target
+    could connect elsewhere are refused.
     """
     seen = {}
     kinds = {"stream": socket.SOCK_STREAM, "seqpacket": socket.SOCK_SEQPACKET}
@@ -309,8 +309,8 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_restores_nothing(ordinary, scratch, killed):
-    """Kill corral. Init cannot restore the file, because it has no rights on it and ends with
-    corral. In the control corral is not killed.
+    """Kill corral. Init cannot restore the file's mode, because init has no rights on the file and ends with corral. In
+    the control corral is not killed.
     """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"

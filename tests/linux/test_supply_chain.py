@@ -162,7 +162,9 @@ BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-pat
 
 @ONE_USER
 def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
-    """Let a package's build script rewrite the lock file, which names the index of each package."""
+    """Let a package's build script rewrite the lock file, so that the package seems to come from the user's own index.
+    A start with that index must not use this installation.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     other = Registries()
     try:
@@ -199,7 +201,9 @@ def archive(top: str, files: dict[str, str]) -> bytes:
 
 @ONE_USER
 def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
-    """Name another registry in the `env` of a project's configuration."""
+    """Install a package from another registry, which the environment names, as the `env` of a project's configuration
+    can. This installation must not be used with the user's own registry.
+    """
     other = Registries()
     try:
         for place, text in ((other, "theirs"), (registry, "ours")):
@@ -238,8 +242,8 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
-    """Run another bundle with the same name. The user keeps values by a bundle's name, and any
-    bundle can use that name.
+    """Run a second bundle with the name of another bundle. The user's values are stored by the bundle's name, and any
+    bundle can choose that name.
     """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
@@ -284,7 +288,7 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
     assert f"leads to {venv} and 1 more" in done.stderr.decode()
-    # The control: if the user types and grants the program, it runs with that environment's packages.
+    # The control: if the user types the command and grants the program, it runs with the packages of that environment.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
     assert user.run(*argv, env=env).returncode == REFUSED
@@ -466,7 +470,9 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
 
 @ONE_USER
 def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
-    """Put a link to another project into a directory that several servers share, such as ~/Documents. A start does not check such links, so `wrap` does."""
+    """Put a link to another project into a directory that several servers share, such as ~/Documents. corral does not
+    check such links when a server starts, so `wrap` has to refuse them.
+    """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
     (documents / "link.py").symlink_to(scratch / "private" / "server.py")
@@ -509,7 +515,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # The controls: another variable is passed on, and without corral's check the dangerous variables have an effect.
+    # The controls: a harmless variable is passed on, and PYTHONPATH has an effect if it is set in spite of corral's
+    # check.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
     started = [entry["command"], *entry["args"]]
@@ -524,7 +531,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         stdout=subprocess.PIPE,
     )
     assert b"outside" in stolen.communicate(timeout=60)[0]
-    # `status` marks an entry that named corral before `wrap`.
+    # `status` marks an entry that was changed to set a dangerous variable.
     entry["env"]["PYTHONPATH"] = "./evil"
     place.write_text(json.dumps({"mcpServers": {"one": entry}}))
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
@@ -611,7 +618,7 @@ def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch
 
 @ONE_USER
 def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
-    """Check that the client's first start finds the pinned package and asks no registry."""
+    """Check that `wrap --pin` installs the package, so that the client's first start asks no registry."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     code = "import mcp\ndef main():\n    print(mcp.version)\n"
     entry_point = {"mcp-server-sqlite": "server:main"}

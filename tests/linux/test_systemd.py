@@ -289,7 +289,7 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
-    """Report the job as done without moving the process."""
+    """Let the service report the job as done, although the process was not moved."""
     heard = listen()
     with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
@@ -308,8 +308,8 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, before, calls):
-    """Run in another PID namespace, whose pids systemd would take for other processes. The control
-    has no PID namespace.
+    """Ask from another PID namespace. systemd would take the pids of that namespace for other processes, so corral must
+    not send them. The control is a client in the PID namespace of the bus.
     """
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")

@@ -32,7 +32,7 @@ GENERIC = (
 
 
 def check_printed(done, *, marked: bool = True) -> None:
-    """Check that the output is only text, and that every line begins with corral's own words."""
+    """Check that the output is only printable text, and that no line begins with text from the hostile name."""
     for stream in (done.stdout, done.stderr):
         text = stream.decode()
         assert text.replace("\n", "").isprintable(), ascii(text)
@@ -229,8 +229,8 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """Show progress on a terminal, where corral rewrites the line with the end of a hostile
-    address.
+    """Download from a hostile address with a terminal, on which corral rewrites the progress line. The line has the end
+    of the address.
     """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}

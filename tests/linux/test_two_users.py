@@ -65,7 +65,7 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Put the attacker's file, pipe or link at `path`. Return the user's file that a link names."""
+    """Put the attacker's file, pipe or link at `path`. Return the user's file to which a link leads."""
     own = user.home / "own"
     own.touch(mode=0o600)
     os.chown(own, user.uid, user.uid)
@@ -358,7 +358,7 @@ def named_sockets(pids: list[int]) -> list[str]:
 
 
 def test_the_search_finds_sockets_with_a_name(sticky):
-    """Make sockets with a name. The search of the test above finds them. This is its control."""
+    """Make sockets with a name, and check that `named_sockets` finds them. This is the control for the test above."""
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:
         named.bind(str(sticky / "socket"))
         tcp.bind(("127.0.0.1", 0))

@@ -1,4 +1,6 @@
-"""Wrap every client's configuration, start its servers as the client does, unwrap it, and compare the bytes."""
+"""Wrap every client's configuration, start its servers as the client does, unwrap the configuration, and compare its
+bytes with the original.
+"""
 
 import json
 import os
@@ -242,7 +244,7 @@ class Desk:
         return done.stdout.decode()
 
     def config(self, client):
-        """Write the client's file for this home, and return its path."""
+        """Write the client's file with this home in its paths, and return its path."""
         words = {
             "python": self.user.python,
             "server": self.server,
@@ -286,7 +288,7 @@ class Desk:
 
 
 def entries(path):
-    """Return the entries by name. TOML and YAML are read by other parsers than corral's."""
+    """Return the client's entries by name. TOML and YAML are read with independent parsers, not with corral's."""
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]
@@ -607,8 +609,8 @@ def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """Check that `status` names the cause and the command that mends the entry. A path is missing
-    or was replaced by a link, or an earlier corral wrote a grant or a flag that no longer works.
+    """Check that `status` names the cause and the command that mends the entry. The causes are a missing path, a path
+    that became a link, and a grant or flag of an earlier corral that no longer works.
     """
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
@@ -799,9 +801,7 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
 
 
 def test_status_lists_all_clients_and_the_project(desk):
-    """Check that `status` also lists the current project, and recognizes another program named
-    corral.
-    """
+    """Check that `status` lists the current project too, and reports if a program named corral is not this corral."""
     desk.config("codex")
     desk.config("goose")
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)

@@ -211,8 +211,8 @@ def test_a_repository_below_a_grant_is_read_only(mac):
 
 
 def test_errors_for_ungranted_names_are_recorded(mac, record_property):
-    """Record the errors, because Apple does not document which call fails with EPERM and which with
-    ENOENT.
+    """Check the errors and record them in the report, because Apple does not document which call fails with EPERM and
+    which with ENOENT.
     """
     acts = {
         "stat": "os.stat(sys.argv[1]); answer = 0",

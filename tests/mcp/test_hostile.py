@@ -488,7 +488,9 @@ def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
 
 
 def test_inspect_uses_only_flags_that_the_user_typed(ordinary, server):
-    """Check that `inspect` takes no variables and no grants from the client's file."""
+    """Check that `inspect` takes neither variables nor grants from the client's file, unless the user types them as
+    flags.
+    """
     place = ordinary.home / ".cursor"
     place.mkdir()
     code = "import os, json, sys\nfor line in sys.stdin:\n  m = json.loads(line)\n  if 'id' in m: print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], 'result': {'instructions': repr(sorted(os.environ)), 'tools': []}}), flush=True)"

@@ -1,4 +1,6 @@
-"""Use the official SDKs as clients of published servers. With the guard everything works as without it."""
+"""Use the official SDKs as clients of published servers. With the guard everything must work as it does without the
+guard.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,9 @@ CLIENTS = ("python legacy", "python auto", "typescript 1", "typescript 2")
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_sampling_elicitation_and_cancellation_pass_the_guard(client, environment, packages):
-    """The tool `cancelled` answers only after the server has seen that a call of `wait` was cancelled."""
+    """Check that all three pass. The tool `cancelled` answers only after the server has seen that a call of `wait` was
+    cancelled.
+    """
     interpreter = sdk.python("mcp-2", "mcp>=2")
     base = ("run", "--read", str(HERE))
     server = ("--", interpreter, str(HERE / "both_eras_server.py"))
@@ -250,9 +254,10 @@ def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> d
 
 @pytest.mark.rig("frameworks")
 def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
-    """The scanner finds the poisoned description of a tool, and nothing in a clean tool with the same name.
+    """Check that the scanner finds the poisoned description of a tool, and nothing in a clean tool with the same name.
 
-    Without `inspect` the scanner would have to start the server itself, without a sandbox.
+    `inspect` starts the server in a sandbox. Without `inspect` the scanner would have to start the server itself,
+    without a sandbox.
     """
     scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
     shutil.copy(HERE / "hostile.py", tmp_path)

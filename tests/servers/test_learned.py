@@ -68,7 +68,7 @@ class Session:
         return found["results"], [line for line in lines if line.startswith("corral: ")]
 
     def failures(self, results: list[dict]) -> list[str]:
-        """Return the wrong answers. Calls that need the Internet may fail."""
+        """Return the answers that are wrong. Calls that need the Internet are not checked."""
         pairs = zip(self._server.calls, results, strict=True)
         return [
             result["text"]

@@ -286,8 +286,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules as on another system. Only the name of that system, and the modules that
-    are missing there, are imitated.
+    """Import all modules as on another system. The test imitates only the name of that system, and that some modules
+    are missing there.
     """
     argv = [
         sys.executable,

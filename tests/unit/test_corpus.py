@@ -1,4 +1,4 @@
-"""Replay the fuzzers' corpus, and compare corral's parsers with independent ones."""
+"""Replay the fuzzers' corpus, and compare corral's parsers with parsers that were written independently."""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ def mount_kernel_filesystems() -> None:
 
 
 def leave_the_hosts_container() -> None:
-    """Remove Docker's mark from the root, because corral would take the machine for a container if the host is one."""
+    """Remove Docker's file /.dockerenv from the machine's root. If the host is a container, corral would otherwise take
+    the machine for a container, too.
+    """
     if os.path.exists("/.dockerenv"):
         os.unlink("/.dockerenv")
 

@@ -101,8 +101,8 @@ def test_every_probe_succeeds_on_real_windows(findings, capability):
 
 @pytest.mark.real_windows(reason="it accepts limits and has no AppContainers")
 def test_the_clipboard_is_closed_by_job_or_desktop(findings):
-    """Accept either UI limits or a private desktop. Both have the same effect, and the documentation contradicts itself
-    about UI limits in a nested job.
+    """Check that the clipboard is closed by UI limits or by a private desktop. Either is enough, because the
+    documentation contradicts itself about UI limits in a nested job.
     """
     assert "proven" in {findings[name]["status"] for name in ("job_ui", "desktop")}
 

@@ -1,7 +1,5 @@
-"""Try forbidden acts in the sandbox of real Windows. Every act that is denied there succeeds
-outside.
-
-The tests use only the command line, so they do not depend on corral's code.
+"""Try forbidden acts in the sandbox of real Windows. Every act that the sandbox denies succeeds outside of it. The
+tests use only the command line, so they do not depend on corral's code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test how servers in a text are wrapped and unwrapped: values keep their meaning, and all other
+"""Test how servers in the text of a configuration are wrapped and unwrapped: values keep their meaning, and all other
 text keeps its bytes.
 """
 
@@ -69,7 +69,7 @@ def unwrap(text, form, originals, **options):
 
 
 def meant(entry: dict) -> dict:
-    """Return the expected entry, built without the code under test."""
+    """Return the entry that `wrap` should write, built without the code under test."""
     flags = []
     for name, value in entry.get("env", {}).items():
         flags += ["--secret" if is_secret(name, value) else "--env", name]
@@ -183,7 +183,7 @@ class Writer:
 
 @st.composite
 def configurations(draw):
-    """Draw (format, text, servers)."""
+    """Draw a configuration as (format, text, servers)."""
     servers, other = draw(SERVERS), draw(OTHERS)
     writer = Writer(draw, draw(st.sampled_from(["\n", "\r\n"])))
     form = draw(st.sampled_from([jsonc, toml, yaml]))
@@ -216,7 +216,7 @@ def configurations(draw):
 
 
 def tables(data, servers):
-    """Return the servers' entries by name, wherever they are in the data."""
+    """Return the entries of these servers by name, wherever they are in the data."""
     found = {}
 
     def walk(value):
@@ -885,7 +885,7 @@ def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    # The control: the entry is wrapped if npm packages are known to work on this machine.
+    # The control: the entry is wrapped, because npm packages are known to work on this machine.
     assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"
     monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
     left, good = wrap(text, jsonc, REQUEST).outcomes

@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
 
 
 def put(kind: str, key: str, files: dict[str, str]) -> str:
-    """Store a tree with these files; return its path."""
+    """Put a tree with these files into the store, and return its path."""
     store.make_directories()
     place = store.make_staging(key)
     for name, text in files.items():

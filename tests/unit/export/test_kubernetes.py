@@ -76,7 +76,7 @@ def test_ports_of_names_are_open_to_public_addresses_only():
     allow = ["api.example.com", "*.example.org:8443", "10.1.0.0/16:5432-5440"]
     dns, public, network = objects({"network": {"allow": allow}})["NetworkPolicy"]["spec"]["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
-    # A DNS cache that runs on the node is not a pod, so only an address can allow it.
+    # A DNS cache on the node itself is not a pod, so it can be allowed only by its address.
     addresses = {one["ipBlock"]["cidr"] for one in dns["to"] if "ipBlock" in one}
     assert addresses == {"169.254.20.10/32", "169.254.169.254/32"}
     assert [port["port"] for port in public["ports"]] == [80, 443, 8443]
@@ -340,8 +340,8 @@ def test_all_versions_of_a_server_have_one_name(one, other):
 
 
 def test_selectors_match_the_pods_of_this_server_only():
-    """Check that no selector matches a pod of a chart, which often has the standard label
-    `app.kubernetes.io/name` with the same value.
+    """Check that no selector matches a pod of a Helm chart. Such a pod often has the standard label
+    `app.kubernetes.io/name`, and its value may be this server's name.
     """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}

@@ -197,9 +197,7 @@ def found_variables(folder, text, environment, given=()):
 
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
-    """Replace the code with a pipe and with an endless file, as a target can if its code is in a
-    write grant.
-    """
+    """Replace the server's code with a pipe and an endless file, as a target can if its code is in a write grant."""
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")
     assert found_variables(tmp_path, "process.env.NAME", {"NAME": "1"}) == ["NAME"]

@@ -68,7 +68,7 @@ def test_a_wildcard_matches_names_below_it(name, allowed):
 
 
 def test_a_kelvin_sign_is_not_a_k():
-    """Check that this name is refused before `str.lower`, which would turn the Kelvin sign into a k."""
+    """Check that a name with a Kelvin sign is refused before `str.lower`, which would turn the Kelvin sign into a k."""
     assert parse_rules(["k.example"]).allows_name("\N{KELVIN SIGN}.example", 443) is None
 
 

@@ -143,8 +143,8 @@ def test_a_control_without_options_is_missing():
     ],
 )
 def test_the_first_option_with_proven_needs_is_taken(statuses, expected):
-    """Check that an unknown finding counts as absent, and that a capability that was never probed
-    does too.
+    """Check that the first option is taken whose needs are all proven. A finding that is unknown, or a capability that
+    was never probed, counts as absent.
     """
     chain = (
         Option(mechanism="best", needs=("a", "b"), status="verified"),

@@ -33,7 +33,7 @@ def victim(tmp_path):
 
 
 def swap_before(monkeypatch, name, path, victim):
-    """Replace `path` with a link to `victim` just before the first call of os.`name`."""
+    """Replace `path` with a link to `victim` just before the first call of the function `name` of `os`."""
     real = getattr(os, name)
 
     def swapped(*arguments, **options):
@@ -171,8 +171,8 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
-    """Close a directory of a kept home. corral then leaves out the link in it, because otherwise
-    every later run of the server would be refused.
+    """Close a directory of a kept home. corral then makes no link in this directory, because an error would refuse
+    every later run of the server.
     """
     (tmp_path / "closed").mkdir(mode=0)
     links = [("closed/notes", "/granted"), ("notes", "/granted")]
@@ -189,8 +189,8 @@ def test_links_in_a_missing_directory_are_an_error(tmp_path):
     sys.platform == "win32" or os.geteuid() != 0, reason="only root's targets have another id"
 )
 def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
-    """Let six runs make the same home at once, a hundred times. Without a lock one of several
-    hundred starts found the home already given to the target, and failed.
+    """Let six runs make the same home at once, and repeat this a hundred times. Without a lock, about one start in
+    several hundred failed, because the home already belonged to the target.
     """
     failed = 0
     for number in range(100):

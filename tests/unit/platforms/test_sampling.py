@@ -1,4 +1,4 @@
-"""Test the decisions that follow a sample, with a clock that the test sets."""
+"""Test what corral decides after a sample, with a clock that the test sets."""
 
 from __future__ import annotations
 

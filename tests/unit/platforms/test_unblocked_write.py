@@ -79,8 +79,8 @@ def test_an_open_stream_gets_the_message(kind):
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_older_kernels_do_not_wait_either(kind, monkeypatch):
-    """Imitate a kernel without RWF_NOWAIT. corral then opens the stream again, or polls it if it is a socket, because a
-    socket cannot be opened again.
+    """Imitate a kernel without RWF_NOWAIT. corral then opens the stream again. A socket cannot be opened again, so
+    corral polls it.
     """
 
     def absent(*_: object) -> int:

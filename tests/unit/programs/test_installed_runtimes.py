@@ -1,5 +1,5 @@
-"""Test how Pythons and Node.js of version managers are found, and how one is chosen by version or
-path.
+"""Test how corral finds the Pythons and the versions of Node.js that version managers have installed, and how it
+chooses one by version or path.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Resolve typed commands, and prove that the resolved files suffice to run them.
 
-bubblewrap shows exactly the system's directories and the program's `reads` and `links`. The control
-runs the same program without its `reads` and must fail.
+The test runs each program in bubblewrap, with only the system's directories and the program's `reads` and `links`
+visible. The control runs the same program without its `reads`, and must fail.
 """
 
 from __future__ import annotations
@@ -297,9 +297,8 @@ def test_a_venv_made_by_uv_works(run: Resolver, home: Path) -> None:
 def test_uvs_own_pythons_are_reached_through_a_linked_directory(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that Python starts and finds its packages in uv's layout: .venv/bin/python ->
-    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, where cpython-3.12-linux is a link,
-    too.
+    """Check that Python starts and finds its packages in uv's layout. There .venv/bin/python is a link to
+    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, and cpython-3.12-linux is a link, too.
     """
     pythons = home / ".local" / "share" / "uv" / "python"
     minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))
@@ -453,8 +452,8 @@ def test_a_console_script_is_run_by_its_venvs_python(run: Resolver, venv: Path) 
 def test_a_tool_that_is_linked_into_the_users_bin_works(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that a tool runs in its virtual environment in the layout of pipx and uv tool:
-    ~/.local/bin/tool -> ~/.local/share/uv/tools/tool/bin/tool.
+    """Check that a tool runs in its virtual environment in the layout of pipx and uv tool, where ~/.local/bin/tool is a
+    link to ~/.local/share/uv/tools/tool/bin/tool.
     """
     script = program_at(
         venv / "bin" / "tool", f"#!{venv}/bin/python\nimport sys; print(sys.prefix)\n"

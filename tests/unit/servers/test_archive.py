@@ -140,8 +140,8 @@ def test_two_names_for_one_file_are_refused(first, second, tmp_path):
 
 
 def test_a_directory_may_be_listed_after_its_files(tmp_path):
-    """List a directory before its files, after them or not at all, as different zip tools do. This
-    is the control for the refusals.
+    """List a directory before its files, after them or not at all, as different zip tools do. Such archives must be
+    accepted. This is the control for the refusals.
     """
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
@@ -178,7 +178,9 @@ def test_a_false_size_is_found_while_unpacking(tmp_path):
 
 
 def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
-    """State one byte more than the entry has. The checksum still matches."""
+    """State one byte more than the entry has. The checksum still matches, so only the size shows that the entry is too
+    short.
+    """
     data = bytearray(archive(("short", b"12345678")))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
@@ -283,8 +285,8 @@ def test_an_archive_in_parts_is_refused(tmp_path):
 
 
 def test_a_count_that_leaves_entries_out_is_refused(tmp_path):
-    """State one entry in an archive that has two. Parsers that use the count see one entry, and
-    parsers that use the length of the list see two.
+    """State a count of one in an archive that has two entries. Parsers that use the count see one entry, and parsers
+    that use the length of the central directory see two.
     """
     data = bytearray(archive(*GOOD))
     end = data.rindex(END)
@@ -309,9 +311,7 @@ def test_an_entry_with_two_names_is_refused(tmp_path):
 
 
 def test_an_end_record_that_hides_another_list_is_refused(tmp_path):
-    """Write two complete archives one after the other, because parsers disagree about which of them
-    counts.
-    """
+    """Write two complete archives one after the other. Parsers disagree about which of the two they read."""
     assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
 
 

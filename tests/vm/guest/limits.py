@@ -75,7 +75,7 @@ HOLD = "import signal; print(1, flush=True); signal.pause()"
 
 
 class Run:
-    """The results of one `corral run`, with its report."""
+    """The results of one `corral run`, including its report."""
 
     def __init__(self, person, path: pathlib.Path, *command: str, flags: tuple[str, ...]) -> None:
         done = person.run(*command, flags=(*flags, "--report", str(path)))

@@ -20,7 +20,7 @@ def names(*allow: str, **options) -> Names:
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
-    """Return the response code, and the data of the record if the answer has one."""
+    """Return the response code of the answer, and the data of its record, if it has one."""
     reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
     assert (number, questions) == (0x1234, 1)

@@ -1,5 +1,5 @@
-"""Test the real proxy on a port, with real servers and real clients that have a target's variables,
-but without Seatbelt.
+"""Test the real proxy on a port, with real servers, and with real clients that have a target's environment variables.
+Only Seatbelt is missing.
 """
 
 import base64
@@ -45,7 +45,7 @@ def patient(monkeypatch):
 
 
 class Recorded(Denials):
-    """Record denials, and release the semaphore `seen` for each of them."""
+    """Records denials, and releases the semaphore `seen` for each denial."""
 
     def __init__(self):
         super().__init__()
@@ -57,9 +57,7 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """Replace the event that the proxy waits on, so that each pause lasts until the proxy is
-    closed.
-    """
+    """An event that the proxy waits on, with which each pause lasts until the proxy is closed."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +73,7 @@ class Closed(threading.Event):
 
 
 class Running:
-    """Open a proxy as a run does, and make the variables of its target."""
+    """A proxy that is opened as in a run, and the environment variables of its target."""
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
         self.results = Results()
@@ -120,7 +118,7 @@ class Running:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def connect(self, host, port, word=None):
-        """Open a tunnel with CONNECT, and return the socket and the head of the answer."""
+        """Open a tunnel with CONNECT, and return the socket and the header of the proxy's answer."""
         end = self.knock()
         word = self.word if word is None else word
         field = b"Proxy-Authorization: " + word + b"\r\n" if word else b""

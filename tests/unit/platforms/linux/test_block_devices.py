@@ -25,7 +25,7 @@ def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
 
 @pytest.fixture
 def known(monkeypatch):
-    """Replace the disks of this host with a table from paths to disks, and return the table."""
+    """Replace the disks of this host with a table from paths to disks. Return the table, which a test fills."""
     found: dict[str, str] = {}
     monkeypatch.setattr(block_devices, "disk_of", lambda path: found.get(path, ""))
     return found

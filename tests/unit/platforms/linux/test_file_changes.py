@@ -184,7 +184,7 @@ def test_a_path_is_read_up_to_the_end_of_its_page():
     assert libc.mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"path"
     memory[mmap.PAGESIZE - 1 : mmap.PAGESIZE] = b"x"
-    # /proc/PID/mem ignores protection, as a debugger does, so only a missing page is an error.
+    # /proc/PID/mem ignores the protection of pages, as a debugger does, so reading fails only where no page is mapped.
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"pathx"
     with pytest.raises(OSError, match="cannot be read") as caught:
         calling().read_text(0)

@@ -30,7 +30,7 @@ def compiled(tmp_path, monkeypatch):
 
 
 def load(step=STEP):
-    """Load filters as a new process does, and return all loaded filters."""
+    """Load filters as a new process does, and return all of them."""
     seccomp._init.clear()
     seccomp._templates.clear()
     seccomp.load_filters([step])

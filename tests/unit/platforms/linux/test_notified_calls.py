@@ -1,4 +1,4 @@
-"""Check for all call numbers that a notified call is continued only if the table permits it,
+"""Check for all call numbers that the kernel may continue a notified call only if the table of such calls permits it,
 whatever a decider answers.
 """
 

@@ -1,5 +1,5 @@
-"""Compare the compiler's programs with a simple evaluation of the same rules, and check them as the
-kernel does.
+"""Compare the compiler's programs with a simple evaluation of the same rules, and check the programs as the kernel
+does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ actions = st.sampled_from(
         *map(seccomp_compiler.errno_action, (1, 38, 97, 4095)),
     ]
 )
-# Use few distinct words, so that random arguments often match random conditions.
+# Use few distinct values, so that random arguments often match random conditions.
 halves = st.sampled_from([0, 1, 2, 3, 0xF, 0x10000, 0x7E020080, 0x80000000, 0xFFFFFFFF])
 longs = st.builds(lambda high, low: high << 32 | low, halves, halves)
 conditions = st.builds(

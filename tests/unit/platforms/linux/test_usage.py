@@ -64,7 +64,9 @@ def test_rows_are_added_up_as_bytes():
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
-    """Check that mapped shared memory segments are left out, but not a memfd whose name looks like a segment."""
+    """Check that mapped segments of shared memory are left out, because they are counted as objects. A memfd whose name
+    looks like a segment is not left out.
+    """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
 
@@ -72,8 +74,8 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """Check that only pages of the file itself are left out. A page that the process has changed
-    privately belongs to the process, and a memfd without an open descriptor counts as a mapping.
+    """Check that only pages of the file itself are left out. A page that the process has changed privately still counts
+    for the process, and a memfd without an open descriptor counts as a mapping.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 

@@ -319,8 +319,8 @@ def test_rlimits_match_those_that_macos_enforces():
 
 
 def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monkeypatch):
-    """Imitate the error of macOS, which refuses a limit below the mapped size. Linux does not
-    refuse such a limit.
+    """Imitate the error of macOS, which refuses a limit below the size that is already mapped. Linux accepts such a
+    limit.
     """
 
     def refuse(*_):
@@ -359,7 +359,7 @@ def test_the_directory_that_must_be_closed_is_not_granted():
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Let processes start after their number was read, and before their list is read."""
+    """Let more processes start after corral has read the number of processes and before it reads their list."""
     living = list(range(1, 10001))
 
     def listed(room, size):
@@ -411,7 +411,7 @@ def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
         probes.try_inside(results, str(missing), os.getpid())
-    # The control: a readable file gives another error than a missing file.
+    # The control: for a readable file the error says that reading succeeded.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
         probes.try_inside(results, str(kept), os.getpid())
@@ -474,7 +474,7 @@ def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
 
 
 class Written:
-    """A table of invented processes, which records the signals to them."""
+    """A table of invented processes. It records the signals that are sent to them."""
 
     def __init__(self, *rows):
         self.living = {row.pid: row for row in rows}
@@ -654,8 +654,8 @@ def test_usage_of_the_tree_is_added_up(table):
 def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
     tmp_path, argv, found, warned
 ):
-    """Check that the server starts in another directory. pydantic-settings reads a `.env` in the
-    working directory, and the server could end with a PermissionError (tried with 2.14.1).
+    """Check that the server starts in another directory. pydantic-settings reads a `.env` in the working directory. If
+    it is hidden, the server could end with a PermissionError (tried with 2.14.1).
     """
     for name in ("server.py", "data", "package"):
         (tmp_path / name).touch()

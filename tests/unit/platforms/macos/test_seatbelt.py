@@ -214,9 +214,7 @@ def test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason():
 
 @pytest.mark.parametrize("name", [name for name in needed_files.SYSTEM if name.startswith(("/usr", "/bin", "/sbin", "/nix", "/System"))])  # fmt: skip
 def test_system_paths_are_readable_without_a_grant(name):
-    """Check the system's paths, which the resolver does not grant, because every target can read
-    them.
-    """
+    """Check that the system's paths are readable in the profile, because the resolver does not grant them."""
     for operation in ("file-read-data", "file-map-executable", "file-read-metadata"):
         assert made(ALONE).allows(Act(operation, f"{name}/x"))
 
@@ -466,7 +464,7 @@ def test_a_grant_overrides_the_rule_for_its_name():
         (f"{top}/b/.git/y", False),
     ):
         assert decided.allows(Act("file-write-data", path)) == allowed, path
-    # A server's own .env below a grant is readable.
+    # Below a grant the server's own .env is readable, but no other .env.
     own = made(replace(ALONE, read=(HOME,)))
     assert own.allows(Act("file-read-data", f"{HOME}/server/.env"))
     assert not own.allows(Act("file-read-data", f"{HOME}/other/.env"))
@@ -621,8 +619,8 @@ HOMEBREW = Program(
 
 @pytest.mark.parametrize("prefix", ["/opt/homebrew", "/usr/local"])
 def test_data_of_installed_services_is_hidden(prefix):
-    """Check that the databases and settings of Homebrew are hidden, because they belong to the user
-    who also runs the target.
+    """Check that databases and settings in Homebrew's directories are hidden. They belong to the user who runs the
+    target, so file permissions would not protect them.
     """
     data, settings = f"{prefix}/var/postgresql@16/base/1", f"{prefix}/etc/wireguard/wg0.conf"
 

@@ -55,9 +55,7 @@ def windows_error(code: int) -> OSError:
 
 
 class Tokens:
-    """Imitate the privileges and groups of tokens. Token 1 is corral's own token, and token 2 is
-    the target's.
-    """
+    """The privileges and groups of invented tokens. Token 1 is corral's own token, and token 2 is the target's."""
 
     def __init__(self, monkeypatch) -> None:
         self.privileges = {1: ORDINARY, 2: ()}
@@ -170,8 +168,8 @@ def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privile
     ],
 )
 def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
-    """Check that the finding names the cause and what helps. Windows returns EPT_S_NOT_REGISTERED
-    (1753) or ERROR_SERVICE_DISABLED (1058) if MpsSvc is stopped.
+    """Check that the finding names the cause and a remedy. Windows returns EPT_S_NOT_REGISTERED (1753) or
+    ERROR_SERVICE_DISABLED (1058) if the service MpsSvc is stopped.
     """
 
     def refuse(*_arguments: object) -> bytes:
@@ -196,8 +194,8 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Check that corral uses the folder that Windows reports, not the one that it planned. The two
-    differ if a packaged client started corral, because Windows then redirects AppData.
+    """Check that corral uses the profile's folder that Windows reports, not the folder that corral planned. They differ
+    if a packaged client started corral, because Windows then redirects AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -279,9 +277,10 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Check that corral uses an existing window station, and adds its entry and the Low label if
-    they are missing. Each logon has one such station, and another program, such as Chromium's
-    sandbox, may have created it. If Windows does not keep these changes, the run ends.
+    """Check that corral uses the existing window station of this logon, and adds corral's entry and the Low label if
+    they are missing. If Windows does not keep these changes, the run ends.
+
+    Each logon has one such station, which another program, such as Chromium's sandbox, may have created.
     """
     told, seen = list(labels), list(lists)
     closed: list[str] = []
@@ -402,8 +401,8 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
 
 
 def test_only_wanted_capabilities_are_probed(monkeypatch):
-    """Check that a run probes only the capabilities of its plan and those that they need, because
-    each probe starts processes.
+    """Check that a run probes only the capabilities that its plan needs, and those on which these depend, because each
+    probe starts processes.
     """
     tried: list[str] = []
     for name, probe in host.PROBES.items():
