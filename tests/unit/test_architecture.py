@@ -235,8 +235,7 @@ def test_native_modules_are_imported_only_on_their_system():
 STREAM_WRITES = {
     f"sys.{stream}.{verb}" for stream in ("stdout", "stderr") for verb in ("write", "writelines")
 }
-# `output` and `show_progress` escape their text, and the demo's decoy prints only a number, so
-# these modules may print.
+# These modules may print: `output` and `show_progress` escape their text, and the demo's decoy prints only a number.
 PRINTERS = ("cli/output.py", "servers/registry/download.py", "demo/bystander.py")
 
 
@@ -360,9 +359,7 @@ sys.exit(main(["run", *sys.argv[2:], "--", "/bin/true"]))
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 @pytest.mark.parametrize("flags", [[], ["--timeout", "1m"]], ids=["bare", "flags"])
 def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
-    """Check the imports of `corral run -- /bin/true` up to the start of its target, with cached
-    findings.
-    """
+    """Check what `corral run -- /bin/true` imports before its target starts, if the findings are cached."""
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):
         argv = [sys.executable, "-I", "-S", "-c", START, str(SOURCE.parent), *flags]
@@ -398,8 +395,8 @@ BY_NEED = {
     "corral.policy.secret_files",
     "corral.programs.runtimes",
 }
-"""Modules that a run imports only to compile a filter, to discard or deny something, or to execute
-a program that is not the system's.
+"""Modules that a run imports only in some cases: to compile a filter, to discard or deny something, or to execute a
+program that is not the system's.
 """
 
 
@@ -440,8 +437,8 @@ print(" ".join(sys.modules))
 
 
 def test_naming_a_package_imports_no_module_of_clients():
-    """Check that `clients` is not imported, because it imports `typing`, `shutil` and `difflib`,
-    which take thirty milliseconds.
+    """Check that parsing a reference to a package does not import `clients`, because `clients` imports `typing`,
+    `shutil` and `difflib`, which take thirty milliseconds.
     """
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

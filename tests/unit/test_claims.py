@@ -36,7 +36,7 @@ def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
 
 
 def names_in(path: pathlib.Path) -> set[str]:
-    """Return the names of a file's tests as pytest writes them, without importing it."""
+    """Return the names of a file's tests as pytest writes them, without importing the file."""
     found = set()
     for node in ast.parse(text_of(path)).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

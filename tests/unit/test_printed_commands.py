@@ -93,7 +93,9 @@ PROGRAMS = {
 
 
 def find_unknown_commands(text: str) -> list[str]:
-    """Return the lines of shell blocks that do not start with a known program. `VARIABLE=value` may be before it."""
+    """Return the lines of shell blocks that do not start with a known program, or with `VARIABLE=value` and a known
+    program.
+    """
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     words = {line: re.sub(r"^\w+=\S+ ", "", line).split()[:1] for line in lines if line.strip()}

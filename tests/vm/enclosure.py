@@ -50,7 +50,7 @@ def main() -> None:
         call("mount", source, target, None, MS_BIND | MS_REC, None)
     read_only("/")
     memory = f"{work}/memory"
-    # The tmpfs needs no size limit, because only the machine writes to it, and its memory is limited.
+    # The tmpfs needs no size limit, because only the machine writes to it, and the machine's memory is limited.
     call("mount", "tmpfs", memory, "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
     child = os.fork()
     if child == 0:

@@ -93,7 +93,7 @@ def look(name: str, *parts: str) -> dict[str, Any]:
 def boot(
     name: str, uid: int | None, parts: list[str], env: dict[str, str], watch: Callable[[str], None]
 ) -> str:
-    """Run parts of the trial in a machine, and return its output."""
+    """Run these parts of the trial in a machine, and return the machine's output."""
     began = time.monotonic()
 
     def glance(output: bytes) -> None:
@@ -145,7 +145,7 @@ class Attacks:
         return host_trial.summary(self.width, self.told)
 
     def boot(self, user: str, uid: int | None, end: float) -> bool:
-        """Run this user's remaining attacks, and return whether some remain."""
+        """Boot a machine and run this user's remaining attacks. Return whether some attacks still remain."""
         known = self.told.get(user, {})
         env = {
             "TMPDIR": HOMES[user] if KERNELS[self.name].machine is uml else "/tmp",

@@ -75,7 +75,7 @@ def reason(report, outcome: str) -> str:
 
 
 class Corral:
-    """Run corral's command line as this user."""
+    """Runs corral's command line as this user."""
 
     def argv(self, *arguments: str) -> list[str]:
         return [sys.executable, "-c", MAIN, *arguments]
@@ -123,7 +123,7 @@ def answer(done: subprocess.CompletedProcess) -> object:
 
 
 def results_of_this_process() -> Results:
-    """Return results in which this process is the target, for a step's `verify`."""
+    """Return step results in which this process is the target, so that a test can call a step's `verify`."""
     process = win32_process.Process.__new__(win32_process.Process)
     process.handle = types.SimpleNamespace(value=win32_process.GetCurrentProcess())
     results = Results()

@@ -1,4 +1,4 @@
-"""Read command lines back with CommandLineToArgvW, a C runtime and cmd.exe."""
+"""Let CommandLineToArgvW, a C runtime and cmd.exe parse corral's command lines, and compare the arguments."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_windows_reads_the_environment_block():
         found.append(text)
         at += 2 * (len(text) + 1)
     FreeEnvironmentStringsW(place)
-    # Names with a leading "=" belong to cmd.exe, and corral does not give them to a target.
+    # Names with a leading "=" belong to cmd.exe, and corral does not pass them to a target.
     own = [tuple(text.split("=", 1)) for text in found if not text.startswith("=")]
     block = environment_block(own).decode("utf-16-le")
     assert sorted(block[:-2].split("\0")) == sorted("=".join(pair) for pair in own)

@@ -92,7 +92,7 @@ def ended(pid: int) -> bool:
 
 
 def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
-    """Check that the suspended process ends without running an instruction."""
+    """Let ResumeThread fail. The suspended process must end without having run an instruction."""
     before = win32.open_handles()
 
     def fail(thread):

@@ -30,7 +30,7 @@ child.wait()
 
 @pytest.fixture
 def read_back() -> bool:
-    """Return whether this system keeps the limits of a job, which Wine does not."""
+    """Return whether this system keeps the limits of a job. Wine does not keep them."""
     try:
         job.create(Job()).release()
     except OSError:
@@ -152,7 +152,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
 
 
 def test_all_processes_end_with_the_first(read_back):
-    """Check that an orphan ends with the job, because it is in the job."""
+    """Check that an orphan ends after the first process, because corral then ends the whole job."""
     code = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-I', '-S', '-c', 'input()'], stdin=0)\n"
@@ -194,8 +194,8 @@ def test_job_messages_report_processes(read_back):
 
 
 def test_only_the_streams_are_inherited(read_back):
-    """Check that the target does not inherit a handle of the supervisor that is inheritable, but
-    not in the list.
+    """Check that the target does not inherit a handle of the supervisor that is inheritable, but not in the list of
+    handles to inherit.
     """
     read, write = os.pipe()
     os.set_inheritable(read, True)

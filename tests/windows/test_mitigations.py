@@ -1,4 +1,4 @@
-"""Read mitigations back from the process, because Wine accepts and ignores them."""
+"""Test mitigations by reading them back from the process, because Wine accepts and ignores them."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def index(tmp_path, monkeypatch):
 
 @pytest.fixture
 def walls(monkeypatch):
-    """Return the flags for a run. Under Wine they allow a run without the sandbox."""
+    """Return the flags for a run. Under Wine these flags allow a run without the sandbox."""
     if wine():
         monkeypatch.setattr(
             sandboxed_install, "DEGRADABLE", [*sandboxed_install.DEGRADABLE, *WALLS]
@@ -116,7 +116,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
 @pytest.mark.real_windows
 @pytest.mark.timeout(600)
 def test_a_package_is_installed_in_a_container(corral, index):
-    """Install the package with all walls, so that it cannot read files of the user."""
+    """Install a package. Only limits may be dropped, but no wall, so the installer cannot read the user's files."""
     assert sandboxed_install.DEGRADABLE == ["memory", "pids", "disk", "timeout"]
     found, _ = fetch()
     assert os.path.isdir(found.path())
@@ -225,7 +225,7 @@ def test_a_changed_redirector_is_not_run(index):
 
 
 def test_the_store_handles_paths_longer_than_260_characters(index, tmp_path):
-    """Use a long path, as npm creates them. Windows accepts such paths only with the
+    """Use a path that is as long as npm's paths may be. Windows accepts such paths only with the
     prefix `\\\\?\\`.
     """
     from corral.servers.store import tree

@@ -115,7 +115,7 @@ def test_bytes_pass_unchanged(corral):
 
 
 def test_nul_is_replaced_by_a_stream_that_works(corral):
-    """Check that the target gets a pipe instead of NUL, because it may not be able to open NUL."""
+    """Check that the target gets a pipe instead of NUL, because Windows may not let the target open NUL."""
     code = (
         "import ctypes, json, os, sys, msvcrt\n"
         "kind = ctypes.WinDLL('kernel32').GetFileType\n"

@@ -39,7 +39,7 @@ def policy(path, text: str) -> tuple[str, str]:
 
 
 def test_a_memory_limit_that_does_not_read_back_is_refused(corral, tmp_path):
-    """Check that corral reads the limit back, because Wine accepts the limit and drops it."""
+    """Check that corral reads the limit back and refuses the run, because Wine accepts the limit and drops it."""
     if keeps(Job(memory=64 << 20)):
         pytest.skip("this Windows keeps its limits")
     report = tmp_path / "report.json"
@@ -216,7 +216,7 @@ def test_clean_without_kept_grants_removes_nothing(corral):
 
 
 def test_the_demo_writes_its_file(corral):
-    """Check that every act is in the file. Under Wine fewer acts are denied, because Wine has no
+    """Check that the file has every act of the demo. Under Wine fewer acts are denied, because Wine has no
     AppContainers.
     """
     data = json.loads(corral("demo", "--json").stdout)

@@ -228,8 +228,8 @@ def test_a_changed_source_is_copied_again(server, tmp_path, results):
 
 
 def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results):
-    """Check that old copies are removed, because a copy of Python has hundreds of megabytes, and
-    each newly installed package makes a new copy.
+    """Check that old copies are removed. A copy of Python has hundreds of megabytes, and each newly installed package
+    makes a new copy.
     """
     store, running = tmp_path / "store", Results()
     (server / "data").mkdir()

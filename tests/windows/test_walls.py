@@ -58,7 +58,7 @@ def name() -> str:
 
 @pytest.fixture
 def secret(name):
-    """Make a file in the user's profile, which is not granted."""
+    """Make a file in the user's profile, to which the target has no grant."""
     folder = pathlib.Path.home() / name
     folder.mkdir()
     path = folder / "file"
@@ -238,8 +238,8 @@ def test_nothing_can_be_scheduled(corral, name):
 
 
 def test_no_com_server_starts_outside(corral):
-    """Check that a COM server cannot be started, because it runs as the user without the sandbox, and would run any
-    program for the target.
+    """Check that the target cannot start a COM server, because a COM server runs as the user without the sandbox, and
+    would run any program for the target.
     """
     act = f"""
     import ctypes, uuid

@@ -57,7 +57,7 @@ def shares(places):
 
 
 def run_all(places):
-    """Run these tests under Wine. Return what they printed until they ended or timed out."""
+    """Run these tests under Wine. Return what they printed until they ended or reached the timeout."""
     try:
         result = rig.run(
             [

@@ -384,9 +384,7 @@ SCALARS = st.sampled_from(
 
 @st.composite
 def toml_document(draw):
-    """Draw a TOML text with comments and line breaks in unusual places, and the line of
-    each key.
-    """
+    """Draw a TOML text with comments and line breaks in unusual places, together with the line of each key."""
     lines, expected = [], {}
 
     def bare(name):
@@ -447,7 +445,7 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_a_text_that_is_not_toml_has_no_lines(text):
-    """Scan random texts for lines. The parsed data is empty, so no key may have a line."""
+    """Look for the lines of keys in random texts. The parsed data is empty, so no key may have a line."""
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

@@ -1,4 +1,6 @@
-"""Test that no write grant contains a file that a later run of corral starts or loads, under any name."""
+"""Test that corral refuses every write grant that contains a file which a later run of corral starts or loads, whatever
+name the grant uses.
+"""
 
 import os
 import site

@@ -1,5 +1,5 @@
-"""Test how policies are merged: the user overrides, a request can only tighten, and forbidden paths
-are never granted.
+"""Test how policies are merged: the user's policy overrides others, a server's request can only tighten it, and
+forbidden paths are never granted.
 """
 
 import functools

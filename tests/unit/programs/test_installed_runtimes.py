@@ -156,7 +156,7 @@ def test_versions_are_compared_as_numbers():
 
 
 def test_numbers_that_no_version_has_are_refused():
-    """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300."""
+    """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300 digits."""
     for text in ("9" * 5000, f"v3.{'9' * 5000}", f"3.{'0' * 10}"):
         assert parse_version(text) == ()
     # The control: a shorter number is accepted.

@@ -151,9 +151,7 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """Copy a real venv, which has no scripts, because scripts would contain the path of the
-    original.
-    """
+    """Copy a real venv. It has no scripts, because scripts would contain the path of the original."""
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
 
@@ -749,8 +747,8 @@ def test_asdf_chooses_by_tool_versions(run: Resolver, home: Path) -> None:
 
 
 def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
-    """Check that a project's file only chooses among installed runtimes, because clients start
-    servers in any open directory.
+    """Check that a project's file can only choose among installed runtimes. Clients start servers in any open
+    directory, so the file is not trusted.
     """
     root = home / ".asdf"
     shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
@@ -935,8 +933,8 @@ def test_a_module_in_the_callers_project_is_readable(run: Resolver, home: Path, 
 def test_a_project_does_not_replace_an_installed_module(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that `python -m pkg` runs the installed module, not the project's module of the same
-    name, because a client starts servers in any open project.
+    """Check that `python -m pkg` runs the installed module, not a module of the same name in the project. A client
+    starts servers in any open project, so the project is not trusted.
     """
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")

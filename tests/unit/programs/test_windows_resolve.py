@@ -461,8 +461,8 @@ def test_missing_and_empty_commands_are_refused(argv):
 
 @given(st.text(max_size=40))
 def test_any_word_is_found_or_refused(name):
-    """Resolve random words. No word may raise another exception, and a bare name may be found only
-    on PATH.
+    """Resolve random words. A word may be refused only with a CommandError, and a bare name must not be found in the
+    current directory.
     """
     disk = Table(files(**{"C:\\work\\evil.exe": b"MZ"}))
     try:

@@ -42,7 +42,9 @@ def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
 
 
 def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
-    """Return the message of the refusal, and check that nothing was written outside of the directory."""
+    """Check that the archive is refused and that nothing was written outside of the directory. Return the message of
+    the refusal.
+    """
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
     with pytest.raises(ArchiveError) as caught:
@@ -236,8 +238,8 @@ def test_data_after_the_archive_is_refused(tmp_path):
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
 def test_a_signed_bundle_is_unpacked(declared, tmp_path):
-    """Unpack both forms of a signature. `mcpb sign` appends a block, and newer versions also
-    declare the block as the archive's comment.
+    """Unpack bundles with both forms of a signature. `mcpb sign` appends a block to the archive, and newer versions
+    also declare this block as the archive's comment.
     """
     block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
     data = bytearray(archive(*GOOD))

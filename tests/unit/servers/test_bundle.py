@@ -201,8 +201,8 @@ def test_numbers_and_booleans_are_checked(shape, good, bad):
 
 
 def test_a_value_is_filled_in_once():
-    """Check that a filled-in value is not expanded again, because it could then name another value,
-    or a path that the user did not mean.
+    """Check that a value is not expanded again after it was filled in. Otherwise its text could refer to another value,
+    or to a path that the user did not mean.
     """
     made = configured("x${user_config.text}")
     values = user_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})

@@ -169,7 +169,7 @@ STEERING = (
     "LD_PRELOAD", "PATH", "HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "HOSTALIASES",
     "LOCALDOMAIN", "RES_OPTIONS", "SSLKEYLOGFILE", *CERTIFICATES, *VARIABLES, *MANAGED_BY_VARIABLE,
 )  # fmt: skip
-"""Variables that corral itself reads."""
+"""Variables that would change how corral itself works."""
 
 
 @pytest.mark.parametrize("name", STEERING)
@@ -204,8 +204,8 @@ def test_an_answer_for_another_server_is_refused(case):
 
 
 def test_a_version_of_the_registry_is_safe_to_print():
-    """Use hostile versions. If the user names no version, the version comes from the registry, and
-    is printed on a terminal.
+    """Use hostile texts as versions. If the user names no version, the version comes from the registry, and corral
+    prints it on a terminal.
     """
     newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}

@@ -89,7 +89,7 @@ def test_a_stored_tree_can_never_be_granted(home):
     free = home / "free"
     free.mkdir()
     places = own_paths(str(home / "home"))
-    # The control: another directory can be granted.
+    # The control: a directory outside of the store can be granted.
     check_own(make_grant("read", str(free)), places, {})
     for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
@@ -318,9 +318,7 @@ def test_downloads_are_kept_for_a_day():
 
 
 def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
-    """Keep old downloads too, because an installer may run for more than a day, or the clock may
-    have been set.
-    """
+    """Check that old downloads are kept. An installer may run for more than a day, or the clock may have been set."""
     with store.lock_key("npm:old@1"):
         path = store.make_downloads(store.make_staging("npm:old@1"))
         os.utime(path, (0, 0))

@@ -136,7 +136,9 @@ def test_values_that_the_server_chose_are_not_secrets():
     "text", ["sk-c2.attacker.example.com", "npm_install_and_run", "hf_read_all_my_files", "a?key=b"]
 )
 def test_a_name_that_only_looks_like_a_key_is_not_masked(text):
-    """Report names that look like keys. The control is `test_an_argument_that_looks_like_a_key_is_masked`."""
+    """Check that the name of a host or a tool is not masked, even if it looks like a key. The control is
+    `test_an_argument_that_looks_like_a_key_is_masked`.
+    """
     assert hide_values(make_plan())(text) == (text, "")
 
 

@@ -47,7 +47,7 @@ sys.stdout.flush()
 os._exit(0)
 """
 BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-# Fifty children together use three times the limit. No single child exceeds the limit.
+# A program whose fifty children together use three times the limit. No single child exceeds the limit.
 HOGS = f"""
 import os, signal
 for number in range(50):
@@ -231,8 +231,8 @@ def test_bytes_to_and_from_a_disk_are_limited_to_their_rate(run, tmp_path):
 
 
 def test_reported_usage_is_the_kernels_count(run):
-    """Let the target use half a second of CPU time. The bounds are wide, so that only a wrong unit
-    fails.
+    """Let the target use half a second of CPU time, and check the report. The bounds are wide, so that the test fails
+    only for a wrong unit.
     """
     code = "import time\nwhile time.process_time() < 0.5: pass"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))

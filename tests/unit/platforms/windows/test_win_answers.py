@@ -575,13 +575,13 @@ WINDOW = "corral-0123456789abcdef"
 @pytest.mark.parametrize(
     ("outside", "inside", "status"),
     [
-        # In a session of the user, Service-0x0-LUID$ is the window station that
-        # CreateWindowStationW(NULL) makes.
+        # corral runs in a session of the user. Service-0x0-LUID$ is the window station that CreateWindowStationW(NULL)
+        # makes.
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
-        # In session 0 corral already runs in that window station, so only the desktop differs.
+        # corral runs in session 0, and so already in that window station. Only the desktop differs.
         ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),

@@ -378,7 +378,7 @@ def owned(owner: str, *allowed: str) -> bytes:
 @pytest.mark.parametrize(
     ("owner", "allowed", "readable"),
     [
-        # CPython's mkdir(0o700) sets D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an
+        # The access list that CPython's mkdir(0o700) sets is D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an
         # elevated process the owner is the group of administrators.
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), False),
         (USER, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), True),
@@ -421,9 +421,7 @@ SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 
     [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
 )
 def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
-    """Check that files of OneDrive are not links, although they are reparse points if Windows does
-    not hide this.
-    """
+    """Check that files of OneDrive do not count as links. Windows may show them as reparse points, or hide this."""
     mode = stat.S_IFREG | 0o666
     found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
     assert granted_tree._node("x", found).reparse is leads
@@ -505,13 +503,13 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     [
         ("S-1-15-2-1", 0, True),
         ("S-1-15-2-2", 0x0B, True),  # files below this directory inherit the entry
-        # An entry for the group of users does not apply to a container, which needs its own entry.
+        # An entry for the group of users does not apply to a container. A container needs its own entry.
         ("S-1-5-32-545", 0, False),
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Check that a secret with an entry for all containers is refused. Some directories, such as Program Files, give
-    new files such entries.
+    """Check that a secret is refused if its access list has an entry for all containers. New files in some directories,
+    such as Program Files, get such an entry.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw

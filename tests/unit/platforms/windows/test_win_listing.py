@@ -1,4 +1,4 @@
-"""Test how trees are listed whose links an untrusted author chose."""
+"""Test how corral lists trees with links that an untrusted author chose."""
 
 import os
 

@@ -177,8 +177,8 @@ def test_the_job_counts_allowed_subprocesses():
 
 
 def test_no_token_is_restricted_in_an_app_container():
-    """Check that the container is the only restriction, because with a restricted token as well
-    node and python do not start.
+    """Check that the container is the only restriction. With a restricted token in addition, node and python do not
+    start.
     """
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
@@ -379,8 +379,8 @@ def test_every_step_has_a_unique_name(monkeypatch):
 
 
 def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
-    """Check the order: the step that registers the process comes after its creation, while the
-    process is still suspended.
+    """Check the order of steps: the process is registered with the driver after its creation, while it is still
+    suspended.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

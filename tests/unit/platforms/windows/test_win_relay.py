@@ -60,7 +60,7 @@ def test_invalid_frames_are_errors(data):
 
 
 class Pair:
-    """Run the outer end of the relay. The test is the inner end."""
+    """The outer end of a relay, whose inner end is the test."""
 
     def __init__(self):
         self.reader, write = os.pipe()

@@ -29,7 +29,7 @@ ROOTS = tuple(
 
 
 class Host:
-    """Imitate the parts of Windows that undoing a run changes: entries in access lists, and profiles."""
+    """The parts of Windows that change when a run is undone: entries in access lists, and profiles."""
 
     def __init__(self):
         self.entries = set()
@@ -279,5 +279,5 @@ def test_entries_are_removed_below_a_directory_without_a_list(tmp_path, monkeypa
     left = [path for path, raw in descriptors.items() if raw == listed]
     assert left == []
     with pytest.raises(access_list.Unusable):
-        # The control: this directory has no access list.
+        # The control: the directory `open` has no access list.
         access_list.read(descriptors[str(tmp_path / "open")])

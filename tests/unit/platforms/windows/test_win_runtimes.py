@@ -73,8 +73,8 @@ def test_node_and_its_server_are_copied():
 
 
 def test_granted_paths_are_used_in_place():
-    """Check that granted paths are not replaced by copies, because the target cannot write to a
-    copy, and its changes would not be seen outside.
+    """Check that granted paths are not replaced by copies. The target cannot write to a copy, and its changes would not
+    be seen outside of the sandbox.
     """
     tree = copied("C:\\work\\srv")
     program = Program(
@@ -221,7 +221,7 @@ def test_a_tree_is_copied(source, tmp_path):
     # The copied files keep their times, because Python uses a compiled module only if it names the exact time of its
     # source.
     assert file_trees.list_files(str(target)).files == listing.files
-    # The new file is a copy, not a link.
+    # The file in the copy is another file, not a hard link.
     assert (target / "a.py").stat().st_ino != (source / "a.py").stat().st_ino
     file_trees.remove(str(target))
     assert not target.exists()
