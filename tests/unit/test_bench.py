@@ -118,7 +118,7 @@ def test_ratios_compare_minima():
         (1.0, 0.0, "miss"),
     ],
 )
-def test_a_verdict_needs_a_budget(value, budget, verdict):
+def test_without_a_budget_there_is_no_verdict(value, budget, verdict):
     assert Ratio("x", value, budget).verdict == verdict
 
 

@@ -49,7 +49,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_record_becomes_rows_and_quotes(place):
+def test_a_record_is_shown_as_rows_and_quoted_output(place):
     hosts.keep(sample())
     text = hosts.page()
     assert "| `seccomp` | yes |" in text

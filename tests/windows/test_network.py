@@ -80,7 +80,7 @@ def test_an_unenforced_network_has_no_relay(corral):
     assert b"network is not enforced" in done.stderr
 
 
-def test_a_level_and_names_exclude_each_other(corral, tmp_path):
+def test_a_policy_with_a_network_level_and_names_is_refused(corral, tmp_path):
     policy = tmp_path / "policy.toml"
     policy.write_text(
         'version = 1\n[network]\nallow = ["example.com"]\n[windows]\nnetwork = "full"\n'

@@ -31,7 +31,7 @@ def test_a_value_follows_its_flag_or_is_joined_to_it(words):
 
 
 @pytest.mark.parametrize("value", ["", "a=b", "=", "--other", "-", "-1"])
-def test_a_value_may_be_anything(value):
+def test_a_value_may_be_empty_or_look_like_a_flag(value):
     assert parse(FLAGS, [f"--size={value}"])[0].get("--size") == value
     assert parse(FLAGS, ["--size", value])[0].get("--size") == value
 

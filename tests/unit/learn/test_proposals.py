@@ -203,7 +203,7 @@ def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
     assert found_variables(tmp_path, "process.env.NAME", {"NAME": "1"}) == ["NAME"]
 
 
-def test_given_ordinary_and_code_loading_variables_are_left_out(tmp_path):
+def test_only_variables_that_the_server_may_lack_are_proposed(tmp_path):
     text = "process.env.A_TOKEN process.env.TERM process.env.LD_PRELOAD process.env.GIVEN env.ENVOY"
     environment = dict.fromkeys(("A_TOKEN", "TERM", "LD_PRELOAD", "GIVEN", "ENVO"), "x")
     names = found_variables(tmp_path, text, environment, given=[("GIVEN", "x")])

@@ -164,7 +164,7 @@ def test_directories_above_windows_are_refused_too():
         "D:\\work",
     ],
 )
-def test_other_roots_are_accepted(path):
+def test_ordinary_directories_are_accepted_as_roots(path):
     windows.check_root(path, KNOWN)
 
 

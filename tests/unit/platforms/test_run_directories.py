@@ -58,7 +58,7 @@ def test_an_inner_directory_that_becomes_a_link_is_not_followed(left, victim, mo
     run_directories.remove(str(left), Budget())
 
 
-def test_without_a_swap_everything_is_removed(left):
+def test_without_another_process_the_whole_directory_is_removed(left):
     run_directories.remove(str(left), Budget())
     assert not left.exists()
 

@@ -56,7 +56,7 @@ def test_only_memory_needs_a_second_sample():
     assert not Sampler(Sample(pids=1)).needs_exact(usage(memory=1 << 40, tasks=9))
 
 
-def test_peaks_are_kept():
+def test_a_sampler_keeps_the_highest_memory_and_tasks():
     sampler = Sampler(Sample(memory=1000))
     for memory, tasks in ((10, 1), (500, 7), (20, 2)):
         sampler.check(usage(memory=memory, tasks=tasks))

@@ -116,7 +116,7 @@ def test_other_commands_are_not_runners(line):
     assert parse_runner(command, arguments) is None
 
 
-def test_only_containers_are_left_alone():
+def test_only_commands_that_start_a_container_are_left_unchanged():
     assert parse_runner("docker", ["run", "x"]).leave_alone
     assert not parse_runner("bash", ["-c", "x"]).leave_alone
 

@@ -80,7 +80,7 @@ def test_a_program_outside_of_the_packages_is_refused(tmp_path, bins):
 
 
 @pytest.mark.parametrize("bins", [None, {}, [], 7])
-def test_a_library_has_no_program(tmp_path, bins):
+def test_a_package_without_a_program_is_refused_as_a_library(tmp_path, bins):
     with pytest.raises(SandboxError, match="it is a library"):
         program(tmp_path, bins)
 

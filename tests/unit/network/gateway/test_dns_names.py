@@ -60,13 +60,13 @@ def test_an_allowed_name_has_no_other_records(kind):
     "kind", [dns_messages.A, dns_messages.AAAA, dns_messages.HTTPS, 16, dns_messages.PTR]
 )
 @pytest.mark.parametrize("name", ["evilexample.com", "example.com", "secret.attacker.net", "com"])
-def test_another_name_does_not_exist(name, kind):
+def test_names_outside_of_the_allowlist_do_not_exist(name, kind):
     told = names("*.example.com")
     assert ask(told, name, kind) == (dns_messages.NXDOMAIN, None)
     assert denied(told) == [("name", name)]
 
 
-def test_no_name_exists_for_an_empty_list():
+def test_with_an_empty_allowlist_no_name_exists():
     assert ask(names(), "example.com") == (dns_messages.NXDOMAIN, None)
 
 

@@ -50,6 +50,6 @@ def test_paths_without_a_disk_are_named(known):
     assert "/data" not in option.note
 
 
-def test_files_without_a_disk_are_found():
+def test_disk_of_returns_nothing_for_paths_that_are_on_no_disk():
     assert block_devices.disk_of("/proc") == ""
     assert block_devices.disk_of("/no/such/path") == ""

@@ -46,7 +46,7 @@ def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
     os.close(received)
 
 
-def test_other_errors_end_at_once(channel, monkeypatch):
+def test_other_errors_are_raised_without_another_attempt(channel, monkeypatch):
     refused = refuse(monkeypatch, errno.EPERM, 3)
     with pytest.raises(PermissionError):
         channel.send("listener", [0])

@@ -134,7 +134,7 @@ def test_a_program_without_rules_works():
     assert run(program, ARCH + 1, 0).action == seccomp_compiler.KILL_PROCESS
 
 
-def test_low_ignores_the_high_word_and_whole_compares_it():
+def test_only_the_condition_whole_compares_the_high_word():
     rules = {
         1: ((((seccomp_compiler.low(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),
         2: ((((seccomp_compiler.whole(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),

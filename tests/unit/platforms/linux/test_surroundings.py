@@ -101,7 +101,7 @@ def test_a_sysctl_is_named_as_the_cause(files, name):
     assert name in surroundings.find().hint
 
 
-def test_the_line_names_the_missing_controls_only_where_they_are_missing(files):
+def test_the_line_names_only_controls_that_are_missing(files):
     files["/.dockerenv"] = b""
     assert "`network.allow` and `network.listen` are refused" in line(*LANDLOCK)
     assert "network" not in line(*LANDLOCK, "socket_broker")

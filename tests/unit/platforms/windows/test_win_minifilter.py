@@ -348,7 +348,7 @@ def test_paths_become_device_paths(path, root):
 
 
 @given(st.text(max_size=30))
-def test_only_devices_are_roots(path):
+def test_any_path_becomes_a_device_path_or_nothing(path):
     assert all(root.startswith("\\DEVICE\\") for root in minifilter.device_roots([path], query))
 
 
