@@ -52,7 +52,7 @@ def test_only_calls_that_the_table_permits_are_continued(machine, flags):
     """Check which calls the kernel may continue after the supervisor's answer: calls that are only watched, starts of
     tasks, which are only counted, and calls that ask a socket for a name or for received data.
 
-    The decision about these calls does not depend on memory that the target could change afterwards. Without
+    The target gains nothing if it changes its memory after the decision about such a call. Without
     namespaces, calls that change modes and times never continue, not even in `corral learn`.
     """
     names = {one: name for name, one in TABLES[machine].items()}
