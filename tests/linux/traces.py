@@ -75,7 +75,7 @@ def _cmdline(pid: str) -> bytes:
 
 
 def wait_until_gone(argument: str) -> None:
-    """Wait until no process has `argument` in its command line. Fail with the command line of one that does not end."""
+    """Wait until no process has `argument` in its command line. Fail with the command line of a process that stays."""
     deadline = time.monotonic() + PATIENCE
     while found := processes(argument) or processes(argument):
         for pid in found:

@@ -224,8 +224,8 @@ def test_only_abi_imports_ctypes():
 
 
 def test_native_modules_are_imported_only_on_their_system():
-    """Check that native modules are imported in functions or behind sys.platform, because all
-    modules are imported on every system.
+    """Check that modules that exist only on one system are imported in functions or behind sys.platform. Every module
+    of corral must be importable on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}

@@ -198,7 +198,8 @@ def test_the_environment_block_has_every_variable_once_and_sorted(variables):
 def test_variables_are_sorted_as_windows_sorts_them():
     names = ["b", "A_", "AB", "a", "Path", "é", "\uffff", "\U0001f600"]
     found = [name for name, _ in read_block(environment_block((name, "") for name in names))]
-    # Windows compares UTF-16 in upper case: a surrogate pair is less than U+FFFF, and the underscore is greater than A to Z.
+    # Windows compares UTF-16 in upper case: a surrogate pair is less than U+FFFF, and the underscore is
+    # greater than A to Z.
     assert found == ["a", "AB", "A_", "b", "Path", "é", "\U0001f600", "\uffff"]
 
 

@@ -302,8 +302,8 @@ def test_failed_lookups_leave_no_memory_behind(tree):
 
 
 def test_the_number_of_waiting_calls_is_limited(monkeypatch):
-    """Check that the number of waiting calls is limited. A target can make any number of them by
-    killing its children while they wait.
+    """Check that the number of waiting calls is limited. Without a limit a target could make any number of them: it
+    starts children and kills them while their calls wait.
     """
     monkeypatch.setattr(file_changes._thread, "start_new_thread", lambda *_: None)
     reading, writing = os.pipe()

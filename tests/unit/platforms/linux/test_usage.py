@@ -424,8 +424,8 @@ if parent == 0:
 
 @LINUX
 def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
-    """Kill the orphan's parent when the walk has read the root's children, but not yet the parent's. The orphan then
-    becomes a child of the root, in a list that was already read.
+    """Kill the orphan's parent when the walk has read the root's list of children, but not yet the parent's. The orphan
+    then becomes a child of the root, whose list was already read.
     """
     read = usage._children
     with Child(ORPHAN) as root:
@@ -487,8 +487,8 @@ signal.pause()
 
 @LINUX
 def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
-    """End a thread that has a child, after the walk has read the first thread's children. The child then moves to the
-    first thread, in a list that was already read.
+    """End a thread that has a child, after the walk has read the first thread's list of children. The child then moves
+    to this list, which was already read.
     """
     read, started = usage.abi.read_file, Child(MOVES)
     with started.process, started as pid:

@@ -645,8 +645,8 @@ def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
 
 
 def test_the_evidence_names_the_time_to_create_a_profile(monkeypatch):
-    """Check that `doctor -v` shows how long a profile takes, because every run creates and deletes one, through the
-    firewall service.
+    """Check that `doctor -v` shows how long the creation of a profile takes. Every run creates and deletes a profile
+    through the firewall service, so this time matters.
     """
     monkeypatch.setattr(app_container, "_create", lambda step: parse_sid(step.package))
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", lambda _name: None)
