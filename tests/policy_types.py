@@ -38,8 +38,8 @@ def render() -> str:
     for path in TABLES:
         table, _, name = path.rpartition(".")
         tables[table].append((name, type_name(path)))
-    # A type is defined before the types that use it, so nested tables come first and the policy last. Nested tables
-    # share one type.
+    # A type has to be defined before the types that use it, so nested tables come first and the policy comes last.
+    # Tables with the same type are written once.
     order = sorted(tables, key=lambda path: -path.count(".") if path else 1)
     return HEAD + "".join(
         dict.fromkeys(render_table(type_name(path), tables[path]) for path in order)

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Registries:
-    """Serve everything that was published. `asked` lists the requested paths in order."""
+    """A server for everything that was published. `asked` lists the requested paths in order."""
 
     def __init__(self, tls: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> None:
         self.asked: list[str] = []
@@ -82,7 +82,8 @@ class Registries:
     def serve(self, request: BaseHTTPRequestHandler, path: str) -> None:
         body = self.files[path]
         if path in self.without_length or path in self.longer:
-            # The test chooses the Content-Length header. Closing the connection ends the answer.
+            # Send the wrong Content-Length that the test has set, or none. The answer ends when the connection is
+            # closed.
             request.send_response(200)
             if path in self.longer:
                 request.send_header("Content-Length", str(self.longer[path]))
@@ -142,7 +143,7 @@ class Registries:
     def publish_server(
         self, name: str, version: str, *, api: str = "v0.1", **server: object
     ) -> None:
-        """Publish server.json in the MCP registry, also as its latest version."""
+        """Publish a server.json in the MCP registry under its version, and as the latest version."""
         data = {"server": {"name": name, "version": version, "description": "x", **server}}
         for one in (version, "latest"):
             self.files[f"/{api}/servers/{name}/versions/{one}"] = json.dumps(data).encode()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "CORRAL_RIGS"
 SHARED = "CORRAL_RIGS_SHARED"
-"""The variable with the path of a directory that all workers of a run share."""
+"""The variable with the path of a directory that all workers of a test run share."""
 DEFINITIONS = "CORRAL_AGENT_SANDBOX"
 """The variable with the path of a directory that has the definitions (CRDs) of agent-sandbox."""
 PREFIX = "needs the rig "
@@ -55,14 +55,16 @@ class Rig:
 
 
 def cache(name: str) -> pathlib.Path:
-    """Return the path of a kept build or download. The path exists only if the build is complete."""
+    """Return the path of a build or download that is kept for later runs. The path exists only if the build is
+    complete.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return pathlib.Path(base) / "corral-rigs" / name
 
 
 def definitions() -> pathlib.Path:
-    """Return the directory of agent-sandbox's definitions: the one that the variable names, or `data/agent-sandbox` in a
-    directory beside the checkout, or the one in the cache.
+    """Return the directory of agent-sandbox's definitions. It is the directory that CORRAL_AGENT_SANDBOX names, or else
+    `data/agent-sandbox` in a directory beside the checkout, or else the copy in the cache.
     """
     if named := os.environ.get(DEFINITIONS):
         return pathlib.Path(named).absolute()
@@ -211,7 +213,7 @@ GROUPS = {
 
 
 def found(name: str) -> str | None:
-    """Return the path of a program (also in `sbin`), or the first file of a pattern."""
+    """Return the path of a program, also from `sbin`, or the first path that matches a file pattern."""
     if name.startswith(("/", "~")):
         return next(iter(sorted(glob.glob(os.path.expanduser(name)))), None)
     return shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{ADMIN}")
@@ -223,7 +225,7 @@ def declared() -> frozenset[str]:
 
 
 def declare(text: str | None) -> None:
-    """Declare the rigs of `--rigs` and the variable. End the run if one of them cannot be used."""
+    """Declare the rigs that `--rigs` and CORRAL_RIGS name. End the test run if one of them cannot be used."""
     if text:
         os.environ[VARIABLE] = f"{os.environ.get(VARIABLE, '')},{text}"
     problems = [f"there is no rig {name!r}" for name in sorted(declared() - set(RIGS))]
@@ -254,7 +256,7 @@ def broken(name: str, why: str) -> NoReturn:
 
 @contextlib.contextmanager
 def alone(name: str) -> Iterator[pathlib.Path]:
-    """Run the body in one worker at a time. Yield the directory that all workers share."""
+    """Run the body of the `with` statement in only one worker at a time. Yield the directory that all workers share."""
     import fcntl
 
     place = pathlib.Path(os.environ[SHARED])
@@ -281,7 +283,7 @@ def skip_undeclared(items: Iterable[pytest.Item]) -> None:
 
 
 def closing(reasons: Iterable[str]) -> str:
-    """Return a paragraph about the skipped tests and their rigs, or "" if no test was skipped."""
+    """Return a paragraph that counts the skipped tests and names their rigs, or "" if no test was skipped."""
     rigs: collections.Counter[str] = collections.Counter()
     others: collections.Counter[str] = collections.Counter()
     for reason in reasons:
@@ -312,8 +314,8 @@ def closing(reasons: Iterable[str]) -> str:
 
 
 def main(question: str, left_out: Iterable[str]) -> None:
-    """Print what `.ci/run` asks about all rigs except `left_out`: the packages to install, the rigs that are complete,
-    or the incomplete rigs and what they lack.
+    """Answer a question of `.ci/run` about all rigs except `left_out`: which packages to install ("packages"), which
+    rigs can be used ("usable"), or else which rigs cannot be used and what they lack.
     """
     rigs = {name: rig.missing() for name, rig in RIGS.items() if name not in set(left_out)}
     if question == "packages":

@@ -1,9 +1,11 @@
 """Start corral as the users of these tests: root and an ordinary user, with and without namespaces.
 
-`corral` runs the command line in a real child process. Root's suite also runs everything as an ordinary user, from a
-world-readable copy of the package. An ordinary user's suite runs as that user only. In the tier `bare` corral runs
-under a filter that forbids new namespaces and mounts, as in containers. In `replaced` the filter also forbids
-pidfd_getfd, as Docker's does. In `listened` the filter already has a seccomp listener, and the kernel allows only one.
+`corral` runs the command line in a real child process. If root runs the tests, each test also runs as an ordinary user,
+from a world-readable copy of the package. If an ordinary user runs them, they run only as that user.
+
+In the tier `bare` corral runs under a seccomp filter that forbids new namespaces and mounts, as in containers. In
+`replaced` the filter also forbids pidfd_getfd, as Docker's does. In `listened` the filter already has a seccomp
+listener, so corral cannot add its own, because the kernel allows only one.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @contextlib.contextmanager
 def signals_at_their_defaults():
-    """Restore SIGHUP, SIGINT and SIGQUIT, because corral would inherit that a shell or nohup ignores them."""
+    """Restore the defaults of SIGHUP, SIGINT and SIGQUIT. A shell or nohup may have ignored them, and corral would
+    inherit this.
+    """
     ignored = [number for number in IGNORABLE if signal.getsignal(number) == signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():
         ignored = []  # only the main thread may set signal handlers

@@ -1,8 +1,8 @@
 """Make a small internet for the tests: two network namespaces that a veth pair connects.
 
-corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far namespace and own every
-address that a name may resolve to, so an address that corral refuses would otherwise have answered. There is no route
-to the machine's own network.
+corral runs in the near namespace, where the test writes /etc/hosts. Servers are in the far namespace, which has every
+address that a name may resolve to. So if corral refuses an address, the refusal is the only reason that no server
+answers. There is no route to the machine's own network.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GUARDED = {
     "nat64 of loopback": "64:ff9b::7f00:1",
     "6to4": "2002:a63:2::1",
 }
-"""Addresses that the guard refuses. Those of NAT64 and 6to4 contain 10.99.0.2 or 127.0.0.1."""
+"""Addresses that the guard refuses. The NAT64 and 6to4 addresses contain 10.99.0.2 or 127.0.0.1."""
 HOSTS = """\
 127.0.0.1 localhost
 ::1 localhost
@@ -57,7 +57,9 @@ class Namespace:
         self.ip("link", "set", "lo", "up")
 
     def call(self, act, *arguments):
-        """Call `act` in a thread inside the namespace. Its sockets and children stay there."""
+        """Call `act` in a thread inside the namespace. Sockets and child processes that it makes belong to the
+        namespace.
+        """
         return self._thread(lambda: self._enter() or act(*arguments))
 
     def ip(self, *words: str) -> None:
@@ -125,7 +127,9 @@ class Inhabitant(User):
 
 
 class World:
-    """Two connected namespaces. `name` defines names, `serve` starts servers, `arrived` lists reached addresses."""
+    """Two connected namespaces. `name` defines names, `serve` starts servers, and `arrived` lists the addresses that
+    were reached.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.hosts = folder / "hosts"
@@ -160,7 +164,9 @@ class World:
             )
 
     def name(self, name: str, *addresses: str) -> str:
-        """Set a name's addresses. The file is changed in place, because it is mounted where corral runs."""
+        """Set a name's addresses. The hosts file is changed in place, because this file is mounted as /etc/hosts where
+        corral runs.
+        """
         kept = [line for line in self.hosts.read_text().splitlines() if line.split()[1] != name]
         lines = [*kept, *(f"{address} {name}" for address in addresses)]
         self.hosts.write_text("".join(f"{line}\n" for line in lines))
@@ -172,7 +178,9 @@ class World:
         self.arrived.clear()
 
     def serve(self, handle, *, port: int, near: bool = False, close: bool = True) -> None:
-        """Call `handle(socket)` in a thread for each connection to a port, on all addresses of one side."""
+        """Listen on a port on all addresses of one namespace. Call `handle(socket)` in a new thread for each
+        connection.
+        """
         listener = (self.near if near else self.far).listen(port)
         thread = threading.Thread(target=self._accept, args=(listener, handle, close))
         thread.start()

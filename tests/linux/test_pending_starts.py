@@ -119,8 +119,8 @@ def test_a_stopped_supervisor_starts_nothing(user):
 
 
 def test_a_killed_supervisor_starts_nothing(user):
-    """Kill the supervisor. The kernel fails the waiting call when the listener is closed, and the
-    tree ends with corral.
+    """Kill the supervisor. The kernel then closes the seccomp listener and fails the waiting call, and all processes of
+    the run end with corral.
     """
     run = Run(user)
     target = find_target(run.pid)
@@ -139,11 +139,12 @@ def test_a_killed_supervisor_starts_nothing(user):
 
 @BOTH_TIERS
 def test_a_supervisor_without_descriptors_starts_nothing(user):
-    """Take away the supervisor's descriptors. It can then open neither the target's memory to read
-    a name, nor its own modules.
+    """Leave the supervisor no free descriptors. It can then open neither the target's memory, to read a program's name,
+    nor files of its own modules.
     """
     run = Run(user)
-    # Without descriptors the supervisor could not import its last modules, and would end the run.
+    # Wait until the supervisor has imported all its modules. Without free descriptors it could not import them, and
+    # would end the run.
     while not waits_for_ever(run.pid):
         time.sleep(0.01)
     limit_descriptors(user, run.pid, 1 + max(map(int, os.listdir(f"/proc/{run.pid}/fd"))))

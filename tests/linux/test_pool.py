@@ -1,4 +1,6 @@
-"""Test `corral.Pool`: a spare is a sandbox that waits for a command. It is used once, and only for a fitting command."""
+"""Test `corral.Pool`. A spare is a sandbox that waits for a command. It is used once, and only for a command that needs
+the same walls.
+"""
 
 import signal
 
@@ -114,7 +116,9 @@ def test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret(caller
 
 
 def test_a_spare_is_not_used_after_a_mount_or_system_file_changed(any_caller):
-    """Let the caller run in its own mount namespace, with an /etc that it may change."""
+    """Change a mount and a file of /etc. The caller has its own mount namespace with a copy of /etc, so the host does
+    not change.
+    """
     if any_caller.user.uid:
         pytest.skip("only root can mount")
     any_caller.run(
@@ -237,8 +241,8 @@ def test_a_policy_that_occupies_a_resource_of_the_host_has_no_spares(caller):
 
 
 def test_a_spare_reports_the_same_denials_as_an_ordinary_launch(caller):
-    """Compare the denials. A spare's listener, resolver and gateway start before its command is
-    known.
+    """Compare the denials of both launches. A spare's listener, resolver and gateway start before its command is known,
+    which must not change what is reported.
     """
     caller.run(
         "code = 'import os, socket\\n'\n"

@@ -1,4 +1,6 @@
-"""Connect a database client inside to a real server on the host's loopback, with only that port allowed."""
+"""Connect a database client in the sandbox to a real server on the host's loopback, with only the server's port
+allowed.
+"""
 
 import glob
 import os
@@ -16,7 +18,7 @@ def program(name):
 
 @pytest.fixture(scope="module")
 def database(package):
-    """Start a server, which refuses to run as root, and return its port."""
+    """Start a database server as a user other than root, because it refuses to run as root. Return its port."""
     place = package.parent / "postgres" if os.geteuid() == 0 else package.parent / "pg"
     place.mkdir()
     ids = {}

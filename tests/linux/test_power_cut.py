@@ -1,4 +1,6 @@
-"""Stop corral at each call that changes a file. The disk must have the old state or the new one, never a part."""
+"""Stop corral at each call that changes a file. Afterwards the disk must have the old state or the new state, never a
+mixture.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ PROGRAM = pathlib.Path(__file__).with_name("cut_calls.py").read_text()
 
 
 class Home:
-    """A new home for one trial, with a copy of the cached findings."""
+    """A new home for one trial, which has a copy of the findings about this host."""
 
     def __init__(self, user, scratch) -> None:
         self.user = user
@@ -84,7 +86,9 @@ def home(ordinary):
 
 
 def problems(results: list[dict], wrong) -> dict[str, list[str]]:
-    """Return the problems after each stop: partial states, failing commands, missing reasons, leftovers."""
+    """Return the problems after each stop: partial files, commands that fail without a hint, and leftover temporary
+    files.
+    """
     first, *stopped = results
     assert first["code"] == 0, first["err"]
     assert first["files"] == first["modelled"], "the model of the disk differs from the real files"
@@ -157,7 +161,7 @@ def test_a_stopped_unwrap_leaves_the_old_or_the_new_file(home, how):
 
 
 def served(result, first):
-    """Yield a problem if the last command, a run, did not work."""
+    """Yield a problem if the last command, which is a run of the server, did not work."""
     code, out, err = result["after"][-1]
     if (code, "served" in out) != (0, True):
         yield f"{code} {out} {err}"
@@ -195,8 +199,8 @@ for line in sys.stdin:
 
 @pytest.mark.rig("long")
 def test_a_stopped_inspect_leaves_the_old_or_the_new_pins(home):
-    """Check that the file has the old pins or the new ones. A pinned server must never count as not
-    pinned.
+    """Stop `inspect`, and check that the file has either the old pins or the new pins. A pinned server must never count
+    as not pinned.
     """
     script = home.put("srv.py", OFFER.replace("WORDS", "adds"))
     pin = ["inspect", "--pin", "--yes", "--", "/usr/bin/python3", str(script)]
@@ -248,7 +252,9 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_a_stopped_run_leaves_usable_files(home):
-    """Stop a run, which writes findings, its record, the targets of grants, denials and the audit."""
+    """Stop a run at each of its writes: of findings, of its record, of the targets of grants, of denials and of the
+    audit.
+    """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)
     audit = str(home.path / "audit.jsonl")
@@ -270,7 +276,7 @@ def test_a_stopped_run_leaves_usable_files(home):
 
 @pytest.mark.rig("long", "node")
 def test_a_stopped_upgrade_leaves_one_working_version(home, registry):
-    """Check that afterwards the old version or the new one runs."""
+    """Stop an upgrade, and check that afterwards the old version or the new version runs."""
     home.variables = {"npm_config_registry": f"{registry.url}/"}
     publish(registry)
     home.does("run", "npm:server")

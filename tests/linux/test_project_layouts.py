@@ -1,4 +1,4 @@
-"""Run servers in the layouts of package managers. Each runs, or its refusal names flags that work."""
+"""Run servers in the layouts of package managers. Each server runs, or the refusal names flags with which it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.rig("node")
 
 
 class Layout:
-    """Make files in a user's home directory, and run a command there."""
+    """A user's home directory, in which a test makes files and runs commands."""
 
     def __init__(self, user, home):
         self.user, self.home = user, home
@@ -112,8 +112,8 @@ def test_pnpm_with_its_own_store_runs(layout):
 
 @pytest.mark.parametrize("count", [2, 6])
 def test_pnpm_with_the_global_store_runs_with_the_hint(layout, count):
-    """Use pnpm's global store: each package is a directory, and its dependencies are links to other
-    directories there.
+    """Use pnpm's global store, in which each package has its own directory, with links to the directories of its
+    dependencies.
     """
     links = ".local/share/pnpm/store/v10/links/@"
     for number in range(count):

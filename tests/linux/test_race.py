@@ -80,7 +80,9 @@ def test_without_spare_descriptors_one_address_is_tried_at_a_time(full):
 
 @pytest.mark.parametrize(("most", "held"), [(3, 5 + 3), (100, 5 * 8)])
 def test_one_names_addresses_do_not_take_all_descriptors(full, most, held):
-    """Let five connections try a name with eight addresses that do not answer."""
+    """Let five connections try a name with eight addresses that do not answer. Together they must not use more
+    descriptors than the budget has.
+    """
     now = [0.0]
     loop, budget, ends = event_loop.Loop(lambda: now[0]), DialBudget(most), []
     dials = [

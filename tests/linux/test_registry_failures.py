@@ -99,8 +99,8 @@ def test_a_missing_version_of_a_dependency_is_named_with_its_own_hint(
 
 @ONE_USER
 def test_a_package_for_another_node_is_named(user, env, registry, npm):
-    """Install a package for another node. npx warns and starts such a package, so corral starts it,
-    too.
+    """Install a package whose `engines` name another version of node. npx only warns and starts such a package, and so
+    does corral.
     """
     publish(registry, "1.0.0", engines={"node": ">=1"})
     publish(registry, "2.0.0", engines={"node": ">=999"})
@@ -120,7 +120,9 @@ def test_a_package_for_another_node_is_named(user, env, registry, npm):
 
 @pytest.fixture
 def encrypted(request) -> Iterator[Registries]:
-    """Return a registry over TLS. Its certificate is for 127.0.0.1, and the test can choose another address."""
+    """Return a registry over TLS at 127.0.0.1, or at the address of the test's parameter. The certificate is for
+    127.0.0.1.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(TLS / "registry-certificate.pem", TLS / "registry-key.pem")
     made = Registries(context, getattr(request, "param", "127.0.0.1"))

@@ -1,4 +1,4 @@
-"""Test the inotify watch on covered names, without a sandbox."""
+"""Test the inotify watch that reports when a covered file is replaced. The tests use no sandbox."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_the_watch_sleeps_while_nothing_happens(watch, tmp_path):
 
 
 def test_a_file_with_the_same_inode_number_is_another_file(watch, tmp_path):
-    """Check that the watch reports a replaced file. The new file may get the inode number of the
-    old file, so inode numbers alone do not show this. inotify reports the removal before that.
+    """Check that the watch reports a replaced file, even if the new file gets the inode number of the old file. The
+    watch relies on inotify, which reports the removal of the old file.
     """
     path = tmp_path / ".env"
     path.write_text("old")

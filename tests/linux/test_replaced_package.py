@@ -1,7 +1,7 @@
 """Remove corral's package while a target runs, or install another version over it. The run must end as usual.
 
-If this happens in the first half second, before the supervisor has imported all that it may need, the run may end early
-with the reason.
+In its first half second the supervisor has not yet imported every module that it may need. If the package is removed
+that early, the run may end early, and then reports the reason.
 """
 
 import functools
@@ -39,7 +39,7 @@ EACH = [
 
 
 class Removed(Run):
-    """A run from a copy of the package, which `remove` removes."""
+    """A run from a copy of the package. `remove` deletes this copy."""
 
     def __init__(self, user, *flags: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -85,8 +85,8 @@ module.
 
 @functools.cache
 def wheel(source: pathlib.Path, version: str) -> pathlib.Path:
-    """Make a wheel of this version beside the tests' copy of corral. pip needs nothing else to
-    install and remove it.
+    """Make a wheel of this version from the tests' copy of corral, and put it beside that copy. pip can install and
+    remove the wheel without other files.
     """
     path, info = source.parent / f"corral-{version}-py3-none-any.whl", f"corral-{version}.dist-info"
     with zipfile.ZipFile(path, "w") as archive:
@@ -132,7 +132,7 @@ def test_a_run_ends_well_after_its_package_was_removed(ordinary, flags, idle):
 
 
 def check_services(user, flags: tuple[str, ...], answers: dict[str, str], err: str) -> None:
-    """Check that the walls stayed, and that every file was written at the end of the run."""
+    """Check that the walls still work, and that the run has written its report, audit and denials."""
     assert set(answers.values()) <= {"denied", "allowed"}
     assert (answers["fork"] == "allowed") == ("--allow-subprocess" in flags)
     assert "written" in err or "--state" in flags
@@ -258,8 +258,8 @@ def test_a_run_of_the_python_api_ends_well_after_its_package_was_replaced(
     out, err = run.process.communicate("\n", timeout=PATIENCE)
     assert run.process.returncode == 0, err
     code, answers, denials, discarded = json.loads(out)
-    # With an allowlist the gateway accepts a connection before it refuses the address, so the target
-    # may or may not see the connection.
+    # With an allowlist the gateway first accepts each connection and then checks its address. So the target may see a
+    # connection for a moment, or none.
     connection = {"plain": {"denied"}, "allowlist": {"denied", "allowed"}}[policy]
     assert answers.pop(2) in connection
     assert (code, answers) == (7, ["denied"] * 3), err

@@ -1,7 +1,7 @@
 """Check in both tiers that many runs, parallel runs and runs killed by SIGKILL at any moment leave nothing.
 
-Other processes may use the machine at the same time. Therefore the test looks only for its own argument, for pids of
-its own corral processes, and in this session's home directory.
+Other processes may use the machine at the same time. Therefore the tests look only for their own argument, for the pids
+of their own corral processes, and in the home directory of this test session.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KILLS = 200 if LONG else 20
 LAUNCHES = 1000
 ENOUGH = 300 if LONG else 60
 SECONDS = 2
-"""Seconds after which the test stops, once it has made enough launches."""
+"""The test makes ENOUGH launches, and then more until this many seconds have passed."""
 
 WHAT_IS_THERE = """
 import json, os, re, sys, threading, time
@@ -61,7 +61,7 @@ def there():
     }
 
 def settled(before):
-    # A supervisor has reported the outcome and may still be ending. The wait is bounded.
+    # A supervisor that has reported the outcome may need a moment to end, so wait, but not for ever.
     end = time.monotonic() + 60
     while (now := there()) != before and time.monotonic() < end:
         for pid in set(now["processes"]) - set(before["processes"]):
@@ -129,7 +129,7 @@ def test_two_hundred_runs_at_once_leave_nothing(user):
 
 
 class Killings:
-    """Starts runs, kills each at another moment, and lists what they left."""
+    """Starts runs, kills each of them at another moment, and lists what they left."""
 
     def __init__(self, user):
         self.user = user
@@ -222,8 +222,8 @@ def test_a_kill_at_any_moment_leaves_nothing(killings, broom):
 
 
 def test_leftovers_of_a_killed_run_are_found(killings):
-    """Kill a run. It leaves something, and `corral clean` names it. This is the control for the
-    tests above.
+    """Kill a run, and check that its leftovers are found and that `corral clean` names them. This is the control for
+    the tests above.
     """
     time_to_ready(killings)
     left = killings.left()
@@ -238,8 +238,8 @@ def test_leftovers_of_a_killed_run_are_found(killings):
 
 
 def test_a_kill_of_the_whole_group_leaves_nothing(killings):
-    """Kill the whole process group, as a client that gives up does. Init or the guardian is in
-    another group.
+    """Kill corral's whole process group, as a client that gives up does. init or the guardian is in another group, and
+    must end too.
     """
     process = killings.run(start_new_session=True)
     assert process.stdout.readline() == b"ready\n"
@@ -252,7 +252,7 @@ def test_a_kill_of_the_whole_group_leaves_nothing(killings):
 
 
 def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
-    """Kill `doctor`, which probes the host each time. Its probes must end, too."""
+    """Kill `corral doctor` while it probes the host. The processes of its probes must end, too."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -263,7 +263,7 @@ def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
 
 
 def orphans(user) -> list[int]:
-    """Return living processes of `corral doctor` from this session's copy of the package."""
+    """Return the living processes of `corral doctor` that run from the tests' copy of the package."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

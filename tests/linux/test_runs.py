@@ -22,7 +22,7 @@ HEADER = ["RUN", "PID", "UP", "CPU", "MEMORY", "TASKS", "SERVER", "COMMAND"]
 
 
 class Live:
-    """A run that waits. Leaving the context ends it as a client would."""
+    """A run whose target waits. Leaving the context ends the run as a client would."""
 
     def __init__(self, user, *words, env=None):
         self.traces = Traces()
@@ -98,7 +98,9 @@ def test_ps_prints_a_table(user, runs):
 
 
 def test_ps_names_the_server_of_a_client(user, runs):
-    """List a run while a client's file has its command, and again without this file. `ps` finds the server's name by the command."""
+    """List a run while a client's file contains its command, and again without this file. `ps` finds the server's name
+    by looking for the command in the file.
+    """
     with Live(user) as live:
         folder = user.home / ".cursor"
         folder.mkdir()
@@ -208,8 +210,8 @@ def test_garbage_is_removed_and_not_listed_as_a_run(user, runs):
 
 
 def test_a_record_can_name_only_corrals_own_directories(user, runs, scratch):
-    """Write a record that names a directory which corral did not make. The control has the right
-    name.
+    """Write a record that names two directories: one that corral did not make, and one with a name that corral uses.
+    Only the second may be removed.
     """
     victim, own = scratch / "precious", left_directory(user)
     victim.mkdir()
@@ -255,8 +257,8 @@ def test_a_pipe_among_the_records_does_not_block(user, runs):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's file")
 def test_another_users_record_is_ignored(user, runs):
-    """Use another user's HOME, as sudo may do. That user may not choose the directories that are
-    removed.
+    """Run corral with another user's HOME, as sudo may do. The other user's record must not choose which directories
+    are removed.
     """
     victim = left_directory(user)
     path = runs / "planted"

@@ -1,7 +1,7 @@
-"""Count the system calls and page faults of a start. Times would depend on the load of the machine.
+"""Count the system calls and page faults of a start, because times would depend on the load of the machine.
 
-Each count is compared with a bare interpreter's on the same host. Each bound is a tenth above the counts of CPython
-3.11 to 3.13. A change that exceeds a bound needs a good reason.
+The counts of a bare interpreter on the same host are subtracted. Each bound is a tenth above the counts of CPython 3.11
+to 3.13. A change that exceeds a bound needs a good reason.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ def test_an_internet_socket_as_a_stream_is_refused(user, listener, kind):
 
 @BOTH_TIERS
 def test_only_connected_unix_sockets_pass_as_streams(user):
-    """Pass sockets as streams. Clients use connected stream sockets. Sockets that the target could
-    connect elsewhere are refused.
+    """Pass sockets as streams. Connected stream sockets are accepted, because clients use them. Sockets that the target
+    could connect elsewhere are refused.
     """
     seen = {}
     kinds = {"stream": socket.SOCK_STREAM, "seqpacket": socket.SOCK_SEQPACKET}
@@ -272,8 +272,8 @@ def test_a_file_on_stdin_is_restored(user, scratch):
 
 
 def test_flags_and_version_of_a_file_can_be_changed_without_walls(user, scratch):
-    """Change both without walls. This is the control: the owner can change them by a descriptor
-    that is open for reading.
+    """Change the flags and the version of a file without walls. This is the control: the file's owner can change them
+    even by a descriptor that is open only for reading.
     """
     path = scratch / "file"
     path.write_text("x")
@@ -342,8 +342,8 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_killed_corral_restores_nothing(ordinary, scratch, killed):
-    """Kill corral. Init cannot restore the file, because it has no rights on it and ends with
-    corral. In the control corral is not killed.
+    """Kill corral. Init cannot restore the file's mode, because init has no rights on the file and ends with corral. In
+    the control corral is not killed.
     """
     os.chown(scratch, ordinary.uid, ordinary.uid)
     path = scratch / "file"
@@ -411,7 +411,7 @@ termios.tcflow(0, termios.TCOOFF)
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
 def test_a_terminal_works_as_before_after_a_run(user, sandboxed):
-    """Turn echo off and stop the output. Without the sandbox (the control) the terminal stays like
+    """Let the target turn echo off and stop the output. In the control, without the sandbox, the terminal stays like
     that.
     """
     command = [user.python, "-ISc", SPOIL]
@@ -487,8 +487,8 @@ print("said", flush=True)
 
 @pytest.mark.parametrize("landlock", ["absent", "there"])
 def test_file_streams_cannot_be_opened_again(user, scratch, landlock):
-    """Try to open a file stream again. Without Landlock, corral replaces the file with a pipe, so
-    this opens only the pipe.
+    """Let the target open its file streams again by /proc. Landlock denies this. Without Landlock, corral passes a pipe
+    instead of the file, so the target opens only the pipe.
     """
     os.chown(scratch, user.uid, user.uid)
     given, log, told = scratch / "given", scratch / "log", scratch / "told"

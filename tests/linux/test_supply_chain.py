@@ -107,7 +107,7 @@ def test_settings_without_effect_share_an_installation(user, env, registry, npm,
     """
     archive = publish(registry)
     settings = scratch / ".npmrc"
-    # The last setting is the control, because it could have changed the installation.
+    # The control: a start with another setting, which could have an effect, installs the package again.
     for scope, fetched in (("@acme", 1), ("", 1), ("@other", 2)):
         text = f"{scope}:registry=http://127.0.0.1:9/\n" if scope else ""
         own(user, settings, text)
@@ -128,7 +128,7 @@ def test_packages_of_another_index_are_not_shared(user, env, registry, tools):
         words = ("run", "--with", "dep", "pypi:thing")
         assert user.corral(*words, env=more).stdout == b"other\n"
         assert user.corral(*words, env=env).stdout == b"main\n"
-        # The control: another index without these packages changes nothing.
+        # The control: if the other index has none of these packages, both starts share one installation.
         del other.files["/simple/dep/"]
         assert user.corral("cache", "rm", "thing", env=env).returncode == 0
         assert user.corral(*words, env=more).stdout == b"main\n"
@@ -162,7 +162,9 @@ BACKEND = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-pat
 
 @ONE_USER
 def test_a_script_cannot_claim_to_come_from_another_index(user, env, registry, tools):
-    """Let a package's build script rewrite the lock file, which names the index of each package."""
+    """Let a package's build script rewrite the lock file, so that the package seems to come from the user's own index.
+    A start with that index must not use this installation.
+    """
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     other = Registries()
     try:
@@ -199,7 +201,9 @@ def archive(top: str, files: dict[str, str]) -> bytes:
 
 @ONE_USER
 def test_packages_of_another_registry_are_not_shared(user, env, registry, npm):
-    """Name another registry in the `env` of a project's configuration."""
+    """Install a package from another registry, which the environment names, as the `env` of a project's configuration
+    can. This installation must not be used with the user's own registry.
+    """
     other = Registries()
     try:
         for place, text in ((other, "theirs"), (registry, "ours")):
@@ -238,8 +242,8 @@ def test_a_cache_of_another_user_is_not_used(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
-    """Run another bundle with the same name. The user keeps values by a bundle's name, and any
-    bundle can use that name.
+    """Run a second bundle with the name of another bundle. The user's values are stored by the bundle's name, and any
+    bundle can choose that name.
     """
     notes = own(user, scratch / "notes" / "a.txt", "mine").parent
     kept = own(
@@ -270,8 +274,8 @@ def test_a_bundle_does_not_get_another_bundles_values(user, env, scratch):
 
 @ONE_USER
 def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch, project):
-    """Name the Python of the user's virtual environment in a bundle. It would make the projects
-    that are installed there readable.
+    """Let a bundle start the Python of the user's virtual environment. If this were allowed, the target could read the
+    projects that are installed in that environment.
     """
     venv = scratch / "venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
@@ -284,7 +288,7 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
     done = user.corral("run", put(user, scratch, manifest(server=server)), env=env)
     assert done.returncode == REFUSED
     assert f"leads to {venv} and 1 more" in done.stderr.decode()
-    # The control: if the user types and grants the program, it runs with that environment's packages.
+    # The control: if the user types the command and grants the program, it runs with the packages of that environment.
     reader = "print(open(__import__('sys').argv[1]).read())"
     argv = (str(venv / "bin" / "python3"), "-c", reader, str(project / "notes.txt"))
     assert user.run(*argv, env=env).returncode == REFUSED
@@ -293,7 +297,9 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
 
 @ONE_USER
 def test_a_bundle_cannot_climb_out_by_a_relative_trampoline(user, env, scratch, project):
-    """Use the shell line that pip writes for long paths, with `../` in its path to leave the store."""
+    """Start a script with the `/bin/sh` lines that pip writes for long paths. The interpreter's path in them has `../`,
+    so that it leads out of the store.
+    """
     venv = project / ".venv"
     code = f"import venv; venv.create({str(venv)!r}, with_pip=False)"
     with user.popen([user.python, "-c", code], env=env, stdin=subprocess.DEVNULL) as making:
@@ -338,8 +344,8 @@ STEERING = {
 @ONE_USER
 @pytest.mark.parametrize("name", ["MAMBA_ROOT_PREFIX", "PATH"])
 def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, scratch, name):
-    """Let a project name a directory of PATH or of a version manager. corral follows links in such directories,
-    because it takes them for the user's.
+    """Let a project's configuration set PATH or a version manager's variable to a directory that the project chooses.
+    corral follows links in such directories, because it assumes that the user chose them.
     """
     key = own(user, scratch / "private" / "key.py", "print('mine')\n")
     place = own(user, scratch / "cloned" / ".mcp.json", "")
@@ -355,7 +361,7 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
         refused = user.corral("wrap", "--corral", str(launcher), str(place), env=env)
         assert refused.returncode == 1
         assert text in refused.stdout.decode()
-    # The control: a directory that the user's own environment names is the user's.
+    # The control: if the user's own environment names the directory, the server starts.
     own_choice = {**env, name: values[name]}
     started = user.corral("run", "--", entry["command"], *entry["args"], env=own_choice)
     assert started.stdout == b"mine\n", started.stderr
@@ -373,7 +379,9 @@ def test_a_projects_configuration_cannot_open_files_behind_its_links(user, env, 
     ],
 )
 def test_a_projects_configuration_cannot_start_another_project(user, env, scratch, more):
-    """Let a project start a script of another project. The files around a script are readable, and code in a variable or another argument could read them."""
+    """Let a project's configuration start a script of another project. A server may read the files beside its script,
+    so the other project's files would be readable.
+    """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "cloned" / "server.py", "print('its own')\n")
     (scratch / "private" / "inner").mkdir()
@@ -404,9 +412,9 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
 
 @ONE_USER
 def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, scratch):
-    """Name a script of another project in ways that hide it: behind a link to a runtime, after a `#!` line that takes
-    the program itself as a value, in a path with the separator of PATH, through `..` below a directory of PATH, and in
-    variables with a default, which the client fills in.
+    """Start a script of another project, and hide this in the command. The command uses a link to an interpreter, a
+    `#!` line whose last option takes the next word as its value, a path that contains PATH's separator, `..` below a
+    directory of PATH, or variables whose default only the client fills in.
     """
     private = own(user, scratch / "private" / "server.py", "print('mine')\n")
     own(user, scratch / "private" / "bin" / "tool", "#!/bin/sh\n", 0o755)
@@ -445,7 +453,8 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
     for words in (("status",), ("why", "one")):  # such an entry hides no other server
         shown = user.corral(*words, env=env, cwd=scratch / "cloned")
         assert (shown.returncode, b"one" in shown.stdout) == (0, True), shown.stderr
-    # The controls: the same programs with the project's own script, and other files as arguments.
+    # The controls: the same programs start the project's own script, or get the other project's file only as an
+    # argument.
     for usual in (
         ("./run", "server.py"),
         ("./plain", str(private)),
@@ -461,7 +470,9 @@ def test_a_projects_configuration_cannot_hide_which_script_it_starts(user, env, 
 
 @ONE_USER
 def test_a_link_in_a_shared_directory_cannot_start_another_project(user, env, scratch):
-    """Put a link to another project into a directory that several servers share, such as ~/Documents. A start does not check such links, so `wrap` does."""
+    """Put a link to another project into a directory that several servers share, such as ~/Documents. corral does not
+    check such links when a server starts, so `wrap` has to refuse them.
+    """
     own(user, scratch / "private" / "server.py", "print('mine')\n")
     documents = own(user, user.home / "Documents" / "server.py", "print('its own')\n").parent
     (documents / "link.py").symlink_to(scratch / "private" / "server.py")
@@ -504,7 +515,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         assert refused.returncode == 1
         assert f"{name} in the server's env would change corral" in refused.stdout.decode()
         assert "--" not in json.loads(place.read_text())["mcpServers"]["one"]["args"]
-    # The controls: another variable is passed on, and without corral's check the dangerous variables have an effect.
+    # The controls: a harmless variable is passed on, and PYTHONPATH has an effect if it is set in spite of corral's
+    # check.
     assert wrapped(LEVEL="1", PYTHONUNBUFFERED="1").returncode == 0
     entry = json.loads(place.read_text())["mcpServers"]["one"]
     started = [entry["command"], *entry["args"]]
@@ -519,7 +531,7 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
         stdout=subprocess.PIPE,
     )
     assert b"outside" in stolen.communicate(timeout=60)[0]
-    # `status` marks an entry that named corral before `wrap`.
+    # `status` marks an entry that was changed to set a dangerous variable.
     entry["env"]["PYTHONPATH"] = "./evil"
     place.write_text(json.dumps({"mcpServers": {"one": entry}}))
     assert user.corral("wrap", "--corral", str(launcher), str(place), env=env).returncode == 1
@@ -529,8 +541,8 @@ def test_a_projects_configuration_cannot_set_corrals_variables(user, env, scratc
 
 @pytest.mark.parametrize(("user", "tier"), [("root", "bare")], indirect=True)
 def test_root_without_namespaces_is_refused_with_the_reason(user, env, scratch):
-    """Run as root without namespaces. Root's targets have their own user id, which cannot read
-    root's cache.
+    """Run a bundle as root without namespaces. The target then has another user id, which cannot read the bundle in
+    root's cache, so corral refuses the run.
     """
     path = put(user, scratch, manifest())
     done = user.corral("run", path, env=env)
@@ -606,7 +618,7 @@ def test_wrapping_shows_progress_on_a_terminal(user, env, registry, npm, scratch
 
 @ONE_USER
 def test_pinning_installs_the_packages_of_a_profile(user, env, registry, tools, scratch):
-    """Check that the client's first start finds the pinned package and asks no registry."""
+    """Check that `wrap --pin` installs the package, so that the client's first start asks no registry."""
     env = {**env, "PATH": f"{tools}:{env['PATH']}"}
     code = "import mcp\ndef main():\n    print(mcp.version)\n"
     entry_point = {"mcp-server-sqlite": "server:main"}
@@ -695,7 +707,7 @@ def test_a_directory_named_like_a_package_is_not_started(user, env, registry, np
         assert b"the project" not in done.stdout
         assert done.returncode == 0, done.stderr
     assert said(user.corral("run", "npm:server@1.0.0", env=env, cwd=scratch)) == "the package"
-    # The control: the project starts by its path.
+    # The control: `run` with the directory's path starts the project.
     assert said(user.corral("run", str(place), env=env, cwd=scratch)) == "the project"
     asked = user.corral("approve", "npm:server@1.0.0", env=env, cwd=scratch)
     assert b"asks for nothing, so there is nothing to approve" in asked.stderr

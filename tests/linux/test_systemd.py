@@ -86,13 +86,13 @@ def test_a_bus_error_is_reported_by_name(bus, member, arguments, name):
         with pytest.raises(CallError) as caught:
             one.driver(member, *arguments)
         assert caught.value.name == f"org.freedesktop.DBus.Error.{name}"
-        # The connection still works.
+        # The connection still works after the error.
         assert one.driver("GetNameOwner", "s", one.name) == (one.name,)
 
 
 def test_no_service_is_activated_to_answer(bus):
-    """Call a name without an owner. The bus refuses the call at once, even if it could activate a
-    service.
+    """Call a bus name that no process owns. The bus must refuse the call at once, even if it could activate a service
+    for this name.
     """
     with Bus(bus, PATIENCE) as one, pytest.raises(CallError) as caught:
         one.call(
@@ -149,9 +149,10 @@ def test_a_socket_that_is_not_a_bus_is_closed(tmp_path, words, error):
 
 
 class Listener:
-    """Take systemd's name on the bus (with jeepney), record the calls, and answer as configured.
+    """A service that takes systemd's name on the bus (with jeepney), records the calls, and answers them.
 
-    `result` is the result of every job. With `forged` another client sends the result, which corral must ignore.
+    `result` is the result that it reports for every job. With `forged` another client of the bus reports the result,
+    and corral must ignore that report.
     """
 
     def __init__(self, path: str, *, result: str = "done", forged: bool = False) -> None:
@@ -288,7 +289,7 @@ def test_only_systemd_can_report_the_end_of_a_job(listen):
 
 
 def test_a_manager_that_only_claims_success_is_not_trusted(listen):
-    """Report the job as done without moving the process."""
+    """Let the service report the job as done, although the process was not moved."""
     heard = listen()
     with pytest.raises(OSError, match=f"left process {os.getpid()} in "):
         systemd_scope.start("corral-x.scope", (os.getpid(),), ())
@@ -307,8 +308,8 @@ with systemd_scope._Manager(20.0) as manager:
 
 @pytest.mark.parametrize(("before", "calls"), [((), 1), (("unshare", "-c", "-pf"), 0)])
 def test_pids_of_another_pid_namespace_are_not_sent_to_systemd(bus, listen, before, calls):
-    """Run in another PID namespace, whose pids systemd would take for other processes. The control
-    has no PID namespace.
+    """Ask from another PID namespace. systemd would take the pids of that namespace for other processes, so corral must
+    not send them. The control is a client in the PID namespace of the bus.
     """
     if before and subprocess.run([*before, "true"], capture_output=True, check=False).returncode:
         pytest.skip("unshare -c -pf does not work here")
@@ -327,9 +328,7 @@ def test_a_bus_without_systemd_gives_no_scope(bus, impatient):
 
 
 def test_systemd_may_join_the_bus_later(bus, listen):
-    """Ask before systemd has joined the bus. The first client of a session starts the bus earlier
-    than that.
-    """
+    """Ask for systemd before it has joined the bus. This happens if the first client of a session starts the bus."""
     answers: list[str] = []
 
     def ask() -> None:
@@ -340,7 +339,7 @@ def test_systemd_may_join_the_bus_later(bus, listen):
         thread = threading.Thread(target=ask)
         watcher.driver("AddMatch", "s", "type='signal',member='NameOwnerChanged'")
         thread.start()
-        # The message shows that the asking client has joined the bus. The listener joins it only now.
+        # This signal shows that the asking client has joined the bus. The service for systemd's name starts only now.
         watcher.wait(lambda message: message.member == "NameOwnerChanged")
         listen()
         thread.join()
@@ -352,7 +351,7 @@ def children() -> str:
 
 
 def test_a_failed_start_leaves_no_process_behind(bus, impatient):
-    """Check that the process that kept the scope has ended, and that init was not released."""
+    """Check that no child process is left, and that no cgroup is passed on to later steps."""
     leaf = cgroup.Leaf(base="/nowhere", run="x", controllers=(), settings=())
     results = Results()
     before = children()

@@ -32,7 +32,7 @@ GENERIC = (
 
 
 def check_printed(done, *, marked: bool = True) -> None:
-    """Check that the output is only text, and that every line begins with corral's own words."""
+    """Check that the output is only printable text, and that no line begins with text from the hostile name."""
     for stream in (done.stdout, done.stderr):
         text = stream.decode()
         assert text.replace("\n", "").isprintable(), ascii(text)
@@ -40,7 +40,8 @@ def check_printed(done, *, marked: bool = True) -> None:
     assert not marked or MARK.encode() in done.stdout + done.stderr
 
 
-# One interpreter runs all command lines of a test, each in a fork, because its start would take most of the time.
+# One interpreter runs all command lines of a test, each in its own fork, because most of a command's time is the start
+# of the interpreter.
 EACH = """
 import json, os, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -116,8 +117,8 @@ def test_files_that_a_run_created_are_printed_as_text(user, place):
 
 @pytest.mark.parametrize("closed", ["", ".", ".github"])
 def test_a_closed_directory_does_not_hide_what_a_run_created(ordinary, closed):
-    """Close a directory in which a run created files. Root can list it anyway, so only an ordinary
-    user needs the warning.
+    """Let a run create a file and then make its directory unreadable. corral has to warn that it could not search the
+    directory. Root can search it anyway, so the test runs as an ordinary user.
     """
     place, report = ordinary.home / NAME, ordinary.home / "report.json"
     place.mkdir()
@@ -198,7 +199,7 @@ def test_check_prints_hostile_names_as_text(user, place):
 
 
 def offer(registry, path: str) -> None:
-    """Publish a server whose bundle has this path in the registry's address."""
+    """Publish a server whose bundle is at this path of the registry."""
     content = packed(manifest())
     registry.files[unquote(path)] = content
     package = {
@@ -228,8 +229,8 @@ def test_installed_names_are_printed_as_text(user, env, registry):
 
 @ONE_USER
 def test_download_progress_is_printed_as_text(user, env, registry):
-    """Show progress on a terminal, where corral rewrites the line with the end of a hostile
-    address.
+    """Download from a hostile address with a terminal, on which corral rewrites the progress line. The line has the end
+    of the address.
     """
     offer(registry, "/%1b%0amark%e2%80%ae'.mcpb")
     env = {**env, "NO_COLOR": "1"}
@@ -294,8 +295,8 @@ def test_a_server_with_words_that_are_not_utf8_keeps_its_home(user):
 
 
 def test_on_a_terminal_only_corrals_own_colours_are_escapes(user, place):
-    """Run corral on the terminal of `script`. Every escape sequence in the output must be one of
-    `Painted`.
+    """Run corral on a terminal that `script` makes. The only escape sequences in the output are those of corral's own
+    bold text.
     """
     line = shlex.join(user.corral_argv("explain", "--read", place, "--", "/bin/echo", NAME))
     with user.popen(

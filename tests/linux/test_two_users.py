@@ -1,7 +1,7 @@
 """Let one user of a host attack another user's corral.
 
-The attacks are: planted files, links, pipes and hard links in shared directories, access to live runs, and files for a
-root that runs with the user's HOME. Every refusal has a control: the user's own file works.
+The attacker plants files, links, pipes and hard links in shared directories, tries to reach live runs, and plants files
+that root uses if it runs with an ordinary user's HOME. Every refusal has a control: the user's own file works.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def listing(top: pathlib.Path) -> dict[str, tuple[int, ...]]:
 
 
 def plant(kind: str, path: pathlib.Path, user: User) -> pathlib.Path | None:
-    """Put the attacker's file, pipe or link at `path`. Return the user's file that a link names."""
+    """Put the attacker's file, pipe or link at `path`. Return the user's file to which a link leads."""
     own = user.home / "own"
     own.touch(mode=0o600)
     os.chown(own, user.uid, user.uid)
@@ -168,7 +168,9 @@ def test_root_keeps_its_files_in_its_own_home(root):
 
 @pytest.mark.parametrize("owner", [ATTACKER, 65534, 0])
 def test_root_does_not_follow_its_own_link_to_a_user(sticky, owner):
-    """Link root's directory to a user's. The control is a link to one of root's own directories."""
+    """Let root make a private directory through a link to another user's directory. The control is a link to one of
+    root's own directories.
+    """
     from corral.abi.private_directory import make_private_directory
 
     (sticky / "theirs").mkdir()
@@ -295,7 +297,7 @@ for path in sys.argv[1:]:
             answer.append("denied")
 """
 ALLOWED = {"signal", "mappings", "descriptors", "environment", "root", "namespaces", "program"}
-"""The control: acts that a target's owner may do."""
+"""What the owner of a target may do to it. This is the control for the attacks."""
 
 
 @contextlib.contextmanager
@@ -356,7 +358,7 @@ def named_sockets(pids: list[int]) -> list[str]:
 
 
 def test_the_search_finds_sockets_with_a_name(sticky):
-    """Make sockets with a name. The search of the test above finds them. This is its control."""
+    """Make sockets with a name, and check that `named_sockets` finds them. This is the control for the test above."""
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:
         named.bind(str(sticky / "socket"))
         tcp.bind(("127.0.0.1", 0))

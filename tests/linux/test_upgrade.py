@@ -67,7 +67,7 @@ def test_the_previous_version_returns_without_the_registry(user, env, registry, 
 
 @pytest.mark.parametrize("name", ["every", "cursor:every"])
 def test_a_server_is_named_as_in_its_client(user, env, installed, scratch, name):
-    """Name a server as in its client. The control is a name that no client has."""
+    """Use the server's name in the client's file as the argument. The control is a name that no client has."""
     place = scratch / ".cursor" / "mcp.json"
     place.parent.mkdir()
     servers = {"every": {"command": "npx", "args": ["-y", "server"]}}

@@ -1,4 +1,6 @@
-"""Wrap every client's configuration, start its servers as the client does, unwrap it, and compare the bytes."""
+"""Wrap every client's configuration, start its servers as the client does, unwrap the configuration, and compare its
+bytes with the original.
+"""
 
 import json
 import os
@@ -210,7 +212,7 @@ class Desk:
         self.server = self.put("server.py", SERVER)
         code = f"#!{user.python}\nimport sys\nsys.path.insert(0, {str(user.package)!r})\nfrom corral.cli import main\nsys.exit(main())\n"
         self.corral_path = self.put("bin/corral", code, mode=0o755)
-        # The system's Python may lack PyYAML.
+        # The user's Python may lack PyYAML, so copy it from this interpreter.
         shutil.copytree(os.path.dirname(yaml.__file__), home / "lib" / "yaml")
         (home / "lib").chmod(0o755)
 
@@ -242,7 +244,7 @@ class Desk:
         return done.stdout.decode()
 
     def config(self, client):
-        """Write the client's file for this home, and return its path."""
+        """Write the client's file with this home in its paths, and return its path."""
         words = {
             "python": self.user.python,
             "server": self.server,
@@ -286,7 +288,7 @@ class Desk:
 
 
 def entries(path):
-    """Return the entries by name. TOML and YAML are read by other parsers than corral's."""
+    """Return the client's entries by name. TOML and YAML are read with independent parsers, not with corral's."""
     text = path.read_bytes().decode("utf-8-sig")
     if path.suffix == ".toml":
         return tomllib.loads(text)["mcp_servers"]
@@ -423,8 +425,8 @@ def test_wraps_flags_become_the_servers_grants(desk):
 
 
 def test_wrap_names_the_arguments_that_a_wrapped_server_lacks(desk):
-    """Check that wrap prints a command for a wrapped server whose arguments are not granted,
-    because `--grant-arguments` does not change such a server.
+    """Check that `wrap` prints a command that grants the arguments of a server that is already wrapped, because
+    `--grant-arguments` does not change such a server.
     """
     path = desk.config("cursor")
     corral = ("--corral", str(desk.corral_path))
@@ -486,7 +488,7 @@ def test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written
 def test_a_broken_file_does_not_stop_the_edit_of_another(desk):
     path = desk.config("vscode")
     settings = desk.put(".config/Code/User/settings.json", "")
-    # Empty settings are accepted.
+    # An empty settings file is accepted.
     desk.does("wrap", "vscode", "two", "--corral", str(desk.corral_path))
     settings.write_text('{"mcp": {')
     done = desk.corral("wrap", "vscode", "--corral", str(desk.corral_path))
@@ -511,7 +513,7 @@ def test_wrap_and_run_refuse_a_home_in_the_same_words(desk):
         done = desk.corral("wrap", "cursor", "--read", value, *corral)
         assert words in (done.stdout + done.stderr).decode()
         assert path.read_bytes() == before
-        # The suggested flags must not grant the home.
+        # `wrap` must not suggest a flag that grants the home.
         shown = desk.does("wrap", "cursor", "--dry-run", *corral)
         assert f"--read {home}\n" not in shown
 
@@ -624,8 +626,8 @@ def test_a_named_server_moves_from_a_corral_that_still_exists(desk):
 
 
 def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
-    """Check that `status` names the cause and the command that mends the entry. A path is missing
-    or was replaced by a link, or an earlier corral wrote a grant or a flag that no longer works.
+    """Check that `status` names the cause and the command that mends the entry. The causes are a missing path, a path
+    that became a link, and a grant or flag of an earlier corral that no longer works.
     """
     places = {name: desk.put(f"{name}/file", "").parent for name in ("gone", "linked", "home")}
     flags = {name: ("--read", str(place)) for name, place in places.items()}
@@ -673,7 +675,8 @@ def test_an_entry_that_no_longer_starts_is_listed_with_its_remedy(desk):
     assert "does not start" not in desk.does("why", "fine")
     for name, (_, mend) in refused.items():
         assert f"hint: {mend}\n" in desk.does("status", "cursor")
-        # The remedy that names the file instead of the client works as well.
+        # For `gone`, run the command that `status --json PATH` prints. It names the file instead of the client, and
+        # works as well.
         for command in (by_name[name] if name == "gone" else mend).split(" && "):
             words = shlex.split(command)[1:]
             desk.does(*words, *more.get(words[0], ()))
@@ -829,9 +832,7 @@ def test_a_directory_that_cannot_be_written_is_reported(desk):
 
 
 def test_status_lists_all_clients_and_the_project(desk):
-    """Check that `status` also lists the current project, and recognizes another program named
-    corral.
-    """
+    """Check that `status` lists the current project too, and reports if a program named corral is not this corral."""
     desk.config("codex")
     desk.config("goose")
     evil = desk.put("evil/corral", "#!/bin/sh\n", mode=0o755)
@@ -1038,8 +1039,8 @@ print("started", os.path.exists({secret!r}))
 
 @pytest.mark.parametrize("kind", LATER)
 def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kind):
-    """Wrap a server of a project, then replace one of the project's files by a link to another
-    project, as a new commit can. Without walls the server then reads the other project.
+    """Wrap a server of a project, then replace one of the project's files by a link to another project, as a new commit
+    can. The control: without corral the server can read the other project after this change.
     """
     entry, replaced, target = LATER[kind]
     secret = desk.put("work/other/secret.txt", "secret")

@@ -47,7 +47,7 @@ class Traces:
 REMEMBERED = re.compile(
     r".*/\.local(/state(/corral(/granted-paths|/denials(/.*)?)?)?)?|.*/\.cache(/corral(/runs|/(filters|findings|searched)(/.*)?)?)?"
 )
-"""Files that corral keeps on purpose: targets of granted paths, denials, findings, filters, searched directories."""
+"""Files that corral keeps on purpose: the real paths of grants, denials, findings, filters and searched directories."""
 
 STAGED = re.compile(r"/tmp(/(usr|etc|proc|dev|var|tmp|root|home|bin|sbin|lib\w*)(/.*)?)?")
 """Mounts in which a sandbox assembles its root. Other mounts are ignored, because other processes on
@@ -75,7 +75,7 @@ def _cmdline(pid: str) -> bytes:
 
 
 def wait_until_gone(argument: str) -> None:
-    """Wait until no process has `argument` in its command line. Fail with the command line of one that does not end."""
+    """Wait until no process has `argument` in its command line. Fail with the command line of a process that stays."""
     deadline = time.monotonic() + PATIENCE
     while found := processes(argument) or processes(argument):
         for pid in found:

@@ -11,7 +11,7 @@ MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 
 
 class Mac:
-    """Run code under corral, as a client starts it, and without corral."""
+    """Runs code under corral, as a client starts it, and without corral."""
 
     def __init__(self, place):
         self.place = os.path.realpath(place)
@@ -41,7 +41,7 @@ class Mac:
 
 
 def script(code):
-    """Return a script that prints the `answer` that `code` sets, or the number of its OSError."""
+    """Return a script that runs `code` and prints the variable `answer` that it sets, or the errno of an OSError."""
     lines = "\n".join(f"    {line}" for line in code.splitlines())
     return f"import json, os, sys\ntry:\n{lines}\nexcept OSError as error:\n    answer = error.errno\nprint(json.dumps(answer))"
 

@@ -83,8 +83,8 @@ def test_the_walls_are_reported_as_verified(mac):
 
 
 def test_a_daemon_ends_with_its_target(mac):
-    """Repeat the run, because the process table shows the daemon's parent only in some of the runs.
-    corral has to end the daemon in all of them.
+    """Repeat the run, because the process table shows the daemon's parent only in some runs. corral has to end the
+    daemon in all runs.
     """
     for _ in range(10):
         done = mac.run(sys.executable, "-c", DAEMON, flags=MANY)
@@ -151,8 +151,9 @@ ENDED_MEANWHILE = 64
 
 
 def test_a_fork_bomb_is_bounded(mac):
-    """The limit is computed when the run is planned, and includes the user's other processes. If
-    some of them end before the fork bomb starts, the target can start as many more.
+    """Check that a fork bomb is stopped by the process limit. corral computes the limit before the start from the
+    number of the user's processes. For each of those processes that ends before the fork bomb starts, the target can
+    start one more.
     """
     code = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n, flush=True)"
     error, count = map(int, mac.run(sys.executable, "-c", code, flags=MANY).stdout.split())

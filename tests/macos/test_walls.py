@@ -175,8 +175,8 @@ STAT = "answer = os.stat(sys.argv[1]).st_size"
 
 
 def test_a_clone_copies_no_hidden_file(mac):
-    """Check that clones are denied. macOS checks only the top directory of a clone, so an allowed
-    clone would copy hidden files.
+    """Check that clones are denied. macOS checks permissions only for the top directory of a clone, so an allowed clone
+    of a directory would also copy the hidden files in it.
     """
     os.makedirs(f"{mac.place}/project")
     with open(f"{mac.place}/project/.env", "w") as file:
@@ -211,8 +211,8 @@ def test_a_repository_below_a_grant_is_read_only(mac):
 
 
 def test_errors_for_ungranted_names_are_recorded(mac, record_property):
-    """Record the errors, because Apple does not document which call fails with EPERM and which with
-    ENOENT.
+    """Check the errors and record them in the report, because Apple does not document which call fails with EPERM and
+    which with ENOENT.
     """
     acts = {
         "stat": "os.stat(sys.argv[1]); answer = 0",

@@ -45,7 +45,7 @@ def offer() -> list[dict]:
 
 
 def call(identity: object, name: str, given: dict) -> None:
-    """Send the hostile answer to tools/call."""
+    """Send the attack's answer to tools/call."""
     answer = {"id": identity, "result": text("done")}
     match ACT:
         case "huge frame":

@@ -14,7 +14,7 @@ from mcp_types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 
 ASKED = json.loads(sys.argv[1])
 seen: list[str] = []
-"""The requests of the server that reached this client's callbacks."""
+"""The server's requests that reached the callbacks of this client."""
 
 
 async def list_roots(_context: object) -> ListRootsResult:

@@ -78,7 +78,7 @@ def converse(user, server, act: str, *messages: dict, flags=(), more=(), **optio
 
 
 def converse_until_answered(user, server, act: str, asked: dict, flags=()) -> Talk:
-    """Talk to the server, and close its stdin only after the answer."""
+    """Send one request to the server, and close its stdin only after its answer."""
     argv = user.corral_argv("run", *flags, "--", user.python, str(server), act)
     with user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         process.stdin.write(json.dumps(asked).encode() + b"\n")
@@ -152,7 +152,7 @@ def test_servers_in_two_directories_have_separate_pins(ordinary, server):
 
 
 def configure(user, **servers: list[str]) -> None:
-    """Write servers into Cursor's configuration. An empty command makes a remote server."""
+    """Write servers into Cursor's configuration. A server with an empty command becomes a remote server."""
     folder = user.home / ".cursor"
     folder.mkdir(exist_ok=True)
     entries = {
@@ -163,8 +163,8 @@ def configure(user, **servers: list[str]) -> None:
 
 
 def test_shadowing_is_marked_by_inspect(ordinary, server):
-    """Check that `inspect` marks shadowing. corral cannot stop it, because only the client knows
-    which of two tools it means.
+    """Check that `inspect` reports a tool with the name of another server's tool, or a description that mentions one.
+    corral cannot prevent such shadowing, because only the client knows which tool it means to call.
     """
     configure(
         ordinary,
@@ -186,8 +186,8 @@ def test_shadowing_is_marked_by_inspect(ordinary, server):
 
 
 def test_an_inspected_server_that_is_not_configured_is_not_compared(ordinary, server):
-    """Inspect several servers with the same tools that are not configured. A user who chooses
-    between servers does this, so it is not shadowing.
+    """Inspect two servers with the same tools, neither of which is in a client's configuration. Users do this to choose
+    between servers, so it is not shadowing.
     """
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
@@ -488,7 +488,9 @@ def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
 
 
 def test_inspect_uses_only_flags_that_the_user_typed(ordinary, server):
-    """Check that `inspect` takes no variables and no grants from the client's file."""
+    """Check that `inspect` takes neither variables nor grants from the client's file, unless the user types them as
+    flags.
+    """
     place = ordinary.home / ".cursor"
     place.mkdir()
     code = "import os, json, sys\nfor line in sys.stdin:\n  m = json.loads(line)\n  if 'id' in m: print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], 'result': {'instructions': repr(sorted(os.environ)), 'tools': []}}), flush=True)"

@@ -1,4 +1,6 @@
-"""Use the official SDKs as clients of published servers. With the guard everything works as without it."""
+"""Use the official SDKs as clients of published servers. With the guard everything must work as it does without the
+guard.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,9 @@ def test_sandboxed_works_with_both_generations_of_the_sdk(name, requirement, env
 
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
 def test_both_eras_pass_the_guard(mode, environment, packages):
-    """A server asks for roots with its own request (legacy era) or inside an answer (modern era). Both have to pass."""
+    """Check that a server's question for roots passes in both eras: as the server's own request (legacy) or inside an
+    answer (modern).
+    """
     interpreter = sdk.python("mcp-2", "mcp>=2")
     server = (interpreter, str(HERE / "both_eras_server.py"))
     asked = {
@@ -190,7 +194,9 @@ CLIENTS = ("python legacy", "python auto", "typescript 1", "typescript 2")
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_sampling_elicitation_and_cancellation_pass_the_guard(client, environment, packages):
-    """The tool `cancelled` answers only after the server has seen that a call of `wait` was cancelled."""
+    """Check that all three pass. The tool `cancelled` answers only after the server has seen that a call of `wait` was
+    cancelled.
+    """
     interpreter = sdk.python("mcp-2", "mcp>=2")
     base = ("run", "--read", str(HERE))
     server = ("--", interpreter, str(HERE / "both_eras_server.py"))
@@ -232,7 +238,7 @@ def test_inspect_works_in_both_eras_and_pins_the_clients_view(environment, tmp_p
 
 
 def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> dict[str, dict]:
-    """Let the scanner read the output of `inspect`. Return its verdicts by tool."""
+    """Let the scanner read the output of `corral inspect`. Return the scanner's verdicts by tool."""
     argv = corral("inspect", "--json", "--", "/usr/bin/python3", str(place / "hostile.py"), act)
     done = subprocess.run([argv["command"], *argv["args"]], env=environment, capture_output=True, check=True)  # fmt: skip
     offer = place / f"{act}.json"
@@ -248,9 +254,10 @@ def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> d
 
 @pytest.mark.rig("frameworks")
 def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
-    """The scanner finds the poisoned description of a tool, and nothing in a clean tool with the same name.
+    """Check that the scanner finds the poisoned description of a tool, and nothing in a clean tool with the same name.
 
-    Without `inspect` the scanner would have to start the server itself, without a sandbox.
+    `inspect` starts the server in a sandbox. Without `inspect` the scanner would have to start the server itself,
+    without a sandbox.
     """
     scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
     shutil.copy(HERE / "hostile.py", tmp_path)

@@ -76,4 +76,4 @@ NOT_STARTED = {
     "stripe": "wants to reach api.stripe.com before it lists any tools",
     "supabase": "lists no tools without an account",
 }
-"""The reason for each profile whose server is not started."""
+"""Why the servers of these profiles are not started."""

@@ -7,10 +7,13 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """A server and its calls. In their texts `{work}` is the test's directory, `{url}` a page, and `{mark}` a new word.
+    """A published server and the calls that tests make.
 
-    A call is a tool, its arguments, and a part of the answer. The answer is None if it depends on the Internet, an
-    account or a browser. Then the server must give the same answer as without corral.
+    A call is a tool, its arguments, and a part of the expected answer. In these texts `{work}` stands for the test's
+    directory, `{url}` for a page that the test serves, and `{mark}` for a new word.
+
+    If the answer depends on the Internet, an account or a browser, it is None. The server must then give the same
+    answer as without corral.
     """
 
     reference: str

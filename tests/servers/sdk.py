@@ -35,7 +35,7 @@ def make_python(name: str, *requirements: str) -> str:
 
 
 def session(interpreter: str, around: dict[str, str], **asked: object) -> dict:
-    """Run session.py with these arguments and the variables `around`, and return its results."""
+    """Run session.py with the arguments `asked` and the environment `around`, and return its results."""
     done = subprocess.run(
         [interpreter, str(SESSION), str(SOURCE), json.dumps(asked)],
         env=around,

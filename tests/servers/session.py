@@ -1,7 +1,7 @@
 """Run one session with one server through the official SDK, with code like that of the SDK's users.
 
-The argument is JSON with the keys command, args, env, sandboxed and calls. `sandboxed` has a policy and a profile, or is
-null for a start without corral. A call is a tool and its arguments. The results are printed as JSON.
+The argument is JSON with the keys command, args, env, sandboxed and calls. `sandboxed` is an object with a policy and a
+profile, or null for a start without corral. A call is a tool and its arguments. The script prints the results as JSON.
 """
 
 import asyncio

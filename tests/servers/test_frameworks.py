@@ -99,6 +99,7 @@ def test_a_framework_starts_its_servers_inside(name, installed):
     assert done.returncode == 0, done.stderr
     # mcp-use prints a log before the answer.
     inside = json.loads(done.stdout[done.stdout.index("{") :])
-    # The environment is the one that corral made, not the framework's own, so the server runs in the sandbox.
+    # These are the variables that corral makes for a target, not those of the framework, which shows that the server
+    # runs in the sandbox.
     assert (inside["GREETING"], inside["USER"]) == ("hello", "user")
     assert "corral installs npm:" in done.stderr

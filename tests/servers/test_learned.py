@@ -1,7 +1,7 @@
 """Run `corral learn` on published servers. With the proposed policy the same calls must succeed.
 
-The calls run under `learn` until the server asks for nothing new, and then with the proposed policy. Four servers
-also run without `learn`, with the flags that the run itself names.
+The calls run under `learn` until the server needs nothing new, and then with the proposed policy. Four servers also run
+without `learn`: after each `corral run` the flags that it suggested are added, until the calls succeed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Session:
         return found["results"], [line for line in lines if line.startswith("corral: ")]
 
     def failures(self, results: list[dict]) -> list[str]:
-        """Return the wrong answers. Calls that need the Internet may fail."""
+        """Return the answers that are wrong. Calls that need the Internet are not checked."""
         pairs = zip(self._server.calls, results, strict=True)
         return [
             result["text"]

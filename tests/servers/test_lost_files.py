@@ -68,7 +68,8 @@ def test_no_server_reports_a_file_that_is_gone_unless_corral_names_it(
         place = request.getfixturevalue("home")
         variables = request.getfixturevalue("environment")
     monkeypatch.setattr(messages, "ANSWER_SECONDS", START_SECONDS)
-    # The small server's home is in /tmp, where lost files are not reported, so its path on the host is elsewhere.
+    # corral does not report lost files in /tmp, where the small server's home is. So this server gets a path elsewhere
+    # on the host.
     path = {"host": f"{place}/Documents/report.xlsx", "home": "/home/user/Documents/report.xlsx"}
     argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), "run", *SERVERS[server]]
     with subprocess.Popen(

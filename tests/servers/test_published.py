@@ -41,7 +41,7 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def home():
-    """Return a home directory with a key. The packages of earlier test runs are still in it."""
+    """Return a home directory with an SSH key. It also has the packages that earlier test runs installed."""
     place = rigs.cache("servers")
     (place / ".ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
     (place / ".ssh" / "id_ed25519").write_text("a key")
@@ -110,7 +110,7 @@ def corral(environment, *arguments: str, timeout: float = 110) -> subprocess.Com
 
 
 def bare_argv(environment, server, words) -> list[str]:
-    """Return the server's own command from `explain`, for a start without corral."""
+    """Return the server's own command, which `explain` prints, for a start without corral."""
     arguments = server.arguments if server.bare is None else server.bare
     done = corral(
         environment,
@@ -223,7 +223,7 @@ def test_a_published_server_cannot_do_forbidden_acts(
         targets["spawn"] = ""
     policy = json.dumps({"version": 1, **filled(dict(server.policy), words)})
     for act, target in targets.items():
-        # Some servers' profiles grant paths in the arguments, so the secret's path is passed in the code.
+        # The path of the secret is in the code, because some servers' profiles grant the paths that are arguments.
         argv = [*start, acts[act].format(target=target)]
         control = subprocess.run(argv, env=environment, check=False, timeout=60)
         assert control.returncode == 0, act

@@ -101,9 +101,8 @@ def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]
 
 
 def references(tree: ast.Module) -> set[str]:
-    """Return every corral module that a module names.
-
-    This includes load-time, lazy and type-only imports, and text that another interpreter would import.
+    """Return every corral module that a module names: in all its imports, also in lazy ones and those for type
+    checkers, and in strings that another interpreter would import.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -128,7 +127,9 @@ def package(module: str) -> str:
 
 
 def upward(module: str, tree: ast.Module) -> list[str]:
-    """Return the references that break the order: those to other packages in the same row or above."""
+    """Return the references that break the order of packages: references to another package in the same row of `LAYERS`
+    or in an earlier row.
+    """
     own = package(module)
     return [
         f"{module} -> {other}"
@@ -223,8 +224,8 @@ def test_only_abi_imports_ctypes():
 
 
 def test_native_modules_are_imported_only_on_their_system():
-    """Check that native modules are imported in functions or behind sys.platform, because all
-    modules are imported on every system.
+    """Check that modules that exist only on one system are imported in functions or behind sys.platform. Every module
+    of corral must be importable on every system.
     """
     for path in FILES:
         found = {name.partition(".")[0] for name in imports(path, lazy=False, guarded=False)}
@@ -234,8 +235,7 @@ def test_native_modules_are_imported_only_on_their_system():
 STREAM_WRITES = {
     f"sys.{stream}.{verb}" for stream in ("stdout", "stderr") for verb in ("write", "writelines")
 }
-# `output` and `show_progress` escape their text, and the demo's decoy prints only a number, so
-# these modules may print.
+# These modules may print: `output` and `show_progress` escape their text, and the demo's decoy prints only a number.
 PRINTERS = ("cli/output.py", "servers/registry/download.py", "demo/bystander.py")
 
 
@@ -285,8 +285,8 @@ ABSENT = {
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fcntl to imitate other systems")
 @pytest.mark.parametrize("platform", ABSENT)
 def test_every_module_imports_on_every_system(platform):
-    """Import all modules as on another system. Only the name of that system, and the modules that
-    are missing there, are imitated.
+    """Import all modules as on another system. The test imitates only the name of that system, and that some modules
+    are missing there.
     """
     argv = [
         sys.executable,
@@ -359,9 +359,7 @@ sys.exit(main(["run", *sys.argv[2:], "--", "/bin/true"]))
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux backend")
 @pytest.mark.parametrize("flags", [[], ["--timeout", "1m"]], ids=["bare", "flags"])
 def test_the_start_path_imports_no_slow_modules(flags, tmp_path):
-    """Check the imports of `corral run -- /bin/true` up to the start of its target, with cached
-    findings.
-    """
+    """Check what `corral run -- /bin/true` imports before its target starts, if the findings are cached."""
     env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     for _ in range(2):
         argv = [sys.executable, "-I", "-S", "-c", START, str(SOURCE.parent), *flags]
@@ -397,8 +395,8 @@ BY_NEED = {
     "corral.policy.secret_files",
     "corral.programs.runtimes",
 }
-"""Modules that a run imports only to compile a filter, to discard or deny something, or to execute
-a program that is not the system's.
+"""Modules that a run imports only in some cases: to compile a filter, to discard or deny something, or to execute a
+program that is not the system's.
 """
 
 
@@ -439,8 +437,8 @@ print(" ".join(sys.modules))
 
 
 def test_naming_a_package_imports_no_module_of_clients():
-    """Check that `clients` is not imported, because it imports `typing`, `shutil` and `difflib`,
-    which take thirty milliseconds.
+    """Check that parsing a reference to a package does not import `clients`, because `clients` imports `typing`,
+    `shutil` and `difflib`, which take thirty milliseconds.
     """
     argv = [sys.executable, "-I", "-S", "-c", REFERENCE, str(SOURCE.parent)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)

@@ -118,7 +118,7 @@ def test_ratios_compare_minima():
         (1.0, 0.0, "miss"),
     ],
 )
-def test_a_verdict_needs_a_budget(value, budget, verdict):
+def test_without_a_budget_there_is_no_verdict(value, budget, verdict):
     assert Ratio("x", value, budget).verdict == verdict
 
 
@@ -284,7 +284,7 @@ def test_a_peer_that_fails_is_left_out_with_its_error():
 
 
 def test_the_cpu_time_of_a_process_is_the_kernels_count():
-    """Compare the result with `os.times` for this process. They may differ by one tick of the kernel."""
+    """Compare the result with `os.times` for this process. The two may differ by one tick of the kernel's clock."""
     before = os.times()
     found = processes.cpu_seconds(os.getpid())
     after = os.times()
@@ -293,9 +293,7 @@ def test_the_cpu_time_of_a_process_is_the_kernels_count():
 
 
 def test_the_copy_that_reports_no_denials_differs_only_in_the_listed_files(tmp_path):
-    """Check which files the copy changes. If none were changed, the benchmark would compare corral
-    with itself.
-    """
+    """Check which files differ in the copy. If no file differed, the benchmark would compare corral with itself."""
     script = pathlib.Path(peers.write_silent_script(sys.executable, str(tmp_path)))
     assert script.stat().st_mode & 0o111
     source, copy = pathlib.Path(corral.__file__).parent, tmp_path / "silent" / "corral"

@@ -25,20 +25,18 @@ def text_of(path: pathlib.Path) -> str:
 
 
 def without_code(text: str) -> str:
-    """Remove code blocks, in which an anchor is only an example."""
+    """Remove code from a page, because an anchor (`claim: id`) in code is only an example."""
     return re.sub(rf"`{ANCHOR.pattern}`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
 
 
 def anchors(path: pathlib.Path) -> list[tuple[str, str]]:
-    """Return (id, text before the anchor) for every anchor of a page, with white space
-    normalized.
-    """
+    """Return (id, text before the anchor) for every anchor of a claim in a page, with white space normalized."""
     parts = ANCHOR.split(without_code(text_of(path)))
     return [(parts[at], " ".join(parts[at - 1].split())) for at in range(1, len(parts), 2)]
 
 
 def names_in(path: pathlib.Path) -> set[str]:
-    """Return the names of a file's tests as pytest writes them, without importing it."""
+    """Return the names of a file's tests as pytest writes them, without importing the file."""
     found = set()
     for node in ast.parse(text_of(path)).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -102,7 +100,9 @@ SYSTEMS = ("linux", "macos", "windows")
 
 
 def is_there(written: str) -> bool:
-    """Return whether a path exists. NAME in it matches anything, and SYSTEM stands for each of the three systems."""
+    """Return whether a path exists. In the path NAME matches anything, and SYSTEM stands for each of the three systems,
+    for which the path has to exist.
+    """
     patterns = [written.replace("NAME", "*")]
     if "SYSTEM" in written:
         patterns = [patterns[0].replace("SYSTEM", system) for system in SYSTEMS]
@@ -127,7 +127,7 @@ def test_every_file_of_the_source_that_the_docs_name_exists():
 
 
 def test_every_package_and_its_first_modules_exist():
-    """Check the table below "Order of packages" in architecture.md."""
+    """Check that everything exists that the table below "Order of packages" in architecture.md names."""
     section = text_of(ROOT / "docs" / "architecture.md").split("## Order of packages")[1]
     rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
     named = [re.findall(r"`([^`]+)`", row.split("|")[column]) for row in rows for column in (1, 3)]

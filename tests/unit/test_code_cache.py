@@ -85,7 +85,9 @@ def test_a_changed_source_is_compiled_again(site):
 
 
 def test_a_source_replaced_with_the_same_size_and_time_is_compiled_again(site):
-    """Check that the cache file also compares inode and change time, unlike a `.pyc` file."""
+    """Check that the cache file is not used for such a source, because it also compares inode and change time, unlike a
+    `.pyc` file.
+    """
     start(site)
     units = site / "corral" / "units.py"
     seen = units.stat()
@@ -152,9 +154,8 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """Close the descriptor of the cache file, as corral's processes do with all descriptors that
-    they do not need. A later import must then use Python's own loader, even if another file has got
-    the same number (`reused`).
+    """Close the descriptor of the cache file, as corral's processes do with all descriptors that they do not need. A
+    later import must then use Python's own loader, even if the number now belongs to another file (`reused`).
     """
     start(site)
     code = f"""

@@ -1,4 +1,4 @@
-"""Replay the fuzzers' corpus, and compare corral's parsers with independent ones."""
+"""Replay the fuzzers' corpus, and compare corral's parsers with parsers that were written independently."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_parser_has_a_corpus():
     assert {path.name for path in FUZZ.CORPUS.iterdir()} == set(FUZZ.TARGETS)
 
 
-# Use only ASCII, because dnslib accepts only labels in UTF-8.
+# Labels have only ASCII characters, because dnslib refuses labels that are not UTF-8.
 LABEL = st.binary(min_size=1, max_size=20).filter(bytes.isascii)
 
 
@@ -76,7 +76,9 @@ VALUES = st.text("abc XYZ:/;=\t", max_size=20)
 @given(st.sampled_from(["GET", "POST"]), st.lists(st.tuples(TOKENS, VALUES), max_size=5))
 @example("GET", [("Host", "other.example"), ("Connection", "X-Secret")])
 def test_h11_reads_the_forwarded_request(method, headers):
-    """Check that the request has exactly one Host header, whatever headers the target wrote."""
+    """Check that the request that corral's proxy forwards has exactly one Host header, whatever headers the target
+    wrote.
+    """
     lines = [
         f"{method} http://a.example/x HTTP/1.1",
         *(f"{name}: {value}" for name, value in headers),
@@ -104,9 +106,7 @@ TABLES = st.recursive(
 @settings(deadline=None)
 @given(TABLES)
 def test_tomlkit_reads_each_span_as_its_value(data):
-    """Cut the text of each value out of a document that tomlkit wrote, and parse it
-    with tomlkit.
-    """
+    """Cut each value out of a document that tomlkit wrote. tomlkit must parse this text as the same value."""
     text = tomlkit.dumps(data)
     try:
         root = toml.read(text)

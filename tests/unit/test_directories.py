@@ -20,7 +20,7 @@ ELSEWHERE = os.path.abspath("elsewhere")
 
 @pytest.fixture
 def recorded(monkeypatch):
-    """Return the home that the user database has, because expanduser would return the value of
+    """Return the home that the user database names. expanduser cannot be used here, because it returns the value of
     HOME.
     """
     if sys.platform == "win32":
@@ -84,7 +84,7 @@ UNIX_ALONE = ("platforms/linux/", "platforms/macos/", "platforms/posix/")
 
 
 def private_directories(code: str) -> list[int]:
-    """Return the numbers of the lines that make a directory with Python's mode 0o700."""
+    """Return the numbers of the lines in which the source makes a directory with Python's mode 0o700."""
     found = []
     for node in ast.walk(ast.parse(code)):
         if not isinstance(node, ast.Call):

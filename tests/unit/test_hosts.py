@@ -26,7 +26,7 @@ def test_a_stale_page_is_found(tmp_path, monkeypatch):
 
 
 def sample() -> dict:
-    """Return a complete record. `held` has the capabilities that the page shows."""
+    """Return a complete record. `held` lists the capabilities that are shown as available on the page."""
     empty = {str: "text", list: [], dict: {}}
     record = {field: empty[kind] for field, kind in hosts.FIELDS.items()}
     demo = {"summary": "1 of 1", "acts": {"read a key": "stopped"}, "not_tried": ["x (why)"]}
@@ -49,7 +49,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_record_becomes_rows_and_quotes(place):
+def test_a_record_is_shown_as_rows_and_quoted_output(place):
     hosts.keep(sample())
     text = hosts.page()
     assert "| `seccomp` | yes |" in text
@@ -141,7 +141,7 @@ def test_a_width_chooses_the_cases_of_one_user(monkeypatch, width, user, uid):
             if item.path.name == module
         ]
         assert cases == WIDTHS[width]
-    # The files take turns.
+    # The first function of each file comes before the second function of any file.
     functions = [item.originalname for item in items]
     assert functions == sorted(functions)
 

@@ -10,7 +10,8 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "quote", "join", "_quote_all"}
-# The words of a command before a path, or before a name that a file contains. `{}` is any value.
+# Matches the end of a text after which a command needs a path, or a name from a file. A value in the text is written as
+# `{}`.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"
@@ -30,7 +31,7 @@ SAFE = {
 
 
 def find_unquoted(source: str) -> list[str]:
-    """Return the values that follow a command in an f-string, and that no function quoted."""
+    """Return the values in f-strings that follow a command and are not quoted by a function."""
     tree = ast.parse(source)
     quoted = {name for node in ast.walk(tree) for name in _assign_quoted(node)}
     found = []
@@ -48,7 +49,7 @@ def find_unquoted(source: str) -> list[str]:
 
 
 def _assign_quoted(node: ast.AST) -> list[str]:
-    """Return the names to which an assignment or a comprehension gives quoted words."""
+    """Return the names to which an assignment or a comprehension assigns words that are quoted."""
     if isinstance(node, ast.Assign) and _has_quoting_call(node.value):
         targets = node.targets
     elif isinstance(node, ast.comprehension) and _has_quoting_call(node.iter):
@@ -92,7 +93,9 @@ PROGRAMS = {
 
 
 def find_unknown_commands(text: str) -> list[str]:
-    """Return the lines of shell blocks that do not start with a known program. `VARIABLE=value` may be before it."""
+    """Return the lines of shell blocks that do not start with a known program, or with `VARIABLE=value` and a known
+    program.
+    """
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     words = {line: re.sub(r"^\w+=\S+ ", "", line).split()[:1] for line in lines if line.strip()}

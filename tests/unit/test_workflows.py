@@ -48,9 +48,7 @@ def test_zizmor_finds_no_problem(tmp_path):
 
 
 def test_a_scheduled_workflow_runs_every_rig():
-    """Check that a workflow runs all rigs, because no other job runs the rigs that `.ci/run` leaves
-    out.
-    """
+    """Check that one workflow runs `.ci/run --all`, because all other jobs leave out some rigs."""
     found = []
     for one in WORKFLOWS:
         data = yaml.safe_load(one.read_text())
@@ -84,8 +82,8 @@ def test_the_macos_workflow_uses_images_that_exist():
 
 
 def test_an_exit_code_of_the_ordinary_account_is_kept():
-    """Check the line that writes the code, because in `echo 2> file` cmd reads `2>` as a handle.
-    See `test_cmd_writes_every_exit_code`.
+    """Check the line that writes the exit code to a file. In `echo 2> file` cmd would take `2>` as a redirection, so
+    the redirection comes first. See `test_cmd_writes_every_exit_code`.
     """
     text = (ROOT / ".github" / "run_as.ps1").read_text()
     assert "@>$code.new echo %ERRORLEVEL%`r`n" in text

@@ -1,8 +1,8 @@
 """Run a virtual machine where it cannot change the host: `enclosure.py WORK BINDS COMMAND...`
 
-`rig.enclosed` starts this script in new mount and PID namespaces. All mounts become read-only, except for a tmpfs on
-WORK/memory. Root becomes a user who owns no files. A guest that escapes into this process finds nothing else that it
-could write to.
+`rig.enclosed` starts this script in new mount and PID namespaces. The script makes all mounts read-only, except for a
+tmpfs on WORK/memory. If it runs as root, it becomes a user who owns no files. So a guest that escapes into this process
+can write only to the tmpfs.
 """
 
 import ctypes
@@ -34,7 +34,9 @@ def read_only(path: str) -> None:
 
 
 def become_nobody() -> None:
-    """Become a user who owns no files, if root starts the machine. An ordinary user's namespace has no other user id."""
+    """Become a user who owns no files, if the machine was started by root. An ordinary user stays the same user,
+    because that user's namespace has no other user id.
+    """
     if os.stat("/").st_uid == 0:
         os.setgroups([])
         os.setresgid(KEEPER, KEEPER, KEEPER)
@@ -48,7 +50,7 @@ def main() -> None:
         call("mount", source, target, None, MS_BIND | MS_REC, None)
     read_only("/")
     memory = f"{work}/memory"
-    # The tmpfs needs no size limit, because only the machine writes to it, and its memory is limited.
+    # The tmpfs needs no size limit, because only the machine writes to it, and the machine's memory is limited.
     call("mount", "tmpfs", memory, "tmpfs", MS_NOSUID | MS_NODEV, "size=100%,mode=1777")
     child = os.fork()
     if child == 0:

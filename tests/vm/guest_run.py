@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         ) -> rig.Result: ...
 
     Told = tuple[dict[str, list[dict[str, str]]], str]
-    """The outcome of each test in a guest file, and the whole output."""
+    """The outcomes of each test in a guest file, and the whole output of the machine."""
 
 GUEST = rig.HERE / "guest"
 MARK = "@@guest@@"

@@ -82,7 +82,9 @@ def mount_kernel_filesystems() -> None:
 
 
 def leave_the_hosts_container() -> None:
-    """Remove Docker's mark from the root, because corral would take the machine for a container if the host is one."""
+    """Remove Docker's file /.dockerenv from the machine's root. If the host is a container, corral would otherwise take
+    the machine for a container, too.
+    """
     if os.path.exists("/.dockerenv"):
         os.unlink("/.dockerenv")
 
@@ -102,8 +104,8 @@ def write(path: str, text: str) -> None:
 def mount_cgroups() -> None:
     """Mount cgroup v2, enable every controller below its root, and move all processes out of the root, as systemd does.
 
-    Kernel threads stay in the root. The kernel still enables controllers, and `cpu` accepts real-time threads only
-    there.
+    Kernel threads stay in the root, because `cpu` accepts real-time threads only in the root. They do not prevent the
+    kernel from enabling controllers.
     """
     mount("cgroup2", CGROUP)
     os.mkdir(f"{CGROUP}/init")

@@ -27,10 +27,11 @@ PATIENCE = 900
 MEMORY = "3G"  # some controls take more than 1 GiB
 WIDTHS = {"one_attack": attack_choice.ONE, "every_attack": attack_choice.EVERY}
 USERS = {"ordinary": rig.ORDINARY, "root": None}
-# User-mode Linux has the home on a disk. Root can grant files there, and before Linux 6.3 not on a tmpfs.
+# In user-mode Linux the home is on a disk, because root cannot grant files on a tmpfs before Linux 6.3.
 HOMES = {"ordinary": f"/home/rig{rig.ORDINARY}", "root": "/root"}
 PROGRAMS = ("git", "node")
-"""The rigs that are declared in the machine if the host, whose files the machine shows, has them."""
+"""The rigs that are declared in the machine if the host has their programs, because the machine shows the host's files.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,7 @@ def look(name: str, *parts: str) -> dict[str, Any]:
 def boot(
     name: str, uid: int | None, parts: list[str], env: dict[str, str], watch: Callable[[str], None]
 ) -> str:
-    """Run parts of the trial in a machine, and return its output."""
+    """Run these parts of the trial in a machine, and return the machine's output."""
     began = time.monotonic()
 
     def glance(output: bytes) -> None:
@@ -113,14 +114,14 @@ def boot(
 
 
 class CutOffError(Exception):
-    """The machine was ended, because an attack did not end, or because the time of the trial was over."""
+    """Raised when the machine was ended because an attack did not end, or because the time of the trial was over."""
 
 
 class Attacks:
     """The attacks on one kernel as both users, in as many boots as are needed.
 
-    The results are kept in a file after each look at the machine. Another trial of the same commit continues from this
-    file, so that a trial that was cut off is not lost. It tries attacks again that failed or did not end.
+    The results are written to a file each time that the machine's output is read. If a trial is cut off, another trial
+    of the same commit continues from this file. It repeats the attacks that failed or did not end.
     """
 
     def __init__(self, name: str, width: str) -> None:
@@ -144,7 +145,7 @@ class Attacks:
         return host_trial.summary(self.width, self.told)
 
     def boot(self, user: str, uid: int | None, end: float) -> bool:
-        """Run this user's remaining attacks, and return whether some remain."""
+        """Boot a machine and run this user's remaining attacks. Return whether some attacks still remain."""
         known = self.told.get(user, {})
         env = {
             "TMPDIR": HOMES[user] if KERNELS[self.name].machine is uml else "/tmp",

@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 # Linux 6.1 has Landlock ABI 2, which cannot deny truncation. 6.12 has ABI 6, with scopes.
 SUITES = ("bookworm", "trixie")
-# Linux 7.1 and later have Landlock ABI 9, with a right for unix sockets. This suite has a later kernel.
+# Linux 7.1 and later have Landlock ABI 9, with a right for unix sockets. This Debian suite has such a kernel.
 NEWEST = "forky"
 
 
-# The machine has one processor. With two, the emulator sometimes runs an instruction while the guest's kernel patches
-# it. The guest then crashes with "Oops: int3" (seen in the scheduler when a cgroup's first CPU quota is set).
+# The machine has only one processor. With two processors, the emulator sometimes runs an instruction while the guest's
+# kernel patches it. The guest then crashes with "Oops: int3" (seen in the scheduler when a cgroup's first CPU quota is
+# set).
 COMMON = (
     *("-accel", "tcg,thread=single", "-smp", "1"),
     *("-nodefaults", "-display", "none", "-no-reboot"),
@@ -36,7 +37,7 @@ COMMON = (
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """The emulated hardware: a machine with a serial line for the console and a second one for the output."""
+    """The emulated hardware. It has a serial line for the console and a second one for the output of the command."""
 
     emulator: str
     machine: tuple[str, ...]

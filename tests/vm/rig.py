@@ -143,7 +143,7 @@ def workplace() -> Iterator[pathlib.Path]:
 
 
 def disk(work: pathlib.Path) -> pathlib.Path:
-    """Return an empty disk for a machine. The machine keeps its changes in memory, so the file stays empty."""
+    """Return an empty disk for a machine. The machine keeps its writes in memory, so the file stays empty."""
     image = work / "disk"
     with image.open("wb") as file:
         file.truncate(DISK)
@@ -191,7 +191,8 @@ def start(
 ) -> Result:
     """Run a machine, and return the results of its command. Raise MachineError if the command did not end in time.
 
-    stdout is the machine's output and stderr its console. `watch` is called regularly with the output so far.
+    The machine writes the command's output to its stdout, and its console to its stderr. `watch` is called regularly
+    with the output so far.
     """
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/"

@@ -1,9 +1,11 @@
-"""Run in a virtual machine as root: put the machine to sleep during a run, and print when the run's timeout is noticed.
+"""Run in a virtual machine as root: put the machine to sleep during a run, and print when corral notices the run's
+timeout.
 
-The machine sleeps by the kernel's own test of suspend at the level "core": processes are frozen, devices, interrupts and
-clocks are suspended, and the kernel waits for `pm_test_delay` seconds instead of calling the firmware. Afterwards
-the 9p root does not answer, so no process that uses it can end. The target therefore only prints that it was asked to
-stop, and this program turns the machine off.
+The machine sleeps by the kernel's own test of suspend at the level "core". This test freezes processes, suspends
+devices, interrupts and clocks, and then waits for `pm_test_delay` seconds instead of calling the firmware.
+
+After the sleep the 9p root does not answer, so no process that uses it can end. Therefore the target only prints that
+it was asked to stop, and this program turns the machine off.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def asleep() -> float:
 
 
 def copy_to_memory() -> pathlib.Path:
-    """Copy corral and Python's library to a tmpfs, because corral imports modules later. Return corral's copy."""
+    """Copy corral and Python's library to a tmpfs, because corral imports modules after the sleep. Return the path of
+    corral's copy.
+    """
     place = pathlib.Path(tempfile.mkdtemp(dir="/dev/shm"))
     place.chmod(0o755)
     library = os.path.dirname(os.__file__)

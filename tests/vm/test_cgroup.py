@@ -1,4 +1,6 @@
-"""Test corral in a virtual machine with pure cgroup v2 and neither Landlock nor IPv6; the tests are in guest/."""
+"""Test corral in a virtual machine with pure cgroup v2 and neither Landlock nor IPv6. The tests themselves are in
+guest/.
+"""
 
 from __future__ import annotations
 

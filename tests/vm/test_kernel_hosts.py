@@ -22,8 +22,8 @@ def now(name: str) -> hosts.Record:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_recorded_capabilities_are_proven_again(name):
-    """Check that runs end with the recorded exit codes, and that absent capabilities have the
-    recorded hints.
+    """Check that the recorded capabilities are proven again, that runs end with the recorded exit codes, and that
+    absent capabilities have the recorded hints.
     """
     record, seen = RECORDS[name], now(name)
     assert set(record["held"]) <= set(seen["held"]), seen["absent"]
@@ -42,7 +42,7 @@ def test_every_act_of_the_demo_ends_as_before(name):
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_no_attack_succeeds(name):
-    """Check the results of all attacks. An attack that was tried before must not be skipped now."""
+    """Check that no attack succeeded, and that an attack that was run for the record is not skipped now."""
     record, seen = RECORDS[name]["attacks"], now(name)["attacks"]
     assert seen["failed"] == []
     assert seen["passed"] or seen["skipped"]

@@ -50,7 +50,7 @@ def place(monkeypatch):
 
 
 def running(place: pathlib.Path) -> list[str]:
-    """Return the command lines of all processes of machines in `place`."""
+    """Return the command lines of all processes that belong to machines in `place`."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -68,8 +68,8 @@ def test_nothing_is_left_on_the_host(place):
 
 
 def test_a_machine_writes_only_into_itself(place):
-    """Mount the host's root again as root in the machine, and try to write to a directory that is
-    open to all users.
+    """In the machine, as root, mount the host's root again. Then try to write to a directory of the host that is open
+    to all users.
     """
     shared = place / "shared"
     shared.mkdir()

@@ -78,7 +78,9 @@ def boot(
 
 
 def command_line(kernel: str, work: pathlib.Path, init: str, memory: str) -> list[str]:
-    """Return the kernel's command line. The machine's OUTPUT goes to stdout, its console to stderr."""
+    """Return the kernel's command line. The output of the machine's command goes to stdout, and its console goes to
+    stderr.
+    """
     return [
         *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),
         *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro"),

@@ -24,8 +24,8 @@ from corral.plan.model import Results
 
 MARK = "@@windows@@"
 PYTHON = getattr(sys, "_base_executable", "") or sys.executable
-"""Targets run on the base Python of a virtual environment, which has few packages, because each run
-copies its Python with all packages.
+"""The Python of the targets. It is the base Python of a virtual environment, because each run copies its Python with
+all packages, and the base Python has few packages.
 """
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 # These modules test the rig on the Linux host, so they do not run on Windows.
@@ -75,7 +75,7 @@ def reason(report, outcome: str) -> str:
 
 
 class Corral:
-    """Run corral's command line as this user."""
+    """Runs corral's command line as this user."""
 
     def argv(self, *arguments: str) -> list[str]:
         return [sys.executable, "-c", MAIN, *arguments]
@@ -123,7 +123,7 @@ def answer(done: subprocess.CompletedProcess) -> object:
 
 
 def results_of_this_process() -> Results:
-    """Return results in which this process is the target, for a step's `verify`."""
+    """Return step results in which this process is the target, so that a test can call a step's `verify`."""
     process = win32_process.Process.__new__(win32_process.Process)
     process.handle = types.SimpleNamespace(value=win32_process.GetCurrentProcess())
     results = Results()
@@ -142,8 +142,8 @@ if sys.platform == "win32":
 
     @pytest.fixture
     def tmp_path():
-        """Make a directory without a mode. With pytest's mode 0o700, an elevated process gives
-        access only to administrators, and targets do not have their rights.
+        """Make a directory with the default access list. pytest's mode 0o700 would give access only to administrators
+        if the process is elevated, and targets do not have an administrator's rights.
         """
         top = pathlib.Path(tempfile.gettempdir()).resolve()
         path = top / f"corral-tests-{os.urandom(6).hex()}"

@@ -36,8 +36,8 @@ def token():
 
 @pytest.fixture(scope="module")
 def own_sids(token) -> list[str]:
-    """Return the user's SID and the SIDs of the enabled groups. Disabled and deny-only groups are left out, because no
-    allow entry applies to them.
+    """Return the user's SID and the SIDs of the enabled groups. Disabled and deny-only groups are left out, because an
+    entry that allows access does not apply to them.
     """
     groups = token_groups(token, win32_token.TokenGroups)
     held = [format_sid(sid) for sid, bits in groups if bits & ENABLED and not bits & DENY_ONLY]
@@ -56,8 +56,8 @@ def descriptor(entries: list[bytes], owner: str = SYSTEM) -> bytes:
 
 
 def system_says(raw: bytes, token: int) -> int:
-    """Return the rights that the system allows. Each right is asked for by itself, because
-    MAXIMUM_ALLOWED ignores the order of entries.
+    """Return the rights that the system allows. Ask for each right separately, because MAXIMUM_ALLOWED ignores the
+    order of entries.
     """
     return sum(right for right in RIGHTS if is_allowed(raw, token, right))
 
@@ -95,8 +95,8 @@ def test_random_lists_are_read_as_the_system_reads_them(token, own_sids):
 
 
 def test_corrals_entries_give_the_user_no_rights(token, own_sids):
-    """Check that corral's entry changes nothing for the user, because it is for a capability, which only AppContainers
-    have.
+    """Check that corral's entry changes nothing for the user. The entry is for a capability, and only AppContainers
+    have capabilities.
     """
     sid = grant_sid("C:\\data", "write")
     raw = descriptor([entry(0, 0, 0x120089, own_sids[0])])

@@ -200,6 +200,8 @@ answer = value.value
 
 @pytest.mark.real_windows
 def test_a_target_is_in_an_app_container(corral):
-    """Run this test as an administrator, too, because corral refuses the target if its token keeps privileges."""
+    """Check the token of a target. This test should also run as an administrator, because corral refuses the target if
+    its token keeps privileges.
+    """
     assert corral.outside(TOKEN) == 0
     assert corral.inside(TOKEN) == 1

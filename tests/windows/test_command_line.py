@@ -1,4 +1,4 @@
-"""Read command lines back with CommandLineToArgvW, a C runtime and cmd.exe."""
+"""Let CommandLineToArgvW, a C runtime and cmd.exe parse corral's command lines, and compare the arguments."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_windows_splits_the_line_back():
 def test_a_c_runtime_splits_the_line_back():
     """Let python.exe print its arguments, which its C runtime or Windows has split."""
     for argv in random_arguments(2, 8):
-        # A line feed in an argument is accepted, because only a batch file cannot get one.
+        # An argument may contain a line feed, because only a batch file cannot get one.
         application, line = start_line([sys.executable, "-c", SHOW, *argv], system_root=ROOT)
         done = subprocess.run(line, executable=application, capture_output=True, check=True)
         assert json.loads(done.stdout) == argv
@@ -79,9 +79,7 @@ def test_a_batch_file_does_not_run_injected_commands(batch, injected):
 
 
 def through_cmd(batch: str, argument: str) -> bytes:
-    """Run a batch file with an argument that is quoted as for a program. This is wrong
-    for cmd.exe.
-    """
+    """Run a batch file with an argument that is quoted as for an ordinary program, which is wrong for cmd.exe."""
     line = f'cmd.exe /d /s /c "{quoted([batch, argument])}"'
     cmd = f"{ROOT}\\System32\\cmd.exe"
     return subprocess.run(line, executable=cmd, capture_output=True, check=False).stdout
@@ -94,8 +92,8 @@ def test_cmd_expands_variables_in_wrongly_quoted_arguments(batch):
 
 @pytest.mark.parametrize("code", [0, 1, 2, 5, 9, 125])
 def test_cmd_writes_every_exit_code(tmp_path, code):
-    """Run the line with which the workflow writes an exit code to a file. In `echo 2> file`, `2>`
-    would be a handle.
+    """Run the line with which the workflow writes an exit code to a file. In `echo 2> file` cmd would take `2>` as a
+    redirection, so the redirection comes first.
     """
     script, file = tmp_path / "line.cmd", tmp_path / "code"
     script.write_bytes(f"@cmd /c exit {code}\r\n@>{file} echo %ERRORLEVEL%\r\n".encode())
@@ -121,7 +119,7 @@ def test_windows_reads_the_environment_block():
         found.append(text)
         at += 2 * (len(text) + 1)
     FreeEnvironmentStringsW(place)
-    # Names with a leading "=" belong to cmd.exe, and corral does not give them to a target.
+    # Names with a leading "=" belong to cmd.exe, and corral does not pass them to a target.
     own = [tuple(text.split("=", 1)) for text in found if not text.startswith("=")]
     block = environment_block(own).decode("utf-16-le")
     assert sorted(block[:-2].split("\0")) == sorted("=".join(pair) for pair in own)

@@ -47,9 +47,10 @@ def keeps(step: Job) -> bool:
     ],
 )
 def test_a_limit_that_does_not_read_back_is_absent(findings, capability, step):
-    """Check the findings of limits. Wine keeps no limit, so they are absent there. Real Windows may
-    keep a limit that has no effect, such as UI limits in a nested job, so the finding for a kept
-    limit may be absent, too.
+    """Check that a limit that the system does not keep has an absent finding. Wine keeps no limit.
+
+    For a kept limit the finding may be absent too, because real Windows may keep a limit that has no effect, such as UI
+    limits in a nested job.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found
@@ -100,18 +101,18 @@ def test_every_probe_succeeds_on_real_windows(findings, capability):
 
 @pytest.mark.real_windows(reason="it accepts limits and has no AppContainers")
 def test_the_clipboard_is_closed_by_job_or_desktop(findings):
-    """Accept either UI limits or a private desktop. Both have the same effect, and the documentation contradicts itself
-    about UI limits in a nested job.
+    """Check that the clipboard is closed by UI limits or by a private desktop. Either is enough, because the
+    documentation contradicts itself about UI limits in a nested job.
     """
     assert "proven" in {findings[name]["status"] for name in ("job_ui", "desktop")}
 
 
 @pytest.mark.real_windows(reason="it has no AppContainers")
 def test_nul_opens_where_the_probe_says_so(corral, findings):
-    """Compare `doctor` with what a target sees, because builds of Windows differ."""
+    """Compare `doctor` with a target, because not every build of Windows lets a container open NUL."""
     code = "try:\n    open('NUL').close()\n    answer = True\nexcept OSError:\n    answer = False"
     assert corral.outside(code) is True
-    # nt.open is used, because the preload replaces the device in open.
+    # Call nt.open, because the preload changes the builtin `open` so that NUL works.
     inside = corral.inside(
         f"import nt\n{code.replace('open(', 'nt.open(').replace(').close()', ', 0)')}"
     )

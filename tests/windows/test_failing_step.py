@@ -51,7 +51,7 @@ def started(plan: Plan) -> spawn.Child:
 
 
 class Failing:
-    """Imitate a step with one failing method. All other methods are those of a real step."""
+    """A step with one failing method. All other methods are those of a real step."""
 
     def __init__(self, real, verb: str):
         self.real, self.verb, self.pid = real, verb, 0
@@ -92,7 +92,7 @@ def ended(pid: int) -> bool:
 
 
 def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
-    """Check that the suspended process ends without running an instruction."""
+    """Let ResumeThread fail. The suspended process must end without having run an instruction."""
     before = win32.open_handles()
 
     def fail(thread):
@@ -134,7 +134,7 @@ def test_a_stop_ends_the_input_from_a_console(plan, monkeypatch):
 
 
 def test_input_after_the_end_is_discarded(plan, monkeypatch, tmp_path):
-    """Write after the end, when the descriptor's number may belong to another file."""
+    """Write to the input after its end. The bytes must not go to another file that has got the descriptor's number."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])
     assert running.line() == "1"

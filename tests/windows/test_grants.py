@@ -86,7 +86,9 @@ def test_a_junction_stops_the_walk(tree, tmp_path):
 
 
 def test_a_directory_replaced_during_the_walk_is_refused(tree, tmp_path):
-    """Replace sub with a junction during the walk. The handle that the walk opens then has a path outside the tree."""
+    """Replace `sub` with a junction during the walk. The walk then opens an object outside of the tree, and notices
+    this by the path of the handle.
+    """
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file.txt").write_text("secret")
     with contextlib.closing(granted_tree.walk(tree)) as walk:
@@ -159,7 +161,9 @@ with win32_files.own_mutex("Local\\\\corral-test-held", "D:(A;;GA;;;WD)"):
 
 
 def test_a_mutex_of_a_killed_process_is_free():
-    """Also check that other processes stop waiting for the mutex after a limited time while its owner lives."""
+    """Check that the mutex is free after its owner was killed. While the owner lives, other processes wait only for a
+    limited time.
+    """
     with subprocess.Popen(
         [sys.executable, "-c", HELD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
@@ -202,7 +206,7 @@ def test_a_claim_lives_as_long_as_its_process(tmp_path):
 
 
 def test_a_dead_runs_journal_is_removed_if_its_root_is_gone(tmp_path, tree):
-    """Check that only the journal is removed, because the granted root no longer exists."""
+    """Check that corral removes the journal and nothing else, because the granted root no longer exists."""
     directory = str(tmp_path / "journal")
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()
@@ -224,8 +228,8 @@ def test_a_run_first_cleans_up_after_dead_runs(tmp_path):
 
 @pytest.mark.skipif(not wine(), reason="tests a host that ignores access lists")
 def test_entries_that_do_not_read_back_are_a_failure(tree):
-    """Check that corral reports a failure. Wine has no access lists, so an entry does not read
-    back.
+    """Check that corral reports a failure if an entry is missing after it was set. This happens under Wine, which has
+    no access lists.
     """
     step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
     step.apply(Results())
@@ -338,7 +342,9 @@ def test_a_target_writes_only_its_grants(corral, tree):
 
 @pytest.mark.real_windows
 def test_a_granted_directory_of_the_servers_project_is_used_in_place(corral, tmp_path):
-    """Check that the server runs from a copy, and that its granted directory is not copied."""
+    """Check that the server runs from a copy of its project, and that the granted directory in the project is not
+    copied.
+    """
     project, data = tmp_path / "project", tmp_path / "project" / "data"
     data.mkdir(parents=True)
     (project / "pyproject.toml").touch()

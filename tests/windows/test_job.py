@@ -30,7 +30,7 @@ child.wait()
 
 @pytest.fixture
 def read_back() -> bool:
-    """Return whether this system keeps the limits of a job, which Wine does not."""
+    """Return whether this system keeps the limits of a job. Wine does not keep them."""
     try:
         job.create(Job()).release()
     except OSError:
@@ -138,7 +138,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
     running = trial.start(TREE, (Job(read_back=read_back), process_creation.Creation()))
     grandchild = int(running.line())
     with abi.open_process(grandchild, abi.SYNCHRONIZE) as alive:
-        # The control: before, both processes live.
+        # The control: before the kill both processes live.
         assert abi.wait_any((alive.value, running.child.pidfd), 0) is None
         if how == "close":
             running.child.abandon()
@@ -152,7 +152,7 @@ def test_the_whole_tree_ends_with_its_job(how, read_back):
 
 
 def test_all_processes_end_with_the_first(read_back):
-    """Check that an orphan ends with the job, because it is in the job."""
+    """Check that an orphan ends after the first process, because corral then ends the whole job."""
     code = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-I', '-S', '-c', 'input()'], stdin=0)\n"
@@ -194,8 +194,8 @@ def test_job_messages_report_processes(read_back):
 
 
 def test_only_the_streams_are_inherited(read_back):
-    """Check that the target does not inherit a handle of the supervisor that is inheritable, but
-    not in the list.
+    """Check that the target does not inherit a handle of the supervisor that is inheritable, but not in the list of
+    handles to inherit.
     """
     read, write = os.pipe()
     os.set_inheritable(read, True)
@@ -264,8 +264,8 @@ def test_no_handle_is_left_after_a_failed_start(read_back):
 
 
 def test_no_handle_is_left_when_a_step_fails_to_verify(read_back):
-    """Let `verify` fail. The process already exists then and is suspended, so its handles have to
-    be closed, too.
+    """Let `verify` fail. At this time the process already exists and is suspended, so corral has to close its handles,
+    too.
     """
     steps = (
         Job(read_back=read_back),

@@ -41,7 +41,7 @@ TREE = (
 
 
 class Tree:
-    """Run TREE. The object keeps handles of all processes, because Windows may reuse their pids."""
+    """A run of the program TREE. It keeps handles of its processes, because Windows may reuse their pids."""
 
     def __init__(self, corral, *flags: str, **options):
         argv = corral.argv("run", *LOOSE, *flags, "--", PYTHON, "-c", TREE)
@@ -108,7 +108,8 @@ def test_clean_removes_leftovers_of_dead_runs_only(corral, tree):
     dead.corral.kill()
     assert dead.is_gone()
     (swept,) = json.loads(corral("clean", "--json").stdout)
-    # With an AppContainer, `clean` names the journal that lists the leftovers, not the directory.
+    # If the run had an AppContainer, `clean` names the journal that lists the leftovers instead of the private
+    # directory.
     assert swept == os.path.dirname(dead.private) or swept.endswith(journal.SUFFIX)
     assert not os.path.exists(dead.private)
     assert os.path.exists(living.private)
@@ -117,7 +118,7 @@ def test_clean_removes_leftovers_of_dead_runs_only(corral, tree):
 
 @pytest.mark.real_windows(reason="there is no console to send it through")
 def test_ctrl_break_ends_the_tree(tree):
-    """Check that corral ends the target. Only corral receives the event, because the target has no
+    """Check that corral ends the target after Ctrl+Break. Only corral receives this event, because the target has no
     console.
     """
     running = tree(creationflags=subprocess.CREATE_NEW_PROCESS_GROUP)
@@ -146,7 +147,7 @@ def test_an_ignored_console_event_stays_ignored():
 
 
 def test_the_run_ends_with_its_first_process(corral):
-    """Check that an orphan ends too, and that corral does not wait for its open streams."""
+    """Check that an orphan of the target ends too, and that corral does not wait for the orphan's open streams."""
     code = (
         "import subprocess, sys\n"
         "wait = 'import threading; threading.Event().wait()'\n"

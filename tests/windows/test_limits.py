@@ -62,7 +62,9 @@ def test_cpu_time_beyond_the_limit_ends_the_run(corral, tmp_path):
 
 
 def test_a_cpu_share_is_set(corral, tmp_path):
-    """Check that a run sets the rate. The effect is checked by the probe (`test_doctor.py`)."""
+    """Check that a run sets the CPU rate of its job. The probe checks that such a rate has an effect
+    (`test_doctor.py`).
+    """
     report = report_of(corral, tmp_path / "a", "pass", "--max-cpu", "200")
     (held,) = [one for one in report["controls"] if one["control"] == "cpu"]
     assert (held["mechanism"], held["status"]) == ("job object", "applied")

@@ -72,9 +72,7 @@ def test_without_a_container_the_network_is_refused(corral, flags):
 
 @pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
 def test_an_unenforced_network_has_no_relay(corral):
-    """Check that the run goes on with a warning and without a relay, because a relay is useless if
-    the network is not closed.
-    """
+    """Check that the run goes on with a warning and no relay. A relay is useless if the network is not closed."""
     flags = ("--best-effort", "--allow-net", "example.com")
     done = corral.run("cmd", "/c", "echo [%HTTP_PROXY%]", flags=flags)
     assert done.returncode == 0, done.stderr
@@ -82,7 +80,7 @@ def test_an_unenforced_network_has_no_relay(corral):
     assert b"network is not enforced" in done.stderr
 
 
-def test_a_level_and_names_exclude_each_other(corral, tmp_path):
+def test_a_policy_with_a_network_level_and_names_is_refused(corral, tmp_path):
     policy = tmp_path / "policy.toml"
     policy.write_text(
         'version = 1\n[network]\nallow = ["example.com"]\n[windows]\nnetwork = "full"\n'

@@ -1,8 +1,7 @@
 """Install packages on Windows in a separate container, and start them from the store.
 
-Wine has no containers, so there packages are installed without the sandbox. Everything else is
-real: pip, its streams and environment, and the store. Other tests check the plan that real Windows
-would use.
+Wine has no containers, so under Wine packages are installed without the sandbox. Everything else is real: pip, its
+streams and environment, and the store. Other tests check the plan that real Windows would use.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def index(tmp_path, monkeypatch):
 
 @pytest.fixture
 def walls(monkeypatch):
-    """Return the flags for a run. Under Wine they allow a run without the sandbox."""
+    """Return the flags for a run. Under Wine these flags allow a run without the sandbox."""
     if wine():
         monkeypatch.setattr(
             sandboxed_install, "DEGRADABLE", [*sandboxed_install.DEGRADABLE, *WALLS]
@@ -105,7 +104,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
     assert (found.version, said[0]) == ("1.0", "installing pypi:demo-server ...")
     again, said = fetch()
     assert (again.digest, said) == (found.digest, [])
-    # After the first installation, corral takes installations from PyPI as proven.
+    # After the first installation, corral counts installations from PyPI as proven on this machine.
     assert package.why_unproven("pypi") == ""
     assert package.why_unproven("npm")
     done = corral("run", *walls, "pypi:demo-server", env=None)
@@ -117,7 +116,7 @@ def test_a_package_is_installed_and_starts(corral, index, walls):
 @pytest.mark.real_windows
 @pytest.mark.timeout(600)
 def test_a_package_is_installed_in_a_container(corral, index):
-    """Install the package with all walls, so that it cannot read files of the user."""
+    """Install a package. Only limits may be dropped, but no wall, so the installer cannot read the user's files."""
     assert sandboxed_install.DEGRADABLE == ["memory", "pids", "disk", "timeout"]
     found, _ = fetch()
     assert os.path.isdir(found.path())
@@ -180,7 +179,7 @@ def test_pip_would_run_in_a_container(index, monkeypatch):
     argv = [environment.base, "-I", *words, "install", "--target", environment.site]
     plan, steps = planned(argv, staging, monkeypatch)
     started = copies.find(plan.steps).program
-    # The copied interpreter may write only to its staging directories, and reach only one host.
+    # pip runs in a copied interpreter, which may write only to the staging directories and reach only the registry.
     assert started.path.startswith(copies.default_directory())
     assert started.argv[1:] == ("-I", "-m", "pip", "install", "--target", environment.site)
     roots = {(root.path.lower(), root.access) for root in steps[Grants].roots}
@@ -226,7 +225,7 @@ def test_a_changed_redirector_is_not_run(index):
 
 
 def test_the_store_handles_paths_longer_than_260_characters(index, tmp_path):
-    """Use a long path, as npm creates them. Windows accepts such paths only with the
+    """Use a path that is as long as npm's paths may be. Windows accepts such paths only with the
     prefix `\\\\?\\`.
     """
     from corral.servers.store import tree

@@ -52,8 +52,8 @@ def test_home_and_temp_are_private_and_gone_afterwards(corral):
 
 
 def test_a_private_directory_is_removed_whatever_its_names_and_depth(corral):
-    """Make names that Windows trims, names of devices, and paths that are longer than
-    every limit.
+    """Let the target make names that end in a dot or a space, names of devices, and paths that are longer than every
+    limit of Windows.
     """
     code = (
         "place = '\\\\\\\\?\\\\' + os.environ['TEMP']\n"
@@ -115,7 +115,7 @@ def test_bytes_pass_unchanged(corral):
 
 
 def test_nul_is_replaced_by_a_stream_that_works(corral):
-    """Check that the target gets a pipe instead of NUL, because it may not be able to open NUL."""
+    """Check that the target gets a pipe instead of NUL, because Windows may not let the target open NUL."""
     code = (
         "import ctypes, json, os, sys, msvcrt\n"
         "kind = ctypes.WinDLL('kernel32').GetFileType\n"

@@ -105,9 +105,7 @@ def test_a_large_body_arrives(running, web):
 
 
 def test_a_refused_connection_does_not_stay_open(running):
-    """Check that the relay closes the socket, because on Windows only this wakes a thread that
-    reads from the socket.
-    """
+    """Check that the relay closes the socket. On Windows nothing else wakes a thread that reads from the socket."""
     with socket.create_connection(("127.0.0.1", running.port), timeout=30) as end:
         end.sendall(b"nonsense\r\n\r\n")
         assert end.recv(1000).startswith(b"HTTP/1.1 400 ")
@@ -135,8 +133,8 @@ ENVIRONMENT = tuple(
 
 
 def hosts(**changes):
-    """Return the step that starts the shim, without a container. Under Wine it also has no limits,
-    because Wine keeps none.
+    """Return the step that starts the shim, without a container. Under Wine the step has no limits either, because Wine
+    keeps none.
     """
     values = {"allow": ("allowed.test",), "python": PYTHON, "environment": ENVIRONMENT}
     if wine():

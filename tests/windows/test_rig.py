@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.rig("wine"), pytest.mark.timeout(300)]
 
 @pytest.fixture
 def token() -> str:
-    """Return a word in the command lines of one run, by which its processes can be found."""
+    """Return a random word that is put into the command lines of one run, so that its processes can be found."""
     return f"corral-{secrets.token_hex(8)}"
 
 

@@ -39,7 +39,7 @@ def policy(path, text: str) -> tuple[str, str]:
 
 
 def test_a_memory_limit_that_does_not_read_back_is_refused(corral, tmp_path):
-    """Check that corral reads the limit back, because Wine accepts the limit and drops it."""
+    """Check that corral reads the limit back and refuses the run, because Wine accepts the limit and drops it."""
     if keeps(Job(memory=64 << 20)):
         pytest.skip("this Windows keeps its limits")
     report = tmp_path / "report.json"
@@ -76,7 +76,7 @@ def test_a_stated_limit_that_windows_cannot_enforce_is_refused(corral, tmp_path,
     assert (done.returncode, done.stdout) == (125, b"")
     assert control in done.stderr
     everything = policy(tmp_path / "q.toml", f"[degrade]\nallow = {json.dumps(LETTING_GO)}")
-    # The control: if the policy permits to drop it, the run starts.
+    # The control: if the policy allows corral to drop this control, the run starts.
     assert corral.run(*QUICK, flags=everything).returncode == 0
 
 
@@ -128,8 +128,8 @@ def test_a_refusal_names_every_missing_control(corral):
 
 
 def test_the_fallback_switch_makes_no_other_control_optional(corral, tmp_path):
-    """Check that the AppContainer's controls become optional, but that the process limit is still
-    required.
+    """Check that `fail_on_app_container_error = false` makes the AppContainer's controls optional, but that the limit
+    of processes is still required.
     """
     text = "[windows]\nfail_on_app_container_error = false"
     done = corral.run(*QUICK, flags=policy(tmp_path / "p.toml", text))
@@ -148,9 +148,7 @@ def test_a_disabled_app_container_counts_as_missing(corral, tmp_path):
 
 
 def own_errors(stderr: bytes) -> bytes:
-    """Return what the code itself wrote, without the line that Python 3.13 adds in an
-    AppContainer.
-    """
+    """Return what the code itself wrote to stderr, without the line that Python 3.13 adds in an AppContainer."""
     lines = stderr.splitlines()
     return b"\n".join(one for one in lines if not one.startswith(b"Failed to find real location"))
 
@@ -218,7 +216,7 @@ def test_clean_without_kept_grants_removes_nothing(corral):
 
 
 def test_the_demo_writes_its_file(corral):
-    """Check that every act is in the file. Under Wine fewer acts are denied, because Wine has no
+    """Check that the file has every act of the demo. Under Wine fewer acts are denied, because Wine has no
     AppContainers.
     """
     data = json.loads(corral("demo", "--json").stdout)

@@ -153,7 +153,7 @@ def results():
 
 
 def test_a_copied_server_runs(server, tmp_path, results):
-    """Start the copied server, here without a container."""
+    """Start the copied server without a container."""
     store = planned(server, tmp_path / "store")
     store.apply(results)
     copied = store.program.argv[1]
@@ -228,8 +228,8 @@ def test_a_changed_source_is_copied_again(server, tmp_path, results):
 
 
 def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results):
-    """Check that old copies are removed, because a copy of Python has hundreds of megabytes, and
-    each newly installed package makes a new copy.
+    """Check that old copies are removed. A copy of Python has hundreds of megabytes, and each newly installed package
+    makes a new copy.
     """
     store, running = tmp_path / "store", Results()
     (server / "data").mkdir()
@@ -266,7 +266,7 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
-    """Use a link as in Python on a GitHub runner, where `python3.exe` is a link to `python.exe`."""
+    """Use a link like `python3.exe` to `python.exe` in the Python of a GitHub runner."""
     import _winapi
 
     try:
@@ -286,7 +286,7 @@ def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
-    """Use a junction, because every user may create one, and it looks like a directory."""
+    """Use a junction, because every user may create one. It looks like a directory, but must count as a link."""
     import _winapi
 
     outside, package = tmp_path / "outside", tmp_path / "package"

@@ -85,7 +85,9 @@ def test_an_unrestricted_token_fails_verification():
 
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
 def test_a_process_without_the_token_does_not_run(step):
-    """Check that the token of the process is read, not the token that corral made."""
+    """Verify a process that does not have the restricted token. This must fail, because `verify` reads the token of the
+    process, not the token that corral made.
+    """
     with pytest.raises(OSError, match="reads back"):
         step.verify(results_of_this_process())
 

@@ -1,7 +1,5 @@
-"""Try forbidden acts in the sandbox of real Windows. Every act that is denied there succeeds
-outside.
-
-The tests use only the command line, so they do not depend on corral's code.
+"""Try forbidden acts in the sandbox of real Windows. Every act that the sandbox denies succeeds outside of it. The
+tests use only the command line, so they do not depend on corral's code.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ def name() -> str:
 
 @pytest.fixture
 def secret(name):
-    """Make a file in the user's profile, which is not granted."""
+    """Make a file in the user's profile, to which the target has no grant."""
     folder = pathlib.Path.home() / name
     folder.mkdir()
     path = folder / "file"
@@ -84,7 +82,7 @@ def test_the_users_profile_is_not_readable(corral, secret):
     ["\\\\?\\{}", "\\\\.\\{}", "\\\\localhost\\{share}", "\\\\127.0.0.1\\{share}", "{}::$DATA"],
 )
 def test_other_spellings_of_a_path_give_no_access(corral, secret, form):
-    """Try device paths, the administrative share and the default stream."""
+    """Try device paths, the administrative share and the name of the default stream (`::$DATA`)."""
     share = str(secret).replace(":", "$", 1)
     path = form.format(secret, share=share)
     if not succeeds(corral, READ, path):
@@ -149,8 +147,8 @@ def test_an_ungranted_file_cannot_be_hard_linked(corral, secret, tmp_path):
 
 
 def test_an_existing_hard_link_gives_no_access_to_its_other_name(corral, secret, tmp_path):
-    """Try to write through a hard link in a grant. Both names share one security descriptor, so
-    granting one would also grant the other.
+    """Try to write through a hard link in a granted directory. Both names of the file share one security descriptor, so
+    a grant for one name would also apply to the other.
     """
     granted = tmp_path / "granted"
     granted.mkdir()
@@ -240,8 +238,8 @@ def test_nothing_can_be_scheduled(corral, name):
 
 
 def test_no_com_server_starts_outside(corral):
-    """Check that a COM server cannot be started, because it runs as the user without the sandbox, and would run any
-    program for the target.
+    """Check that the target cannot start a COM server, because a COM server runs as the user without the sandbox, and
+    would run any program for the target.
     """
     act = f"""
     import ctypes, uuid

@@ -1,8 +1,8 @@
-"""Build a real CPython for Windows from PyPI's wheels. It has the version that runs these tests.
+"""Build a real CPython for Windows from PyPI's wheels, of the same version as the Python that runs these tests.
 
-panda3d's wheels contain python3xx.dll as python.org signed it, and every extension of the standard
-library. The pure Python modules are the same on all systems, so they are copied from the running
-interpreter. Only python.exe is compiled here.
+panda3d's wheels contain python3xx.dll as python.org signed it, and every extension of the standard library. The pure
+Python modules are the same on all systems, so they are copied from the running interpreter. Only python.exe is compiled
+here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOR_WINDOWS = ("--platform", "win_amd64", "--python-version", MINOR, "--only-bin
 # pip would add colorama to pytest only if it ran on Windows, so colorama is named here.
 PACKAGES = ("pytest", "pytest-timeout", "colorama", "pip")
 ANY_VERSION = ("colorama", "pip")
-# corral copies this redirector into a virtual environment, but starts the real python.exe.
+# corral copies this launcher into each virtual environment that it makes, but starts the real python.exe.
 REDIRECTOR = "Lib/venv/scripts/nt/python.exe"
 UNUSED = (
     *("site-packages", "dist-packages", "lib-dynload", "config-*", "__pycache__", "test", "tests"),
@@ -101,7 +101,7 @@ def unpack_libraries(scratch: pathlib.Path, target: pathlib.Path) -> None:
     with zipfile.ZipFile(next(scratch.glob("panda3d-*.whl"))) as wheel:
         for entry in wheel.namelist():
             folder, _, name = entry.rpartition("/")
-            # Libraries of Windows itself and of the free-threaded build are not needed.
+            # Skip the libraries of Windows itself and of the free-threaded build.
             wanted = not name.startswith("api-ms-") and f"cp{MINOR}t-" not in name
             if folder == "deploy_libs" and wanted:
                 beside = name.lower().startswith(("python", "vcruntime"))

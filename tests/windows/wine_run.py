@@ -30,9 +30,7 @@ PLACES = [f"{path.name}::{test}" for path in FILES for test in functions_of(path
 
 
 def read_outcomes(place, wanted):
-    """Return the outcomes of all tests that run in one process with `place`, and the output of that
-    process.
-    """
+    """Find the process that runs the test `place`. Return the outcomes of all tests in that process, and its output."""
     rigs.once("wine", rig.require)
     number, share = next(pair for pair in enumerate(shares(wanted)) if place in pair[1])
     output = rigs.once(f"wine-{number}", lambda: run_all(share))
@@ -46,7 +44,7 @@ def read_outcomes(place, wanted):
 
 
 def shares(places):
-    """Divide the test files between two processes, because the tests mostly wait for processes to
+    """Divide the test files between two processes. This saves time, because the tests mostly wait for processes to
     start.
     """
     by_file = {}
@@ -59,7 +57,7 @@ def shares(places):
 
 
 def run_all(places):
-    """Run these tests under Wine. Return what they printed until they ended or timed out."""
+    """Run these tests under Wine. Return what they printed until they ended or reached the timeout."""
     try:
         result = rig.run(
             [

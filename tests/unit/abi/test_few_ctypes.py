@@ -1,5 +1,5 @@
-"""Test `few_ctypes` with CPython's private module, and with ctypes, which it uses if the private
-module lacks a function.
+"""Test `few_ctypes`, which calls C functions through CPython's private module `_ctypes`, or through ctypes if `_ctypes`
+lacks a function.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ print("ctypes" in sys.modules)
 @pytest.mark.skipif(sys.platform == "win32", reason="calls POSIX functions")
 @pytest.mark.parametrize(("module", "imported"), [("with", "False"), ("without", "True")])
 def test_functions_are_called_with_and_without_the_private_module(module, imported):
-    """Call C functions with the private module, and with ctypes in its place.
+    """Call C functions with `_ctypes`, and again with ctypes in its place.
 
     ctypes is the control, because both have to give the same results.
     """

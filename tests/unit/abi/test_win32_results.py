@@ -1,4 +1,4 @@
-"""Test how `abi/win32` reads the results of functions, on any host."""
+"""Test which results of Windows functions `abi/win32` takes as failures, on any host."""
 
 from __future__ import annotations
 

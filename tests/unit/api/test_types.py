@@ -57,7 +57,7 @@ def test_the_readme_example_passes_strict_mypy(tmp_path):
     assert check(tmp_path, example) == (0, "Success: no issues found in 1 source file\n")
 
 
-def test_requested_streams_are_not_optional(tmp_path):
+def test_requested_streams_have_no_optional_type(tmp_path):
     assert check(tmp_path, GOOD) == (0, "Success: no issues found in 1 source file\n")
 
 

@@ -1,5 +1,5 @@
-"""Test that plans and endings are decoded unchanged, and that the decoder makes no objects other
-than corral's records.
+"""Test that plans and endings of runs are unchanged after encoding and decoding, and that the decoder makes no objects
+other than corral's records.
 """
 
 import marshal

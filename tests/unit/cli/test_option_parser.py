@@ -31,15 +31,15 @@ def test_a_value_follows_its_flag_or_is_joined_to_it(words):
 
 
 @pytest.mark.parametrize("value", ["", "a=b", "=", "--other", "-", "-1"])
-def test_a_value_may_be_anything(value):
+def test_a_value_may_be_empty_or_look_like_a_flag(value):
     assert parse(FLAGS, [f"--size={value}"])[0].get("--size") == value
     assert parse(FLAGS, ["--size", value])[0].get("--size") == value
 
 
 @pytest.mark.parametrize("value", ["--", "--strict", "--size", "-v"])
 def test_a_forgotten_value_is_not_the_next_option(value):
-    """If the parser took `--` as the value in `--read $UNSET -- server`, it would grant a file
-    `--`, and start another command.
+    """Check that the parser refuses `--read -- server`, which `--read $UNSET -- server` becomes. If it took `--` as the
+    path, it would grant a file `--` and start another command.
     """
     with pytest.raises(UsageError) as caught:
         parse(FLAGS, ["--read", value, "cmd"])

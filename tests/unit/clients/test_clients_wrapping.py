@@ -1,4 +1,4 @@
-"""Test how servers in a text are wrapped and unwrapped: values keep their meaning, and all other
+"""Test how servers in the text of a configuration are wrapped and unwrapped: values keep their meaning, and all other
 text keeps its bytes.
 """
 
@@ -28,8 +28,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can have, except for those that `json.dumps` escapes in
-# a form that TOML does not read, and for NUL, which no command can have.
+# Every character that a configuration file can have, except for NUL, which no command can have, and for characters that
+# `json.dumps` escapes in a way that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -69,7 +69,7 @@ def unwrap(text, form, originals, **options):
 
 
 def meant(entry: dict) -> dict:
-    """Return the expected entry, built without the code under test."""
+    """Return the entry that `wrap` should write, built without the code under test."""
     flags = []
     for name, value in entry.get("env", {}).items():
         flags += ["--secret" if is_secret(name, value) else "--env", name]
@@ -183,7 +183,7 @@ class Writer:
 
 @st.composite
 def configurations(draw):
-    """Draw (format, text, servers)."""
+    """Draw a configuration as (format, text, servers)."""
     servers, other = draw(SERVERS), draw(OTHERS)
     writer = Writer(draw, draw(st.sampled_from(["\n", "\r\n"])))
     form = draw(st.sampled_from([jsonc, toml, yaml]))
@@ -216,7 +216,7 @@ def configurations(draw):
 
 
 def tables(data, servers):
-    """Return the servers' entries by name, wherever they are in the data."""
+    """Return the entries of these servers by name, wherever they are in the data."""
     found = {}
 
     def walk(value):
@@ -611,7 +611,7 @@ def test_a_package_is_pinned_on_request(monkeypatch):
     assert words == ["run", "--with", "x", "--with", "y", "--", "pypi:some-server==9.1"]
     assert seen == [("--with", "x", "--with", "y")]
     assert rehearsed == [("/store/python",)]
-    # The control: if the user does not ask for a pin, no version is written.
+    # The control: without a pin, `wrap` writes no version.
     assert "9.1" not in wrapped(request, pin=False).text
 
     def fails(package, flags):
@@ -675,8 +675,8 @@ def test_two_servers_with_one_name_in_a_list_are_not_wrapped():
     ],
 )
 def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
-    """Check that these lines of YAML stay as they are. Inserting text would break them, which corral notices when it
-    loads the changed text.
+    """Check that corral leaves a server unchanged if inserting text into its YAML would break the file. corral notices
+    this when it loads the changed text.
     """
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)
@@ -687,7 +687,7 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
 
 
 def test_a_wrong_splice_is_refused(monkeypatch):
-    """Insert a wrong text and check that corral notices it. This is the control for the test above."""
+    """Make corral insert a wrong text, and check that corral notices it. This is the control for the test above."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -756,8 +756,8 @@ def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
-    """Refuse directories on PATH that only the file names. The user chose only the directories on
-    the user's own PATH.
+    """Refuse a PATH in the project's file with directories that are not on the user's own PATH, because the installer
+    could come from them.
     """
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
@@ -789,7 +789,9 @@ def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_registry(name):
-    """Refuse a project's variables that name a registry, because they could send any of the user's variables to it."""
+    """Refuse a project's variables that name a registry, because their value could contain any of the user's variables,
+    which the installer would send to that registry.
+    """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"
     assert state_of({"command": "uvx", "args": ["pkg"], "env": env}) == "refused"
@@ -805,8 +807,8 @@ def test_a_project_cannot_choose_the_registry(name):
     ],
 )
 def test_a_profile_applies_only_to_an_unmodified_package(more):
-    """Refuse other code that is started together with the package, because that code would get the
-    grants of a well-known server.
+    """Refuse to use a profile if the entry starts other code together with the package, because that code would get the
+    grants that are meant for a well-known server.
     """
     entry = {"command": "uvx", "args": ["mcp-server-sqlite"]}
     assert state_of(entry) == "wrapped"
@@ -875,9 +877,7 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, environment, cwd, notify):
-    """Run only the step of `prepare` that reads the server's files, because this step works on any
-    host.
-    """
+    """Do only one step of `prepare`, which is to read the server's files. This step works on any host."""
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]
@@ -885,12 +885,12 @@ def resolved(command, sources, *, environment, cwd, notify):
 
 
 def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
-    """Leave the entry as it is, because corral may not be able to start the package on Windows. The
-    message names a command to try.
+    """Leave an entry unchanged on Windows if no npm package was ever started there, because corral may not be able to
+    start one. The message names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
-    # The control: the entry is wrapped if npm packages are known to work on this machine.
+    # The control: the entry is wrapped, because npm packages are known to work on this machine.
     assert wrap(text, jsonc, REQUEST).outcomes[0].state == "wrapped"
     monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
     left, good = wrap(text, jsonc, REQUEST).outcomes

@@ -1,4 +1,4 @@
-"""Test how denials are recorded, and the audit file."""
+"""Test how denials are recorded, and how the audit file is written."""
 
 import json
 import os

@@ -30,8 +30,8 @@ def test_a_path_is_created_only_if_it_is_missing(tmp_path, name):
     ],
 )
 def test_no_directory_is_suggested_that_programs_share(tmp_path, path, granted):
-    """Check that for a file in a shared directory only the file itself is suggested. The target chooses the path, and
-    in the directory it could make files that other programs run.
+    """Check that corral suggests only the file itself if the file is in a directory that other programs share. The
+    target chose the path, and if it could write to the directory, it could put files there that other programs run.
     """
     line = describe_discarded([Discarded(path=path, bytes=5)], home=str(tmp_path), whole=True)
     assert line.endswith(f"then --write {granted}")

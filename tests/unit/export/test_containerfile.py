@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
 
 
 def put(kind: str, key: str, files: dict[str, str]) -> str:
-    """Store a tree with these files; return its path."""
+    """Put a tree with these files into the store, and return its path."""
     store.make_directories()
     place = store.make_staging(key)
     for name, text in files.items():
@@ -48,7 +48,7 @@ def test_a_bundle_with_the_files_of_a_package_gets_no_containerfile():
     for tree in (put_python(LOCK, "bundle", "bundle:1"), put_node("bundle", "bundle:2")):
         with pytest.raises(SandboxError, match="not installed from npm or PyPI"):
             build_package(tree)
-    # The control: a package with the same files gets one.
+    # The control: a package with the same files gets a Containerfile.
     assert "npm ci" in build_package(put_node()).text
     assert "pip install" in build_package(put_python(LOCK)).text
 
@@ -89,7 +89,7 @@ def test_a_lock_file_that_a_package_may_have_written_is_refused(kind):
     tree = put_node(key=key) if kind == "npm" else put_python(LOCK, key=key)
     with pytest.raises(SandboxError, match="--allow-install-scripts"):
         build_package(tree)
-    # The control: an installation without scripts made the same files, and is accepted.
+    # The control: the same files are accepted if they come from an installation without scripts.
     assert tree == (put_node() if kind == "npm" else put_python(LOCK))
     assert build_package(tree).files
 

@@ -76,7 +76,7 @@ def test_ports_of_names_are_open_to_public_addresses_only():
     allow = ["api.example.com", "*.example.org:8443", "10.1.0.0/16:5432-5440"]
     dns, public, network = objects({"network": {"allow": allow}})["NetworkPolicy"]["spec"]["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
-    # A DNS cache that runs on the node is not a pod, so only an address can allow it.
+    # A DNS cache on the node itself is not a pod, so it can be allowed only by its address.
     addresses = {one["ipBlock"]["cidr"] for one in dns["to"] if "ipBlock" in one}
     assert addresses == {"169.254.20.10/32", "169.254.169.254/32"}
     assert [port["port"] for port in public["ports"]] == [80, 443, 8443]
@@ -340,8 +340,8 @@ def test_all_versions_of_a_server_have_one_name(one, other):
 
 
 def test_selectors_match_the_pods_of_this_server_only():
-    """Check that no selector matches a pod of a chart, which often has the standard label
-    `app.kubernetes.io/name` with the same value.
+    """Check that no selector matches a pod of a Helm chart. Such a pod often has the standard label
+    `app.kubernetes.io/name`, and its value may be this server's name.
     """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}
@@ -378,8 +378,8 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
     assert found["Pod"]["spec"]["restartPolicy"] == "Never"
     assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
     assert "Service" in found
-    # The controls: without a port the timeout applies to each session, not to the pod that waits
-    # for sessions. Without a timeout there is a Deployment.
+    # The controls: without a port the pod waits for sessions, and the timeout applies to each session, not to the pod.
+    # Without a timeout there is a Deployment.
     waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
     assert "activeDeadlineSeconds" not in waiting
     assert "Deployment" in objects({"network": {"listen": [8080]}})
@@ -465,8 +465,8 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """Check the template. Without a network policy its sandboxes could reach the internet, and a
-    claim with variables gets no warm sandbox.
+    """Check that the template has a closed network policy, because without one its sandboxes could reach the internet.
+    Check that it forbids variables in a SandboxClaim, because such a claim gets no warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
@@ -480,8 +480,8 @@ def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
 
 
 def test_each_sandbox_of_a_pool_has_its_own_state_and_service():
-    """Check that each sandbox has its own claim for its state, because sandboxes on two nodes
-    cannot mount the same claim.
+    """Check that each sandbox gets its own PersistentVolumeClaim for its state, because sandboxes on two nodes cannot
+    mount the same one.
     """
     made = workload({"filesystem": {"state": True}, "network": {"listen": [8080]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}

@@ -1,4 +1,4 @@
-"""Test that the exported profile allows the same calls as corral's own filter, except for a few."""
+"""Test that the exported profile allows the same calls as corral's own filter, except for the calls in `DIFFERENT`."""
 
 import random
 

@@ -40,8 +40,8 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Try to create every directory above a new file, as programs do. No write above the file's own
-    directory may be proposed.
+    """Report a failed mkdir for every directory above a new file, as programs cause it that create these directories
+    first. Only a write to the file's own directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]
     found = learned(home, *steps, (f"{home}/data/new.db", True), private=("/home/user",))
@@ -57,8 +57,8 @@ def test_reading_proposes_the_project_and_writing_the_file(home):
 
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
-    """Use links whose target is a secret's directory: in the usual place of the secret, and in
-    another place.
+    """Read a secret through two links to its directory: through ~/.aws, the usual path of this secret, and through a
+    link with another name. The control is a link to an ordinary directory.
     """
     (home / "kept").mkdir()
     (home / "kept/credentials").write_text("x")
@@ -197,15 +197,13 @@ def found_variables(folder, text, environment, given=()):
 
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
-    """Replace the code with a pipe and with an endless file, as a target can if its code is in a
-    write grant.
-    """
+    """Replace the server's code with a pipe and an endless file, as a target can if its code is in a write grant."""
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")
     assert found_variables(tmp_path, "process.env.NAME", {"NAME": "1"}) == ["NAME"]
 
 
-def test_given_ordinary_and_code_loading_variables_are_left_out(tmp_path):
+def test_only_variables_that_the_server_may_lack_are_proposed(tmp_path):
     text = "process.env.A_TOKEN process.env.TERM process.env.LD_PRELOAD process.env.GIVEN env.ENVOY"
     environment = dict.fromkeys(("A_TOKEN", "TERM", "LD_PRELOAD", "GIVEN", "ENVO"), "x")
     names = found_variables(tmp_path, text, environment, given=[("GIVEN", "x")])

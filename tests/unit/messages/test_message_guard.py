@@ -16,7 +16,7 @@ from corral.messages.rules import Rules
 
 
 class Seen:
-    """Imitate a reporter, and record all calls."""
+    """A reporter that records all calls."""
 
     def __init__(self):
         self.denied, self.calls, self.changes = [], [], []
@@ -89,7 +89,7 @@ def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name
     assert (problem["id"], problem["error"]["code"]) == (1, REFUSED)
     assert f"mcp.{table}.deny" in problem["error"]["message"]
     assert seen.denied[0][1] == name
-    # A notification with the same method is dropped, because some servers would obey it.
+    # The same message without an id is a notification. The guard drops it, because some servers would obey it.
     routed = guard.from_client(line(method=method, params=params))
     assert (routed.onward, routed.back) == (b"", b"")
     for rules in ({}, {"deny": {table: ["other"]}}, {"allow": {table: ["*"]}}):
@@ -221,8 +221,8 @@ def test_requests_of_the_server_pass_only_if_allowed(method):
 
 @pytest.mark.parametrize("method", REQUESTS[:3])
 def test_requests_inside_an_answer_need_permission_too(method):
-    """Refuse requests inside an answer. In protocol 2026-07-28 a server sends no requests of its own, but asks for
-    input in its answer.
+    """Check that a server's request inside an answer is refused like a request of its own. In protocol 2026-07-28 a
+    server does not send requests, but puts them into its answers.
     """
     result = {"resultType": "input_required", "inputRequests": {"q": {"method": method}}}
     for change in (result, {"inputRequests": {}, "InputRequests": result["inputRequests"]}, {"inputRequests": [1]}):  # fmt: skip
@@ -425,7 +425,7 @@ def test_every_small_change_of_a_definition_is_found(schema):
 
 
 def test_a_request_in_other_case_is_refused_inside_an_answer():
-    """Write the key in another case, because some parsers ignore the case of names."""
+    """Repeat a key with an upper-case letter, because a client that ignores case may read this key instead."""
     guard, _ = make(requests=["roots"])
     ask(guard, "tools/call", {"name": "a"})
     error = {"code": 1, "Code": -32042, "message": "m"}

@@ -27,7 +27,7 @@ def check(*allow, **options):
 
 
 def to(host, port):
-    """Return a destination for an address or a name, as a proxy or the gateway makes it."""
+    """Return a destination for an address or a name, made as a proxy or the gateway would make it."""
     try:
         return address_destination(parse_address(host), port)
     except ValueError:

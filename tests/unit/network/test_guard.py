@@ -1,5 +1,5 @@
-"""Test that addresses are parsed, formatted and refused correctly. Where the standard library is
-right, the results are compared with it.
+"""Test that addresses are parsed, formatted and refused correctly. The results are compared with the standard
+library's, except where the standard library is wrong.
 """
 
 import ipaddress
@@ -24,7 +24,7 @@ V6 = st.binary(min_size=16, max_size=16) | st.lists(
 ).map(b"".join)
 
 
-# Parse and format addresses
+# Parsing and formatting of addresses.
 
 
 @given(V4 | V6)
@@ -173,7 +173,7 @@ def test_some_addresses_are_never_admitted():
 def test_an_embedded_address_is_admitted_like_the_address_itself():
     mapped = parse_address("::ffff:10.0.0.1")
     assert why_refused(mapped, admitted=[parse_network("10.0.0.0/8")]) is None
-    # The embedded address is not admitted if only the outer address is named.
+    # To admit only the outer address is not enough, because the embedded address is refused too.
     assert (
         why_refused(parse_address("64:ff9b::10.0.0.1"), admitted=[parse_network("64:ff9b::/96")])
         is not None
@@ -227,9 +227,7 @@ def test_the_hosts_own_addresses_are_refused():
     ],
 )
 def test_following_the_remedies_allows_an_address(text, named):
-    """Follow the remedies one after the other, until the address is accepted or no remedy is
-    left.
-    """
+    """Admit what each refusal suggests as its remedy, until the address is accepted or no remedy is left."""
     admitted = []
     while (
         found := find_refusal(parse_address(text), admitted=admitted)

@@ -36,7 +36,7 @@ def read(data: bytes) -> Hello:
 
 
 def in_records(data: bytes, size: int) -> bytes:
-    """Split a hello into records of `size` bytes."""
+    """Split a hello into TLS records of `size` bytes."""
     message = data[5:]
     return b"".join(
         b"\x16\x03\x01" + len(part).to_bytes(2, "big") + part
@@ -197,5 +197,5 @@ def test_random_bytes_do_not_crash_the_search(data):
             break
     else:
         piece = reader.feed(b"")
-    # The result does not depend on how the bytes were split.
+    # The result is the same if the bytes arrive in pieces.
     assert piece == whole

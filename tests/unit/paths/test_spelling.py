@@ -15,7 +15,7 @@ def test_names_that_differ_in_case_are_two_files(tmp_path):
 
 
 def test_a_name_that_its_directory_does_not_list_gets_the_listed_one(tmp_path, monkeypatch):
-    """Imitate a directory that ignores case: two links to one file, of which only one is listed."""
+    """Imitate a directory that ignores case. It has two links to one file, and only one of them is listed."""
     (tmp_path / "Name").touch()
     os.link(tmp_path / "Name", tmp_path / "nAME")
     monkeypatch.setattr(spelling.os, "listdir", lambda _: ["Name"])

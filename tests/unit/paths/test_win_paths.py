@@ -164,13 +164,13 @@ def test_directories_above_windows_are_refused_too():
         "D:\\work",
     ],
 )
-def test_other_roots_are_accepted(path):
+def test_ordinary_directories_are_accepted_as_roots(path):
     windows.check_root(path, KNOWN)
 
 
 def test_protected_directories_are_found_under_other_names():
-    """Name the directories by a short name and through a link. corral resolves them, as it resolves
-    the path of a grant.
+    """Name the protected directories by a short name and through a link. corral resolves these names like the path of a
+    grant, so it still finds them.
     """
     leads = {"C:\\USERS~1\\ANNXYZ~1\\Local": "E:\\Local", f"{HOME}\\AppData": "E:\\AppData"}
     known = windows.known_directories(

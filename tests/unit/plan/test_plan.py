@@ -21,8 +21,8 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return one option for each control. An option needs the capabilities that `needs` lists for its control,
-    or none.
+    """Return the options of all controls, one option for each control. The option of a control in `needs` needs these
+    capabilities. All other options need nothing.
     """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
@@ -110,8 +110,8 @@ def test_a_refusal_lists_everything_missing_with_hints():
 
 
 def test_a_refused_wall_names_the_obstacles_of_its_first_and_last_option():
-    """Name the last option too, because it may fail for a reason that the user can remove. A
-    default limit names only the first option's reason.
+    """Check that the message also has the reason of the last option, because this may be a reason that the user can
+    remove. For a default limit only the reason of the first option is given.
     """
     chain = (Option(mechanism="best", needs=("a", "b")), Option(mechanism="last", needs=("c", "d")))
     machine = host(a="absent", b="absent", c="proven", d="absent")
@@ -143,8 +143,8 @@ def test_a_control_without_options_is_missing():
     ],
 )
 def test_the_first_option_with_proven_needs_is_taken(statuses, expected):
-    """Check that an unknown finding counts as absent, and that a capability that was never probed
-    does too.
+    """Check that the first option is taken whose needs are all proven. A finding that is unknown, or a capability that
+    was never probed, counts as absent.
     """
     chain = (
         Option(mechanism="best", needs=("a", "b"), status="verified"),

@@ -1,4 +1,4 @@
-"""Test that deadlines come before samples, however long a sample takes."""
+"""Test that a deadline is noticed in time, however long the measurement of a sample takes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def victim(tmp_path):
 
 
 def swap_before(monkeypatch, name, path, victim):
-    """Replace `path` with a link to `victim` just before the first call of os.`name`."""
+    """Replace `path` with a link to `victim` just before the first call of the function `name` of `os`."""
     real = getattr(os, name)
 
     def swapped(*arguments, **options):
@@ -58,7 +58,7 @@ def test_an_inner_directory_that_becomes_a_link_is_not_followed(left, victim, mo
     run_directories.remove(str(left), Budget())
 
 
-def test_without_a_swap_everything_is_removed(left):
+def test_without_another_process_the_whole_directory_is_removed(left):
     run_directories.remove(str(left), Budget())
     assert not left.exists()
 
@@ -66,8 +66,8 @@ def test_without_a_swap_everything_is_removed(left):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
-    """Put another user's directory into a kept home. A target that is root may have moved it there
-    without the right to empty it.
+    """Put another user's directory into a kept home. A target that is root may have moved it there, although the target
+    could not empty it. corral must not empty it either.
     """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
@@ -82,7 +82,7 @@ def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 def test_the_targets_directories_in_a_work_directory_are_removed():
-    """Use directories of another user id. The target of root's corral has such an id, and owns the
+    """Remove directories that belong to another user id. The target of root's corral has such an id, and owns the
     directories that it makes.
     """
     path = run_directories.work_directory(f"1-{os.urandom(4).hex()}")
@@ -135,8 +135,8 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files away")
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
-    """Replace a directory that corral has just made with a hard link, as a target in another run
-    with the same kept home can.
+    """Replace a directory that corral has just made with a hard link to another file, as a target can if another run
+    has the same kept home. corral must not change this file's owner.
     """
     home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
     home.mkdir()
@@ -159,7 +159,9 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
 def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
-    """Use a name longer than 255 bytes: the kernel refuses it for every user, as on a full disk."""
+    """Use a name longer than 255 bytes, which the kernel refuses for every user. This stands for any error that is not
+    the target's doing, such as a full disk.
+    """
     name = name.format(long="x" * 256)
     with pytest.raises(OSError, match="File name too long") as error:
         run_directories.make_links(str(tmp_path), [("notes", "/granted"), (name, "/granted")])
@@ -169,8 +171,8 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
-    """Close a directory of a kept home. corral then leaves out the link in it, because otherwise
-    every later run of the server would be refused.
+    """Close a directory of a kept home. corral then makes no link in this directory, because an error would refuse
+    every later run of the server.
     """
     (tmp_path / "closed").mkdir(mode=0)
     links = [("closed/notes", "/granted"), ("notes", "/granted")]
@@ -187,8 +189,8 @@ def test_links_in_a_missing_directory_are_an_error(tmp_path):
     sys.platform == "win32" or os.geteuid() != 0, reason="only root's targets have another id"
 )
 def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
-    """Let six runs make the same home at once, a hundred times. Without a lock one of several
-    hundred starts found the home already given to the target, and failed.
+    """Let six runs make the same home at once, and repeat this a hundred times. Without a lock, about one start in
+    several hundred failed, because the home already belonged to the target.
     """
     failed = 0
     for number in range(100):
@@ -208,7 +210,7 @@ def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
 
 
 def fork_start(step, waiting, start):
-    """Fork a process that applies a step once `start` is closed everywhere else."""
+    """Fork a process that waits until all other processes have closed `start`, and then applies a step."""
     pid = os.fork()
     if pid:
         return pid

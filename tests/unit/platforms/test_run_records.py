@@ -74,14 +74,14 @@ def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
 @POSIX
 @pytest.mark.parametrize("alive", [True, False])
 def test_only_the_process_of_a_live_record_is_ended(place, alive):
-    """Do not end the process of a dead run, because the pid in its record may now belong to another process."""
+    """Check that the process in a dead run's record is not ended, because its pid may now belong to another process."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         run = run_records.Run("install-1", residue=(), command=["x"])
         (entry,) = run_records.live()
         holder = os.dup(run._fd) if alive else -1
         die(run)
         if alive:
-            # Release the lock when the other process ends, as if that process had held it.
+            # The record of the live run names the other process, so release the lock when that process ends.
             threading.Thread(target=lambda: (other.wait(), os.close(holder))).start()
         assert run_records.end(replace(entry, pid=other.pid))
         other.communicate(b"\n")
@@ -142,7 +142,7 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
 
 @POSIX
 def test_a_record_that_a_sweep_removes_before_its_lock_is_made_again(place, swept, monkeypatch):
-    """Sweep between the creation of a record and its lock, when the run looks dead."""
+    """Remove the records of dead runs between the creation of a record and its lock, when its run looks dead."""
     lock_soon = private_directory._lock_soon
     names = []
 

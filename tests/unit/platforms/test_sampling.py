@@ -1,4 +1,4 @@
-"""Test the decisions that follow a sample, with a clock that the test sets."""
+"""Test what corral decides after a sample, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_only_memory_needs_a_second_sample():
     assert not Sampler(Sample(pids=1)).needs_exact(usage(memory=1 << 40, tasks=9))
 
 
-def test_peaks_are_kept():
+def test_a_sampler_keeps_the_highest_memory_and_tasks():
     sampler = Sampler(Sample(memory=1000))
     for memory, tasks in ((10, 1), (500, 7), (20, 2)):
         sampler.check(usage(memory=memory, tasks=tasks))
@@ -79,7 +79,7 @@ def test_without_a_cpu_share_nothing_is_paused():
 def test_a_pause_makes_up_for_the_excess_over_the_share(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
-    # In one second the share gives 0.1 s of CPU time, and SLACK was saved up. The target used 0.4 s.
+    # The share allows 0.1 s of CPU time in one second, and SLACK on top of it. The target used 0.4 s.
     assert sampler.pause_seconds(usage(cpu=0.4)) == pytest.approx((0.4 - 0.1 - SLACK) / 0.1)
 
 
@@ -104,7 +104,9 @@ def test_unused_cpu_share_is_not_saved(clock):
     late=st.lists(st.floats(0, 0.05), min_size=50, max_size=50),
 )
 def test_the_average_share_is_enforced_whatever_the_scheduler_does(share, spinning, late):
-    """Take samples late, and let the tree use all processors until it is stopped."""
+    """Take samples late, while the tree uses all processors until it is paused. On average it must not use more than
+    its share.
+    """
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock()
         patch.setattr(sampling, "time", clock)

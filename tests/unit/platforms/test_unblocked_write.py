@@ -24,9 +24,7 @@ sys.exit(not write_at_once(int(sys.argv[1]), b"message"))
 
 
 def fill(fd: int) -> None:
-    """Fill a stream. The output of a terminal is stopped instead, because a terminal never stays
-    full.
-    """
+    """Fill a stream. For a terminal, stop its output instead, because a terminal never stays full."""
     if os.isatty(fd):
         termios.tcflow(fd, termios.TCOOFF)
         return
@@ -81,8 +79,8 @@ def test_an_open_stream_gets_the_message(kind):
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_older_kernels_do_not_wait_either(kind, monkeypatch):
-    """Imitate a kernel without RWF_NOWAIT. corral then opens the stream again, or polls it if it is a socket, because a
-    socket cannot be opened again.
+    """Imitate a kernel without RWF_NOWAIT. corral then opens the stream again. A socket cannot be opened again, so
+    corral polls it.
     """
 
     def absent(*_: object) -> int:

@@ -230,7 +230,7 @@ def test_different_contents_have_different_digests(contents, subject):
             assert found.setdefault(approvals.request_digest(*key), key) == key
 
 
-# Paths of the user's files, and the ceilings in them
+# Tests of the paths of the user's files, and of the ceilings in these files.
 
 
 @pytest.mark.skipif(sys.platform in {"win32", "darwin"}, reason="only other systems use XDG")

@@ -66,8 +66,8 @@ def test_a_changed_link_above_the_path_is_refused(home):
 
 
 def test_a_link_directly_in_a_sticky_directory_needs_approval(home):
-    """Use a directory in which other users may make files. corral does not remember paths directly
-    in it, so the link may have had another target before.
+    """Use a directory in which other users may make files. corral does not remember paths directly in such a directory,
+    so it cannot know whether a path there was a link before.
     """
     (home / "project").chmod(0o1777)
     check(home, "project/data")
@@ -157,7 +157,9 @@ def test_a_large_record_drops_paths_that_no_longer_exist(home, monkeypatch):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows writes to a locked file differently")
 def test_a_run_on_a_full_disk_keeps_the_entries_of_another_run(tmp_path, monkeypatch):
-    """While a run removes the part that it wrote, another run waits with its entry."""
+    """Let a write fail after a part of the entry. While the run removes this part, another run has to wait with its own
+    entry.
+    """
     file = str(tmp_path / "private" / "memory")
     remember(file, {"/one": "/one"})
     real, seen = os.write, []

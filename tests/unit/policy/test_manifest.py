@@ -276,8 +276,8 @@ def test_a_link_is_followed_only_on_request(tmp_path):
 
 
 def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypatch):
-    """Imitate Windows, which lacks the flag O_NOFOLLOW. There corral compares the opened file with
-    the result of lstat.
+    """Imitate Windows, which lacks the flag O_NOFOLLOW. On such a system corral compares the opened file with the
+    result of lstat.
     """
     monkeypatch.delattr(os, "O_NOFOLLOW", raising=False)
     (tmp_path / "policy").write_text("version = 1\n")
@@ -384,9 +384,7 @@ SCALARS = st.sampled_from(
 
 @st.composite
 def toml_document(draw):
-    """Draw a TOML text with comments and line breaks in unusual places, and the line of
-    each key.
-    """
+    """Draw a TOML text with comments and line breaks in unusual places, together with the line of each key."""
     lines, expected = [], {}
 
     def bare(name):
@@ -447,7 +445,7 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_a_text_that_is_not_toml_has_no_lines(text):
-    """Scan random texts for lines. The parsed data is empty, so no key may have a line."""
+    """Look for the lines of keys in random texts. The parsed data is empty, so no key may have a line."""
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

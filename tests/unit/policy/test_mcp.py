@@ -1,4 +1,4 @@
-"""Test which sources of `mcp` keys count, and how the lists of several sources are combined."""
+"""Test which sources may set `mcp` keys, and how the lists of several sources are combined."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def merged(*sources: Source) -> Mcp | None:
     return merge(sources, home="/", cwd="/").mcp
 
 
-def test_without_a_key_there_is_no_guard():
+def test_without_a_key_of_mcp_there_is_no_guard():
     assert merged() is None
     assert merged(source()) is None
     assert merged(source(max_pending=5)) == Mcp(max_pending=5)
@@ -43,7 +43,7 @@ def test_a_request_needs_approval_and_never_overrides_the_user():
     own = source(tools={"allow": ["a"]}, requests=[])
     assert merged(agreed, own) == Mcp(tools_allow=("a",), requests=(), max_message=1 << 30)
     assert merged(own, agreed) == merged(agreed, own)
-    # A key that the user sets too needs no approval.
+    # If the user sets the same key, the request's value is not used and needs no approval.
     assert merged(source("request", approved=False, requests=["*"]), own).requests == ()
 
 

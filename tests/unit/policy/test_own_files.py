@@ -1,4 +1,6 @@
-"""Test that no write grant contains a file that a later run of corral starts or loads, under any name."""
+"""Test that corral refuses every write grant that contains a file which a later run of corral starts or loads, whatever
+name the grant uses.
+"""
 
 import os
 import site
@@ -49,7 +51,9 @@ def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
 
 
 def test_the_parent_of_private_directories_of_runs_cannot_be_written(home, monkeypatch):
-    """Without namespaces a target could rename its own private directory, or another run's."""
+    """Check that the parent of these directories cannot be granted for writing. Without namespaces a target could
+    otherwise rename its own private directory, or another run's.
+    """
     (home / "tmp/deep").mkdir(parents=True)
     (home / "link").symlink_to("tmp")
     monkeypatch.setattr(directories, "WORK_DIRECTORIES", str(home / "link/corral-"))
@@ -141,7 +145,7 @@ def test_the_entry_point_removes_pythonpath_and_the_users_site(home, monkeypatch
     monkeypatch.setattr(sys, "path", [*foreign, *kept])
     entry.remove_foreign_paths()
     assert sys.path == (kept if not sys.flags.safe_path else [foreign[0], *kept])
-    # If corral itself is installed in the user's site, that directory stays on the path.
+    # The user's site-packages stay on the path if corral itself is installed there.
     monkeypatch.setattr(site, "USER_SITE", own)
     entry.remove_foreign_paths()
     assert own in sys.path

@@ -1,5 +1,5 @@
-"""Test how policies are merged: the user overrides, a request can only tighten, and forbidden paths
-are never granted.
+"""Test how policies are merged: the user's policy overrides others, a server's request can only tighten it, and
+forbidden paths are never granted.
 """
 
 import functools
@@ -365,8 +365,8 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Imitate macOS, where the users' files and /private are on another volume than the root. Files on the file system of
-    /proc are refused wherever it is mounted.
+    """Imitate macOS, where the users' files and /private are on another volume than the root: they can be granted.
+    Files on the file system of /proc are refused wherever it is mounted.
     """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
@@ -503,7 +503,7 @@ def test_a_link_planted_in_a_writable_directory_is_refused(home):
     assert joined(user(filesystem={"write": ["~/data"], "read": ["~/data/in"]}), home=home).grants
 
 
-# A request never allows more
+# Tests with random requests: no request allows more than the user's policy.
 
 
 SIZES = st.sampled_from(["1M", "512M", "1G", "2G", "none"])

@@ -163,7 +163,7 @@ def test_mistakes_in_a_policy_are_raised_before_anything_starts():
 
 
 def inner(server: dict) -> list[str]:
-    """Return the arguments of `corral run` from a server that `sandboxed` made."""
+    """Return the arguments of `corral run` in a server's entry that `sandboxed` made."""
     assert server["command"] == sys.executable
     return server["args"][server["args"].index("run") + 1 :]
 

@@ -1,4 +1,4 @@
-"""Test for every system that all code which uses the table of secret files uses every entry."""
+"""Test, for every system, that all code that hides or refuses secret files uses every entry of their table."""
 
 import os
 

@@ -1,5 +1,5 @@
-"""Test how Pythons and Node.js of version managers are found, and how one is chosen by version or
-path.
+"""Test how corral finds the Pythons and the versions of Node.js that version managers have installed, and how it
+chooses one by version or path.
 """
 
 import os
@@ -44,7 +44,9 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Return the output of a command, or "" if it fails. A run would use a sandbox for the command."""
+    """Return the output of a command, or "" if it fails. The tests run it without the sandbox that a real run would
+    use.
+    """
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -154,7 +156,7 @@ def test_versions_are_compared_as_numbers():
 
 
 def test_numbers_that_no_version_has_are_refused():
-    """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300."""
+    """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300 digits."""
     for text in ("9" * 5000, f"v3.{'9' * 5000}", f"3.{'0' * 10}"):
         assert parse_version(text) == ()
     # The control: a shorter number is accepted.

@@ -42,7 +42,7 @@ def test_a_runner_is_replaced_by_its_package_and_the_remaining_arguments(line):
     found = parse_runner(command, arguments)
     assert isinstance(found, Package)
     assert (found.reference, found.used) == PACKAGES[line]
-    # `corral run` accepts this reference, too.
+    # `corral run` accepts the reference that was found.
     assert parse_reference(found.reference).kind == found.registry
 
 
@@ -136,7 +136,7 @@ def test_other_commands_are_not_runners(line):
     assert parse_runner(command, arguments) is None
 
 
-def test_only_containers_are_left_alone():
+def test_only_commands_that_start_a_container_are_left_unchanged():
     assert parse_runner("docker", ["run", "x"]).leave_alone
     assert not parse_runner("bash", ["-c", "x"]).leave_alone
 

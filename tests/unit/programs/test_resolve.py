@@ -1,7 +1,7 @@
 """Resolve typed commands, and prove that the resolved files suffice to run them.
 
-bubblewrap shows exactly the system's directories and the program's `reads` and `links`. The control
-runs the same program without its `reads` and must fail.
+The test runs each program in bubblewrap, with only the system's directories and the program's `reads` and `links`
+visible. The control runs the same program without its `reads`, and must fail.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ def works(program: Program) -> str:
 
 
 def program_at(path: Path, text: str | None = None) -> Path:
-    """Create a script with this text, or, without a text, a native program: a copy of cat. Return its path."""
+    """Create a script with this text and return its path. Without a text, create a native program, which is a copy of
+    cat.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is None:
         shutil.copy(os.path.realpath(CAT), path)
@@ -149,9 +151,7 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """Copy a real venv, which has no scripts, because scripts would contain the path of the
-    original.
-    """
+    """Copy a real venv. It has no scripts, because scripts would contain the path of the original."""
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
 
@@ -295,9 +295,8 @@ def test_a_venv_made_by_uv_works(run: Resolver, home: Path) -> None:
 def test_uvs_own_pythons_are_reached_through_a_linked_directory(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that Python starts and finds its packages in uv's layout: .venv/bin/python ->
-    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, where cpython-3.12-linux is a link,
-    too.
+    """Check that Python starts and finds its packages in uv's layout. There .venv/bin/python is a link to
+    ~/.local/share/uv/python/cpython-3.12-linux/bin/python3.12, and cpython-3.12-linux is a link, too.
     """
     pythons = home / ".local" / "share" / "uv" / "python"
     minor = link(pythons / "cpython-3-linux", os.path.realpath(sys.base_prefix))
@@ -451,8 +450,8 @@ def test_a_console_script_is_run_by_its_venvs_python(run: Resolver, venv: Path) 
 def test_a_tool_that_is_linked_into_the_users_bin_works(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that a tool runs in its virtual environment in the layout of pipx and uv tool:
-    ~/.local/bin/tool -> ~/.local/share/uv/tools/tool/bin/tool.
+    """Check that a tool runs in its virtual environment in the layout of pipx and uv tool, where ~/.local/bin/tool is a
+    link to ~/.local/share/uv/tools/tool/bin/tool.
     """
     script = program_at(
         venv / "bin" / "tool", f"#!{venv}/bin/python\nimport sys; print(sys.prefix)\n"
@@ -748,8 +747,8 @@ def test_asdf_chooses_by_tool_versions(run: Resolver, home: Path) -> None:
 
 
 def test_a_project_cannot_add_a_runtime(run: Resolver, home: Path) -> None:
-    """Check that a project's file only chooses among installed runtimes, because clients start
-    servers in any open directory.
+    """Check that a project's file can only choose among installed runtimes. Clients start servers in any open
+    directory, so the file is not trusted.
     """
     root = home / ".asdf"
     shim = '#!/usr/bin/env bash\n# asdf-plugin: nodejs 20.1.0\nexec asdf exec "node" "$@"\n'
@@ -934,8 +933,8 @@ def test_a_module_in_the_callers_project_is_readable(run: Resolver, home: Path, 
 def test_a_project_does_not_replace_an_installed_module(
     run: Resolver, home: Path, venv: Path
 ) -> None:
-    """Check that `python -m pkg` runs the installed module, not the project's module of the same
-    name, because a client starts servers in any open project.
+    """Check that `python -m pkg` runs the installed module, not a module of the same name in the project. A client
+    starts servers in any open project, so the project is not trusted.
     """
     file_at(home / "proj" / "pyproject.toml")
     file_at(home / "proj" / "pkg" / "__main__.py", "print('the project')")

@@ -25,8 +25,8 @@ BATCH = '@IF EXIST "%~dp0\\node.exe" (\r\n  "%~dp0\\node.exe"  "%~dp0\\..\\srv\\
 
 
 class Table:
-    """Imitate a disk with a table of files by path, which ignores case as NTFS does. `links` have a
-    target, and `aliases` have none.
+    """A disk that is a table of files by path, and ignores case as NTFS does. `links` maps paths to their targets.
+    `aliases` are app execution aliases, which have no target that can be read.
     """
 
     def __init__(self, files, links=(), aliases=()):
@@ -138,8 +138,8 @@ def test_a_program_in_the_working_directory_does_not_hide_the_one_on_path():
 
 
 def test_relative_and_remote_entries_of_path_are_ignored():
-    """Use relative and remote entries in PATH. A relative entry depends on the current directory,
-    and a share belongs to another machine.
+    """Check that both are ignored, because the meaning of a relative entry depends on the current directory, and a
+    share belongs to another machine.
     """
     disk = Table(
         files(
@@ -195,7 +195,7 @@ def test_npms_batch_file_is_followed():
 
 
 def test_a_package_of_a_project_is_readable_with_its_neighbours():
-    """Check that the whole project is readable, because a package has its own package.json, but
+    """Check that the whole project is readable. The package's own directory has a package.json, but the package also
     needs the packages that npm put next to it.
     """
     for top in ("C:\\work", f"{HOME}\\.corral\\cache\\store\\trees\\0123"):
@@ -213,7 +213,7 @@ def test_a_package_of_a_project_is_readable_with_its_neighbours():
 
 
 def test_npms_batch_file_of_a_global_package_is_followed():
-    """Check that only this package is readable, and not the other global packages."""
+    """Check that only the started package is readable, and not the other global packages."""
     npm = "C:\\Users\\Ann\\AppData\\Roaming\\npm"
     text = BATCH.replace("..\\srv", "node_modules\\@a\\srv").encode()
     disk = Table(
@@ -363,7 +363,7 @@ def test_a_launcher_that_starts_itself_is_an_error():
 
 @pytest.mark.parametrize("words", [("python", "-V"), ("python3", "-V"), ("py", "-3.12", "-V")])
 def test_store_aliases_of_python_are_followed(words, monkeypatch):
-    """Check that an alias starts the registered Python, for example the install manager's."""
+    """Check that an app execution alias starts the Python that is registered, for example by the install manager."""
     alias = f"C:\\Users\\Ann\\bin\\{words[0]}.exe"
     real = "C:\\Users\\Ann\\AppData\\Local\\Python\\pythoncore-3.12-64\\python.exe"
     disk = Table(files(**{real: b"MZ"}), aliases=[alias])
@@ -461,8 +461,8 @@ def test_missing_and_empty_commands_are_refused(argv):
 
 @given(st.text(max_size=40))
 def test_any_word_is_found_or_refused(name):
-    """Resolve random words. No word may raise another exception, and a bare name may be found only
-    on PATH.
+    """Resolve random words. A word may be refused only with a CommandError, and a bare name must not be found in the
+    current directory.
     """
     disk = Table(files(**{"C:\\work\\evil.exe": b"MZ"}))
     try:

@@ -24,7 +24,7 @@ def distlib_launcher(tmp_path, executable, kind="t", bits="64"):
     scripts = pytest.importorskip("pip._vendor.distlib.scripts", reason="needs pip")
     maker = scripts.ScriptMaker(None, str(tmp_path))
     maker._is_nt = True
-    # On POSIX pip may write a /bin/sh line here. This is the line that it writes on Windows.
+    # Always write the line that pip writes on Windows. On POSIX pip may write a /bin/sh line instead.
     maker._build_shebang = lambda path, words: b"#!" + path + words + b"\n"
     maker.executable = executable
     maker.variants = {""}
@@ -232,7 +232,9 @@ def test_other_batch_files_are_not_read(text):
 
 @given(st.text(max_size=300), st.integers(0, len(NPM)))
 def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
-    """Insert lines into a batch file. It must be refused, or give one command without variables and line breaks."""
+    """Insert lines into a batch file. corral must refuse the file, or find one command in it, without variables and
+    line breaks.
+    """
     found = windows_shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
     if found is not None:
         assert not any(

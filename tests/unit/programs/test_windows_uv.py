@@ -1,5 +1,5 @@
-"""Test how corral reads uv's trampolines. uv for Windows writes them under Wine when it installs a
-package with a script.
+"""Test how corral reads the launchers (trampolines) that uv writes for scripts. uv for Windows writes them under Wine
+when a test installs a package.
 """
 
 import base64

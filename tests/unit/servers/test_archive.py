@@ -42,7 +42,9 @@ def archive(*entries: tuple[zipfile.ZipInfo | str, bytes]) -> bytes:
 
 
 def refusal(data: bytes, tmp_path, limits: Limits = SMALL) -> str:
-    """Return the message of the refusal, and check that nothing was written outside of the directory."""
+    """Check that the archive is refused and that nothing was written outside of the directory. Return the message of
+    the refusal.
+    """
     place = tmp_path / "deep" / "place"
     place.mkdir(parents=True)
     with pytest.raises(ArchiveError) as caught:
@@ -94,7 +96,7 @@ def test_names_that_lead_out_of_the_archive_are_refused(name, tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Refuse a name with a NUL, because only some parsers, such as Python's, end the name there."""
+    """Refuse a name with a NUL, because some parsers, such as Python's, end the name at the NUL, and others do not."""
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
 
@@ -140,8 +142,8 @@ def test_two_names_for_one_file_are_refused(first, second, tmp_path):
 
 
 def test_a_directory_may_be_listed_after_its_files(tmp_path):
-    """List a directory before its files, after them or not at all, as different zip tools do. This
-    is the control for the refusals.
+    """List a directory before its files, after them or not at all, as different zip tools do. Such archives must be
+    accepted. This is the control for the refusals.
     """
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
@@ -165,8 +167,8 @@ def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """State 5 bytes for an entry of half a megabyte. corral stops reading early, and then finds
-    that the checksum is wrong.
+    """State 5 bytes for an entry of half a megabyte. corral stops after these 5 bytes, and finds that the checksum is
+    wrong.
     """
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -178,7 +180,9 @@ def test_a_false_size_is_found_while_unpacking(tmp_path):
 
 
 def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
-    """State one byte more than the entry has. The checksum still matches."""
+    """State one byte more than the entry has. The checksum still matches, so only the size shows that the entry is too
+    short.
+    """
     data = bytearray(archive(("short", b"12345678")))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         place = data.index(mark) + at
@@ -234,8 +238,8 @@ def test_data_after_the_archive_is_refused(tmp_path):
 
 @pytest.mark.parametrize("declared", [False, True], ids=["appended", "as a comment"])
 def test_a_signed_bundle_is_unpacked(declared, tmp_path):
-    """Unpack both forms of a signature. `mcpb sign` appends a block, and newer versions also
-    declare the block as the archive's comment.
+    """Unpack bundles with both forms of a signature. `mcpb sign` appends a block to the archive, and newer versions
+    also declare this block as the archive's comment.
     """
     block = b"MCPB_SIG_V1" + (4).to_bytes(4, "little") + b"\x30\x82..MCPB_SIG_END"
     data = bytearray(archive(*GOOD))
@@ -265,7 +269,7 @@ def test_an_entry_at_another_place_than_listed_is_refused(tmp_path):
 
 
 def test_an_entry_that_overlaps_the_list_is_refused(tmp_path):
-    """State a size with which the entry's data reaches into the list of entries."""
+    """State a size that is too large, so that the entry's data overlaps the archive's central directory."""
     info = entry("stored")
     info.compress_type = zipfile.ZIP_STORED
     data = bytearray(archive((info, b"12345678")))
@@ -283,8 +287,8 @@ def test_an_archive_in_parts_is_refused(tmp_path):
 
 
 def test_a_count_that_leaves_entries_out_is_refused(tmp_path):
-    """State one entry in an archive that has two. Parsers that use the count see one entry, and
-    parsers that use the length of the list see two.
+    """State a count of one in an archive that has two entries. Parsers that use the count see one entry, and parsers
+    that use the length of the central directory see two.
     """
     data = bytearray(archive(*GOOD))
     end = data.rindex(END)
@@ -299,8 +303,8 @@ def test_a_name_that_is_not_text_is_refused(tmp_path):
 
 
 def test_an_entry_with_two_names_is_refused(tmp_path):
-    """Give an entry two names. Some parsers use the name in the list at the end, others the name in
-    the header before the data.
+    """Give an entry two names. Some parsers use the name in the central directory, others the name in the header before
+    the data.
     """
     data = archive(*GOOD)
     at = data.index(b"server/main.py")
@@ -309,9 +313,7 @@ def test_an_entry_with_two_names_is_refused(tmp_path):
 
 
 def test_an_end_record_that_hides_another_list_is_refused(tmp_path):
-    """Write two complete archives one after the other, because parsers disagree about which of them
-    counts.
-    """
+    """Write two complete archives one after the other. Parsers disagree about which of the two they read."""
     assert "before the archive" in refusal(archive(("a", b"1")) + archive(*GOOD), tmp_path)
 
 

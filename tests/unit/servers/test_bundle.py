@@ -202,8 +202,8 @@ def test_numbers_and_booleans_are_checked(shape, good, bad):
 
 
 def test_a_value_is_filled_in_once():
-    """Check that a filled-in value is not expanded again, because it could then name another value,
-    or a path that the user did not mean.
+    """Check that a value is not expanded again after it was filled in. Otherwise its text could refer to another value,
+    or to a path that the user did not mean.
     """
     made = configured("x${user_config.text}")
     values = user_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
@@ -264,8 +264,8 @@ def test_sensitive_values_are_secrets_and_cannot_change_corral():
 
 
 def test_only_the_users_values_are_masked():
-    """Check that a default and the text around a value are not masked. They come from the bundle,
-    which could otherwise hide its denials.
+    """Check that only the user's own value is masked, and neither a default nor the text around the value. These come
+    from the bundle, which could otherwise hide its denials.
     """
     settings = {**SETTINGS, "host": {"type": "string", "sensitive": True, "default": "c2.example"}}
     start = {"command": "node", "env": {"A_TOKEN": "c2server.${user_config.key}"}}
@@ -277,7 +277,7 @@ def test_only_the_users_values_are_masked():
     assert source.given_values == ("s3cret",)
     found = merge_environment([source])
     assert (found["requested_names"], found["given_values"]) == (("A_TOKEN",), ("s3cret",))
-    # The control: a variable that the user passes.
+    # The control: if the user passes the variable, it is not one of the request's names.
     user = Source(manifest=Manifest(origin="", secret_names=("A_TOKEN",)))
     assert merge_environment([user])["requested_names"] == ()
 

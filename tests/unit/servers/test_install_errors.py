@@ -135,7 +135,7 @@ def test_a_missing_version_of_a_dependency_has_its_own_hint(text):
     assert what == "there is no such version of dep"
     assert "leave the version out" not in hint
     assert "another version of the server" in hint
-    # The control: here the user typed the missing version.
+    # The control: if the user typed the missing version, the hint says to leave it out.
     assert (
         "leave the version out"
         in explain_failure(text.split("\n"), parse_reference("npm:dep@5.0.0"))[1]

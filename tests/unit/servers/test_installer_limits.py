@@ -1,4 +1,4 @@
-"""Test the limits of installers: enough for a large package, and never above the user's ceilings."""
+"""Test the resource limits of installers: enough for a large package, and never above the user's ceilings."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Test packages: all sources are in one table, and an installed package starts fast."""
+"""Test packages: each source has a syntax and an installer, and an installed package needs few imports to start."""
 
 from __future__ import annotations
 

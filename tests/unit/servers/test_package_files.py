@@ -80,7 +80,7 @@ def test_a_program_outside_of_the_packages_is_refused(tmp_path, bins):
 
 
 @pytest.mark.parametrize("bins", [None, {}, [], 7])
-def test_a_library_has_no_program(tmp_path, bins):
+def test_a_package_without_a_program_is_refused_as_a_library(tmp_path, bins):
     with pytest.raises(SandboxError, match="it is a library"):
         program(tmp_path, bins)
 
@@ -193,8 +193,8 @@ def test_a_missing_program_is_an_error(tmp_path):
 
 
 def test_files_read_outside_of_the_walls_have_a_limit(tmp_path):
-    """Check the limit for files that corral reads without a sandbox, because a package can make its
-    own description as large as the disk.
+    """Check that corral limits the size of files that it reads without a sandbox. A package can make its own
+    description as large as the disk.
     """
     for name, read in (
         ("package-lock.json", lambda: npm.read_lock(str(tmp_path), "thing")),

@@ -115,7 +115,9 @@ def test_paths_are_granted_only_if_the_user_named_them(tmp_path):
 
 @pytest.mark.parametrize(("value", "own"), [("{dir}", True), ("{dir}/../.ssh", False)])
 def test_a_path_built_around_a_users_value_belongs_to_the_publisher(value, own, tmp_path):
-    """Put a harmless value into a path of the publisher, which then names another directory."""
+    """Put a user's value into a longer path that the publisher wrote. The result names another directory, so it does
+    not count as a path that the user chose.
+    """
     item = {"type": "positional", "format": "filepath", "value": value, "variables": {"dir": {}}}
     place = str(tmp_path)
     words, paths = server_json.build_arguments(
@@ -167,7 +169,7 @@ STEERING = (
     "LD_PRELOAD", "PATH", "HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "HOSTALIASES",
     "LOCALDOMAIN", "RES_OPTIONS", "SSLKEYLOGFILE", *CERTIFICATES, *VARIABLES, *MANAGED_BY_VARIABLE,
 )  # fmt: skip
-"""Variables that corral itself reads."""
+"""Variables that would change how corral itself works."""
 
 
 @pytest.mark.parametrize("name", STEERING)
@@ -202,8 +204,8 @@ def test_an_answer_for_another_server_is_refused(case):
 
 
 def test_a_version_of_the_registry_is_safe_to_print():
-    """Use hostile versions. If the user names no version, the version comes from the registry, and
-    is printed on a terminal.
+    """Use hostile texts as versions. If the user names no version, the version comes from the registry, and corral
+    prints it on a terminal.
     """
     newest = parse_reference("org.example/x")
     good = {"server": {"name": "org.example/x", "version": "1.0.0-rc.1+b"}}

@@ -89,7 +89,7 @@ def test_a_stored_tree_can_never_be_granted(home):
     free = home / "free"
     free.mkdir()
     places = own_paths(str(home / "home"))
-    # The control: another directory can be granted.
+    # The control: a directory outside of the store can be granted.
     check_own(make_grant("read", str(free)), places, {})
     for path in (store.store_path(), made.path(), f"{made.path()}/lib/main.js"):
         for access in ("read", "write"):
@@ -218,7 +218,7 @@ def test_a_link_that_leads_out_of_a_tree_is_refused(leads):
 
 
 class Found:
-    """Imitate the result of lstat for a junction on Windows."""
+    """The result of lstat for a junction on Windows."""
 
     st_mode = stat.S_IFDIR | 0o777
     st_reparse_tag = 0xA0000003
@@ -318,9 +318,7 @@ def test_downloads_are_kept_for_a_day():
 
 
 def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
-    """Keep old downloads too, because an installer may run for more than a day, or the clock may
-    have been set.
-    """
+    """Check that old downloads are kept. An installer may run for more than a day, or the clock may have been set."""
     with store.lock_key("npm:old@1"):
         path = store.make_downloads(store.make_staging("npm:old@1"))
         os.utime(path, (0, 0))
@@ -333,8 +331,8 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
-    """Collect garbage as root. The collection changes the modes of the paths that it removes. A user who replaces one
-    of these paths with a link could make root change the mode of any file.
+    """Check that root does not remove garbage from another user's directory. To remove a path, corral changes its mode,
+    and the user could replace the path with a link, so that root changes the mode of any file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")

@@ -51,7 +51,7 @@ def test_the_name_of_the_variable_is_returned():
 
 
 def test_the_host_in_an_address_is_not_a_secret():
-    """Show the host of a denied database, but neither its whole address nor its password."""
+    """Check that a database's host is shown in a denial, but neither its whole address nor its password."""
     value = "postgres://me:hunter2hunter2@db.example:5432/notes"
     secrets = find_secrets([("DATABASE_URL", value)], ["DATABASE_URL"], [])
     found = SecretValues(secrets)
@@ -136,7 +136,9 @@ def test_values_that_the_server_chose_are_not_secrets():
     "text", ["sk-c2.attacker.example.com", "npm_install_and_run", "hf_read_all_my_files", "a?key=b"]
 )
 def test_a_name_that_only_looks_like_a_key_is_not_masked(text):
-    """Report names that look like keys. The control is `test_an_argument_that_looks_like_a_key_is_masked`."""
+    """Check that the name of a host or a tool is not masked, even if it looks like a key. The control is
+    `test_an_argument_that_looks_like_a_key_is_masked`.
+    """
     assert hide_values(make_plan())(text) == (text, "")
 
 
@@ -174,7 +176,7 @@ def test_overlapping_values_take_linear_time():
 
 
 def test_a_long_variable_takes_linear_time():
-    """Mask a long variable. Replacing each pair in the whole text would take minutes."""
+    """Mask a variable with many pairs like `key=value`. Replacing each pair in the whole text would take minutes."""
     value = "x" + "".join(f"&key=a{number:06}" for number in range(200_000))
     hide = hide_values(make_plan(("A", value), ("B", value), typed=("server", value)))
     assert hide("a000000.evil.com")[0] == "***.evil.com"

@@ -46,13 +46,13 @@ def whoever() -> User:
 
 @pytest.fixture
 def person() -> User:
-    """Return the user of this process."""
+    """Return the user as whom this process runs."""
     return whoever()
 
 
 @pytest.fixture(scope="module")
 def module_person() -> User:
-    """Return the user of this process, for fixtures that are too slow to run in every test."""
+    """Return the user as whom this process runs, for fixtures that are too slow to run in every test."""
     return whoever()
 
 

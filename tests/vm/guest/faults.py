@@ -1,4 +1,4 @@
-"""Test faults of a whole host: its clock is set, or the memory of corral's own cgroup is used up."""
+"""Test faults of a whole host: the clock is set, or the memory of corral's own cgroup is used up."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_setting_the_clock_neither_ends_nor_delays_a_run(person):
 
 @pytest.mark.parametrize("most", ["0", "1M"])
 def test_a_start_is_never_allowed_without_memory_in_corrals_cgroup(person, subtree, most):
-    """Use up the memory of corral's cgroup. The target must not get another process, whether or not
-    the kernel kills the supervisor.
+    """Use up the memory of corral's cgroup. The kernel may or may not kill the supervisor, but in both cases the target
+    must not get another process.
     """
     (subtree / "cgroup.subtree_control").write_text("+memory")
     tight = subtree / f"tight-{most}"

@@ -1,6 +1,6 @@
 """Test limits that a cgroup enforces, as root and as an ordinary user with a delegated subtree.
 
-Sizes are small because a page fault takes a third of a millisecond in user-mode Linux.
+The tests use little memory, because a page fault takes a third of a millisecond in user-mode Linux.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ sys.stdout.flush()
 os._exit(0)
 """
 BOMB = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-# Fifty children together use three times the limit. No single child exceeds the limit.
+# A program whose fifty children together use three times the limit. No single child exceeds the limit.
 HOGS = f"""
 import os, signal
 for number in range(50):
@@ -75,7 +75,7 @@ HOLD = "import signal; print(1, flush=True); signal.pause()"
 
 
 class Run:
-    """The results of one `corral run`, with its report."""
+    """The results of one `corral run`, including its report."""
 
     def __init__(self, person, path: pathlib.Path, *command: str, flags: tuple[str, ...]) -> None:
         done = person.run(*command, flags=(*flags, "--report", str(path)))
@@ -110,7 +110,7 @@ def cgroups() -> set[str]:
 
 
 def processes() -> set[str]:
-    """Return all processes except kernel threads."""
+    """Return all processes of the machine except kernel threads."""
     return {
         pid
         for pid in filter(str.isdigit, os.listdir("/proc"))
@@ -201,7 +201,8 @@ def test_cpu_use_without_a_limit_is_not_limited(run):
     assert float(done.stdout) > 0.25, done.words()
 
 
-# Reads for a second and writes for a second, both without the page cache, and prints each number of bytes.
+# A program that reads for a second and writes for a second, both without the page cache, and prints how many bytes it
+# read and wrote.
 MOVE = """
 import mmap, os, sys, time
 fd, block = os.open(sys.argv[1], os.O_RDWR | os.O_DIRECT), mmap.mmap(-1, 1 << 15)
@@ -230,8 +231,8 @@ def test_bytes_to_and_from_a_disk_are_limited_to_their_rate(run, tmp_path):
 
 
 def test_reported_usage_is_the_kernels_count(run):
-    """Let the target use half a second of CPU time. The bounds are wide, so that only a wrong unit
-    fails.
+    """Let the target use half a second of CPU time, and check the report. The bounds are wide, so that the test fails
+    only for a wrong unit.
     """
     code = "import time\nwhile time.process_time() < 0.5: pass"
     done = run(*PYTHON, code, flags=("--max-memory", str(LIMIT)))

@@ -1,6 +1,5 @@
-"""Test corral in a login session under systemd.
-
-The session's cgroup belongs to logind, so corral cannot use it. The user manager makes other cgroups on request.
+"""Test corral in a login session under systemd. The session's cgroup belongs to logind, so corral cannot use it. corral
+asks the user manager for another cgroup.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def own_cgroup() -> pathlib.Path:
 
 @pytest.fixture
 def environment(person) -> dict[str, str]:
-    """Return the environment of a login, which has the address of the user's bus."""
+    """Return the environment variables of a login, with the address of the user's bus."""
     names = ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
     return person.environment(**{name: os.environ[name] for name in names})
 

@@ -33,7 +33,7 @@ def test_doctor_does_not_claim_an_undelegated_cgroup(undelegated_user):
 
 
 def test_a_stated_limit_is_enforced_by_other_means(undelegated_user):
-    """Check that the report names a mechanism that is not a cgroup."""
+    """Check that the run ends at its memory limit, although the report names a mechanism that is not a cgroup."""
     report = undelegated_user.home / "report.json"
     flags = ("--max-memory", str(LIMIT), "--report", str(report))
     code = f"import signal; space = bytearray({3 * LIMIT}); signal.pause()"

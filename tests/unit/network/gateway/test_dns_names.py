@@ -20,7 +20,7 @@ def names(*allow: str, **options) -> Names:
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
-    """Return the response code, and the data of the record if the answer has one."""
+    """Return the response code of the answer, and the data of its record, if it has one."""
     reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
     assert (number, questions) == (0x1234, 1)
@@ -60,13 +60,13 @@ def test_an_allowed_name_has_no_other_records(kind):
     "kind", [dns_messages.A, dns_messages.AAAA, dns_messages.HTTPS, 16, dns_messages.PTR]
 )
 @pytest.mark.parametrize("name", ["evilexample.com", "example.com", "secret.attacker.net", "com"])
-def test_another_name_does_not_exist(name, kind):
+def test_names_outside_of_the_allowlist_do_not_exist(name, kind):
     told = names("*.example.com")
     assert ask(told, name, kind) == (dns_messages.NXDOMAIN, None)
     assert denied(told) == [("name", name)]
 
 
-def test_no_name_exists_for_an_empty_list():
+def test_with_an_empty_allowlist_no_name_exists():
     assert ask(names(), "example.com") == (dns_messages.NXDOMAIN, None)
 
 

@@ -1,4 +1,4 @@
-"""Test how packets of raw sockets are parsed. The tests of the allowlist use real raw sockets."""
+"""Test how packets of raw sockets are parsed. Real raw sockets are used in the tests of the allowlist."""
 
 import socket
 import sys
@@ -17,7 +17,7 @@ DATAGRAM = bytes((0x9C, 0x40, 0, 9, 0, 8, 0, 0))
 
 
 class Received:
-    """Imitate a raw socket that has received one packet, because only root can make a raw socket."""
+    """An imitation of a raw socket that has received one packet. Only root can make a real raw socket."""
 
     family = socket.AF_INET
 

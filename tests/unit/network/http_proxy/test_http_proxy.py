@@ -1,5 +1,5 @@
-"""Test the real proxy on a port, with real servers and real clients that have a target's variables,
-but without Seatbelt.
+"""Test the real proxy on a port, with real servers, and with real clients that have a target's environment variables.
+Only Seatbelt is missing.
 """
 
 import base64
@@ -45,7 +45,7 @@ def patient(monkeypatch):
 
 
 class Recorded(Denials):
-    """Record denials, and release the semaphore `seen` for each of them."""
+    """Records denials, and releases the semaphore `seen` for each denial."""
 
     def __init__(self):
         super().__init__()
@@ -57,9 +57,7 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """Replace the event that the proxy waits on, so that each pause lasts until the proxy is
-    closed.
-    """
+    """An event that the proxy waits on, with which each pause lasts until the proxy is closed."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +73,7 @@ class Closed(threading.Event):
 
 
 class Running:
-    """Open a proxy as a run does, and make the variables of its target."""
+    """A proxy that is opened as in a run, and the environment variables of its target."""
 
     def __init__(self, allow, *, max_connections=server.MAX_CONNECTIONS, **options):
         self.results = Results()
@@ -120,7 +118,7 @@ class Running:
         return socket.create_connection(("127.0.0.1", self.port), timeout=30)
 
     def connect(self, host, port, word=None):
-        """Open a tunnel with CONNECT, and return the socket and the head of the answer."""
+        """Open a tunnel with CONNECT, and return the socket and the header of the proxy's answer."""
         end = self.knock()
         word = self.word if word is None else word
         field = b"Proxy-Authorization: " + word + b"\r\n" if word else b""
@@ -320,7 +318,7 @@ def test_requests_go_through_the_hosts_own_proxy(run, web):
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
     assert running.open(f"http://other.test:{port}/")[0] == 403
-    # An address that the guard refuses is not sent to the proxy, even if the policy names it.
+    # corral does not send an address that the guard refuses to the host's proxy, even if the policy names it.
     assert running.open("http://224.0.0.1/")[0] == 502
     assert upstream.rows() == []
     assert [row[0] for row in running.rows()] == ["name", "guard"]
@@ -427,8 +425,8 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
-    """Stop the clock, so that connections beyond the budget pause until the proxy is closed. While
-    they pause, they use up the proxy's handlers.
+    """Stop the clock, so that each connection beyond the rate limit waits until the proxy is closed. Each waiting
+    connection takes one of the proxy's handlers, until none is left.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()
@@ -502,7 +500,7 @@ def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
         go_on.set()
         late.join(30)
     assert not late.is_alive()
-    # The report was made before this connection ended.
+    # This connection ended after the report was made, so it is not in the report.
     assert (running.rows(), dict(running.proxy.traffic())) == ([], {})
     os.close(running.proxy.fileno())
 

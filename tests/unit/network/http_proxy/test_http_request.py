@@ -109,7 +109,7 @@ def test_ambiguous_requests_are_refused(said):
 
 
 @pytest.mark.parametrize("value", [b"Basic abc", b"\tBasic abc ", b"Basic abc\t"])
-def test_spaces_around_a_password_are_not_part_of_it(value):
+def test_spaces_around_a_password_are_removed(value):
     request = parse_request(
         b"CONNECT a.test:443 HTTP/1.1\r\nPROXY-authorization:" + value + b"\r\n\r\n"
     )

@@ -1,8 +1,8 @@
-"""Compile the same policy with libseccomp, to compare its program with corral's in the simulator.
+"""Compile corral's filter rules with libseccomp, to compare libseccomp's program with corral's in the simulator.
 
-libseccomp has no default case. A rule is a conjunction of comparisons, one for each argument, and
-all rules of a syscall are alternatives without an order. So corral's ordered alternatives are first
-split into disjoint cubes. Each cube has one MASKED_EQ for each argument.
+In libseccomp a rule is a conjunction of comparisons, one for each argument. The rules of a syscall have no order, and
+there is no default case. corral's rules have an order, so they are first split into disjoint cubes. A cube is a set of
+calls that one MASKED_EQ for each argument describes.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The order in which bits are split. The bits of an ioctl's type come first, because rules for types
-# and rules for whole commands then share splits, which makes a fifth as many cubes.
+# The order in which cubes are split by bits. The bits of an ioctl's type come first. Rules for whole types and rules
+# for single commands then share splits, and only a fifth as many cubes are made.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# A set of calls, as argument -> (mask, value). An argument that is missing may have any value.
+# The type of a cube, which is a set of calls. It maps the number of an argument to (mask, value), and an argument that
+# is missing may have any value.
 Cube = dict[int, tuple[int, int]]
 
 
@@ -68,9 +69,7 @@ def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
 
 
 def cubes(rule) -> list[tuple[Cube, int]]:
-    """Return disjoint cubes that together cover all arguments, each with the action of the rule for
-    it.
-    """
+    """Return disjoint cubes that cover all arguments. Each cube has the action of the rule that applies to it."""
     if isinstance(rule, int):
         return [({}, rule)]
     alternatives, default = rule

@@ -25,7 +25,7 @@ def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
 
 @pytest.fixture
 def known(monkeypatch):
-    """Replace the disks of this host with a table from paths to disks, and return the table."""
+    """Replace the disks of this host with a table from paths to disks. Return the table, which a test fills."""
     found: dict[str, str] = {}
     monkeypatch.setattr(block_devices, "disk_of", lambda path: found.get(path, ""))
     return found
@@ -50,6 +50,6 @@ def test_paths_without_a_disk_are_named(known):
     assert "/data" not in option.note
 
 
-def test_files_without_a_disk_are_found():
+def test_disk_of_returns_nothing_for_paths_that_are_on_no_disk():
     assert block_devices.disk_of("/proc") == ""
     assert block_devices.disk_of("/no/such/path") == ""

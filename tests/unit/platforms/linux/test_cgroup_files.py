@@ -38,11 +38,11 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"4:memory:/x\n1:name=systemd:/y\n0::/z\n",
             ("/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/z"),
         ),
-        # Only cgroup v1 is mounted, so its lines in /proc/self/cgroup are ignored.
+        # Only cgroup v1 is mounted, so the v1 lines in /proc/self/cgroup are ignored.
         (V1, b"4:memory:/x\n", None),
         (b"", b"0::/x\n", None),
-        # Both containers see only the cgroup /docker/abc. The process of the second container was
-        # moved out of that cgroup.
+        # Two containers that see only the cgroup /docker/abc. The process of the second container was moved out of that
+        # cgroup.
         (
             UNIFIED.replace(b" / /sys", b" /docker/abc /sys"),
             b"0::/docker/abc/init\n",
@@ -53,7 +53,7 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"0::/docker/abcdef\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup"),
         ),
-        # The process's cgroup is not below the root of its cgroup namespace.
+        # The process's cgroup is outside of its cgroup namespace, so the path starts with `..`.
         (UNIFIED, b"0::/../other\n", ("/sys/fs/cgroup", "/sys/fs/cgroup/other")),
         # The first mount shows another cgroup, so the second mount has to be chosen.
         (
@@ -61,7 +61,7 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"0::/b\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup/b"),
         ),
-        # mountinfo escapes odd names, and /proc/self/cgroup does not.
+        # mountinfo escapes spaces and backslashes in names, and /proc/self/cgroup does not.
         (
             UNIFIED.replace(b"/sys/fs/cgroup", b"/odd\\040place\\134"),
             b"0::/my group\n",

@@ -21,7 +21,9 @@ def channel():
 
 
 def refuse(monkeypatch, number, times):
-    """Let the first `times` attempts to send descriptors fail with the error `number`. Return a list of failures."""
+    """Make the first `times` attempts to send descriptors fail with the error `number`. Return a list that gets an
+    entry for each failure.
+    """
     send, refused = sockets.send_descriptors, []
 
     def send_or_refuse(*arguments):
@@ -35,7 +37,7 @@ def refuse(monkeypatch, number, times):
 
 
 def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
-    """Imitate other processes of the user that have too many descriptors in flight for a moment."""
+    """Imitate the error that occurs while other processes of the user have too many descriptors in flight."""
     refused = refuse(monkeypatch, errno.ETOOMANYREFS, 3)
     channel.send("listener", [0])
     assert len(refused) == 3
@@ -44,7 +46,7 @@ def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
     os.close(received)
 
 
-def test_other_errors_end_at_once(channel, monkeypatch):
+def test_other_errors_are_raised_without_another_attempt(channel, monkeypatch):
     refused = refuse(monkeypatch, errno.EPERM, 3)
     with pytest.raises(PermissionError):
         channel.send("listener", [0])

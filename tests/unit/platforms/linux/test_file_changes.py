@@ -102,8 +102,8 @@ def test_without_following_the_link_itself_is_found(tree):
 
 
 def test_other_paths_are_not_looked_up(tree, monkeypatch):
-    """Check that no path outside of the places is looked up, because the lookup could wait for a
-    network file system.
+    """Check that corral looks up no path outside of the directories that the target may write, because the lookup could
+    wait for a network file system.
     """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)
@@ -174,8 +174,8 @@ def calling() -> CallingThread:
 
 
 def test_a_path_is_read_up_to_the_end_of_its_page():
-    """Put a path at the end of a page, before a protected page. A path at an address without memory
-    is an error.
+    """Read a path that ends at the end of a page, although the next page is protected. A path at an address without
+    memory is an error.
     """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -184,7 +184,7 @@ def test_a_path_is_read_up_to_the_end_of_its_page():
     assert libc.mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"path"
     memory[mmap.PAGESIZE - 1 : mmap.PAGESIZE] = b"x"
-    # /proc/PID/mem ignores protection, as a debugger does, so only a missing page is an error.
+    # /proc/PID/mem ignores the protection of pages, as a debugger does, so reading fails only where no page is mapped.
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"pathx"
     with pytest.raises(OSError, match="cannot be read") as caught:
         calling().read_text(0)
@@ -248,7 +248,9 @@ def test_a_call_is_denied_if_its_thread_cannot_be_started(monkeypatch):
 
 
 def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypatch):
-    """Check that the thread answers every call with EPERM if it cannot give up its rights."""
+    """Check that the thread that changes files answers every call with EPERM if it cannot take the target's rights
+    instead of its own.
+    """
     import _thread
 
     path = tmp_path / "file"
@@ -300,8 +302,8 @@ def test_failed_lookups_leave_no_memory_behind(tree):
 
 
 def test_the_number_of_waiting_calls_is_limited(monkeypatch):
-    """Check that the number of waiting calls is limited. A target can make any number of them by
-    killing its children while they wait.
+    """Check that the number of waiting calls is limited. Without a limit a target could make any number of them: it
+    starts children and kills them while their calls wait.
     """
     monkeypatch.setattr(file_changes._thread, "start_new_thread", lambda *_: None)
     reading, writing = os.pipe()

@@ -18,7 +18,7 @@ QUIET = seccomp.Seccomp(machine="x86_64", subprocess=False, unix_sockets=False)
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """Set a home without cached filters, and return the list to which every compiled step is added."""
+    """Set a home without cached filters. Return a list to which each step is added whose filter is compiled."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     found = []
@@ -30,7 +30,7 @@ def compiled(tmp_path, monkeypatch):
 
 
 def load(step=STEP):
-    """Load filters as a new process does, and return all loaded filters."""
+    """Load filters as a new process does, and return all of them."""
     seccomp._init.clear()
     seccomp._templates.clear()
     seccomp.load_filters([step])

@@ -1,4 +1,4 @@
-"""Check for all call numbers that a notified call is continued only if the table permits it,
+"""Check for all call numbers that the kernel may continue a notified call only if the table of such calls permits it,
 whatever a decider answers.
 """
 
@@ -49,10 +49,11 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
 def test_only_calls_that_the_table_permits_are_continued(machine, flags):
-    """Check that only three kinds of calls may continue: watched calls, starts of tasks, about which
-    only a count decides, and calls that ask a socket for a name or for received data. The target
-    cannot misuse them by changing its memory after the decision. Changes of modes and times
-    never continue without namespaces, not even in `corral learn`.
+    """Check which calls the kernel may continue after the supervisor's answer: calls that are only watched, starts of
+    tasks, which are only counted, and calls that ask a socket for a name or for received data.
+
+    The target gains nothing if it changes its memory after the decision about such a call. Without
+    namespaces, calls that change modes and times never continue, not even in `corral learn`.
     """
     names = {one: name for name, one in TABLES[machine].items()}
     for number in range(-1, 601):

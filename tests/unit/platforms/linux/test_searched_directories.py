@@ -174,7 +174,9 @@ def exchange(one, other):
 def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
     search, tree, monkeypatch
 ):
-    """Exchange `a1` for a directory without a secret while a search lists `a1/b/c1`. The next search finds the secret there."""
+    """While a search lists `a1/b/c1`, exchange `a1` for a directory without a secret. Exchange them back, and check
+    that the next search finds the secret.
+    """
     (tree / "a1/b/c1/.env").write_text("secret")
     clean = tree.parent / "clean"
     (clean / "b/c1").mkdir(parents=True)
@@ -197,8 +199,8 @@ def test_a_directory_that_is_exchanged_during_its_search_is_not_remembered(
 
 @pytest.mark.parametrize("put", [None, "file", "link"])
 def test_a_directory_that_is_moved_away_during_its_search_is_hidden(search, tree, monkeypatch, put):
-    """A target moves a directory away while a run opens it, and back before the search ends. It may
-    put a file or a link in its place for that time.
+    """Move a directory away while the search opens it, and back before the search ends, as a target can. In the
+    meantime a file or a link may be in its place.
     """
     moved, real = tree / "a1/b/c1", os.open
 

@@ -1,5 +1,5 @@
-"""Compare the compiler's programs with a simple evaluation of the same rules, and check them as the
-kernel does.
+"""Compare the compiler's programs with a simple evaluation of the same rules, and check the programs as the kernel
+does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ actions = st.sampled_from(
         *map(seccomp_compiler.errno_action, (1, 38, 97, 4095)),
     ]
 )
-# Use few distinct words, so that random arguments often match random conditions.
+# Use few distinct values, so that random arguments often match random conditions.
 halves = st.sampled_from([0, 1, 2, 3, 0xF, 0x10000, 0x7E020080, 0x80000000, 0xFFFFFFFF])
 longs = st.builds(lambda high, low: high << 32 | low, halves, halves)
 conditions = st.builds(
@@ -68,8 +68,8 @@ def test_programs_do_what_the_rules_say(rules, limit, calls):
 
 
 def test_jumps_of_more_than_255_instructions_work():
-    """Compile 300 syscalls with one rule each, so that jumps from the search for a number to its
-    rules are long.
+    """Compile 300 syscalls with one rule each. The program first searches for the call's number, so the jumps from this
+    search to the rules are long.
     """
     rules = {
         2 * n: (
@@ -134,7 +134,7 @@ def test_a_program_without_rules_works():
     assert run(program, ARCH + 1, 0).action == seccomp_compiler.KILL_PROCESS
 
 
-def test_low_ignores_the_high_word_and_whole_compares_it():
+def test_only_the_condition_whole_compares_the_high_word():
     rules = {
         1: ((((seccomp_compiler.low(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),
         2: ((((seccomp_compiler.whole(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),

@@ -1,6 +1,4 @@
-"""Test the rules of the filter: compare them with libseccomp for all numbers, and try
-each attack.
-"""
+"""Test the rules of the filter: compare them with libseccomp for all call numbers, and try each attack."""
 
 from __future__ import annotations
 
@@ -87,9 +85,7 @@ def words_of(*programs):
 
 
 def corpus(words):
-    """Return argument tuples: boundaries, every single bit in every position, and random
-    mixtures.
-    """
+    """Return tuples of arguments: boundary values, every single bit in each position, and random mixtures."""
     edges = [
         0,
         1,
@@ -126,18 +122,17 @@ def libseccomp():
     return libseccomp_oracle.load()
 
 
-# Rules that were already compared with all arguments. If a rule occurs again with other options, a
+# Rules that were already compared with all arguments. If the same rule occurs again with other options of the filter, a
 # sample of the arguments is enough.
 COMPARED = set()
 
 
 def assert_same(machine, rules, ours, theirs):
-    """Compare both programs for all numbers. Arguments are varied only if one of the programs reads
-    them.
+    """Compare both programs for all call numbers. The arguments are varied only if one of the programs reads them.
 
-    libseccomp's program is always for x86_64 (see the oracle). The number -1, which tracers use to
-    skip a call, is not compared: libseccomp does not treat it as an x32 call, but corral's filter
-    kills the process for it, as for every number in the range of x32.
+    libseccomp's program is always for x86_64 (see libseccomp_oracle). The number -1, which tracers use to skip a call,
+    is not compared. libseccomp does not treat it as an x32 call. corral's filter kills the process for it, as for every
+    number in the range of x32.
     """
     arch = AUDIT_ARCHES[machine]
     tuples = corpus(words_of(ours))
@@ -295,7 +290,7 @@ def test_clone_always_makes_threads_and_makes_processes_only_if_allowed(machine,
     for flags in (FORK, SPAWN, 17, 0):
         assert threads("clone", flags | junk) == EPERM
         assert processes("clone", flags | junk) == ALLOW
-    # The kernel ignores the high word, so CLONE_THREAD there does not make a thread.
+    # The kernel ignores the high word of the flags, so CLONE_THREAD in the high word does not make a thread.
     assert threads("clone", FORK | 0x10000 << 32) == EPERM
 
 
@@ -373,8 +368,8 @@ def test_netlink_is_for_routes_only(namespaces, junk):
 @pytest.mark.parametrize("namespaces", [True, False])
 def test_other_socket_families_look_absent(namespaces):
     filter_ = target(namespaces=namespaces, unix_sockets=True)
-    # These are all families except AF_UNIX (1), AF_INET (2), AF_INET6 (10) and AF_NETLINK (16).
-    # AF_PACKET (17), AF_ALG (38), AF_VSOCK (40) and AF_SMC (43) are among them.
+    # All families except AF_UNIX (1), AF_INET (2), AF_INET6 (10) and AF_NETLINK (16) look absent, for example AF_PACKET
+    # (17), AF_ALG (38), AF_VSOCK (40) and AF_SMC (43).
     for family in set(range(64)) - {1, 2, 10, 16}:
         for kind in (STREAM, DGRAM, RAW, SEQPACKET):
             assert filter_("socket", family, kind, 0) == EAFNOSUPPORT

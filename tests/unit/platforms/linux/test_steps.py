@@ -45,8 +45,8 @@ def test_a_step_has_its_methods_and_a_stage(step):
 
 
 def test_opened_descriptors_are_closed_once():
-    """Release the results twice. The socket that a service has taken stays open, because the
-    service closes it.
+    """Release the results twice, and check that this closes the descriptors only once. A socket that a service has
+    taken stays open, because the service closes it.
     """
     results = Results()
     given, taken = os.pipe()

@@ -24,7 +24,7 @@ LANDLOCK = ("landlock_wall", "guardian", "seccomp")
 
 @pytest.fixture
 def files(monkeypatch):
-    """Replace the files of the host with a table, and return it. A test adds its files to the table."""
+    """Replace the files of the host with a table, and return the table, to which a test adds files."""
     found: dict[str, bytes] = {}
     monkeypatch.setattr(surroundings, "_read", lambda path: found.get(path, b""))
     monkeypatch.setattr(os.path, "exists", found.__contains__)
@@ -50,7 +50,9 @@ def test_an_ordinary_host_has_no_cause(files):
 
 
 def test_apparmor_is_distinguished_from_a_container(files, monkeypatch):
-    """Compare a host with Ubuntu and a container on it. Both have the same sysctl."""
+    """Compare an Ubuntu host and a container on such a host. The same sysctl is set in both, so only the files of the
+    container engine make the difference.
+    """
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = b"1\n"
     assert line(*LANDLOCK).startswith(
         "AppArmor: it forbids namespaces to programs without a profile"
@@ -99,7 +101,7 @@ def test_a_sysctl_is_named_as_the_cause(files, name):
     assert name in surroundings.find().hint
 
 
-def test_the_line_names_the_missing_controls_only_where_they_are_missing(files):
+def test_the_line_names_only_controls_that_are_missing(files):
     files["/.dockerenv"] = b""
     assert "`network.allow` and `network.listen` are refused" in line(*LANDLOCK)
     assert "network" not in line(*LANDLOCK, "socket_broker")
@@ -117,8 +119,8 @@ def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
 
 @pytest.mark.parametrize("version", range(10))
 def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, version):
-    """Check that Landlock is called a wall from ABI 3 on, as in the probe of `landlock_wall`. ABI 0
-    means that there is no Landlock.
+    """Check that Landlock is called a wall only from ABI 3 on, like in the probe of `landlock_wall`. ABI 0 means that
+    the kernel has no Landlock.
     """
 
     def landlock_abi() -> int:
@@ -143,8 +145,8 @@ def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, vers
 def test_a_kernel_without_a_system_call_is_distinguished_from_a_container(
     files, monkeypatch, mark, hint
 ):
-    """Imitate Linux 5.10, which lacks mount_setattr. In a container the engine's filter may cause
-    the same error, and then a newer kernel does not help.
+    """Imitate Linux 5.10, which lacks mount_setattr. In a container the engine's filter may cause the same error, and
+    the hint must not suggest a newer kernel then.
     """
     files[mark] = b""
     answers = iter(

@@ -64,7 +64,9 @@ def test_rows_are_added_up_as_bytes():
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
-    """Check that mapped shared memory segments are left out, but not a memfd whose name looks like a segment."""
+    """Check that mapped segments of shared memory are left out, because they are counted as objects. A memfd whose name
+    looks like a segment is not left out.
+    """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
 
@@ -72,8 +74,8 @@ def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device,
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_memory_counted_as_a_file_is_not_counted_as_a_mapping(memfds, device, kilobytes):
-    """Check that only pages of the file itself are left out. A page that the process has changed
-    privately belongs to the process, and a memfd without an open descriptor counts as a mapping.
+    """Check that only pages of the file itself are left out. A page that the process has changed privately still counts
+    for the process, and a memfd without an open descriptor counts as a mapping.
     """
     assert usage.counted_elsewhere(SMAPS.splitlines(), memfds, device) == kilobytes << 10
 
@@ -143,7 +145,7 @@ def test_an_exact_sample_counts_mapped_and_written_pages_once():
     assert 32 * MIB <= exact.memory < 48 * MIB
 
 
-# Five processes share the same pages. The first process waits until the others have started.
+# A program with five processes that share the same pages. The first process waits until the others have started.
 SHARING = """
 kept = bytearray(b'x' * (32 << 20))
 hold, ending = os.pipe()
@@ -169,7 +171,7 @@ def test_an_exact_sample_counts_shared_pages_once():
     assert 32 * MIB <= exact.memory < 64 * MIB
 
 
-# Twenty processes share the pages of a child of init. They are killed from outside.
+# A program in which twenty processes share the pages of a child of init. The test kills them.
 ENDING = """
 import signal
 ready, tell = os.pipe()
@@ -187,8 +189,8 @@ for _ in range(20):
 
 
 class Tree:
-    """A real process tree. At each question whether a measurement has to end, one of the processes
-    that were already read ends.
+    """A real process tree, which changes during an exact measurement. The measurement often calls `end_one` to ask
+    whether to stop, and each call ends one of the processes.
     """
 
     def __init__(self, root):
@@ -202,7 +204,9 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """End a process once the first reading of all processes is over."""
+        """Kill one more process in each call after the first 23, which the measurement makes while it reads all
+        processes for the first time.
+        """
         self.questions += 1
         if self.is_exact and self.questions > 23 and self.sharing:
             end_process(self.sharing.pop(0))
@@ -234,7 +238,7 @@ def test_memory_counts_once_if_processes_that_share_it_end(limit, hit):
                 os.kill(one, signal.SIGKILL)
 
 
-# A child of init shares its pages with ten processes, which it replaces at a signal.
+# A program in which a child of init shares its pages with ten processes, and replaces them with ten others at a signal.
 REPLACING = """
 import signal
 ready, tell = os.pipe()
@@ -257,8 +261,8 @@ for _ in range(10):
 
 @LINUX
 def test_memory_is_not_divided_by_processes_that_were_not_found():
-    """Replace the found processes by others before their memory is read. The one that stays still
-    has its 32 MiB, although it shares them with ten processes.
+    """Replace all processes but one after the measurement has found them, and before it reads their memory. The
+    remaining process shares 32 MiB with ten processes that were not found. These 32 MiB must count in full.
     """
     with Child(REPLACING) as pid:
         first, *others = usage.tree(pid)
@@ -278,7 +282,7 @@ def test_memory_is_not_divided_by_processes_that_were_not_found():
             seen = usage.measure(pid, exact=True, interrupted=replace)
             assert seen.memory < 32 * MIB < seen.certain
             assert Sampler(Sample(memory=24 * MIB)).check(seen) == "memory"
-            # The control: nothing counts twice.
+            # The control: with a limit of 64 MiB the run is not ended, because no page counts twice.
             assert Sampler(Sample(memory=64 * MIB)).check(seen) is None
         finally:
             for one in usage.tree(pid):
@@ -386,8 +390,8 @@ os._exit(0)
 
 @LINUX
 def test_shared_pages_beyond_the_budget_count_twice(monkeypatch):
-    """Make more mappings than a sample reads. Their memory must be counted twice rather than not at
-    all.
+    """Make more mappings than a measurement may read. The shared memory in the unread mappings must be counted twice
+    rather than not at all.
     """
     with Child(MANY_MAPS) as pid:
         exact = usage.measure(pid, exact=True)
@@ -420,8 +424,8 @@ if parent == 0:
 
 @LINUX
 def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
-    """Kill the orphan's parent when the walk has read the root's children, but not yet the parent's. The orphan then
-    becomes a child of the root, in a list that was already read.
+    """Kill the orphan's parent when the walk has read the root's list of children, but not yet the parent's. The orphan
+    then becomes a child of the root, whose list was already read.
     """
     read = usage._children
     with Child(ORPHAN) as root:
@@ -483,8 +487,8 @@ signal.pause()
 
 @LINUX
 def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
-    """End a thread that has a child, after the walk has read the first thread's children. The child then moves to the
-    first thread, in a list that was already read.
+    """End a thread that has a child, after the walk has read the first thread's list of children. The child then moves
+    to this list, which was already read.
     """
     read, started = usage.abi.read_file, Child(MOVES)
     with started.process, started as pid:
@@ -510,7 +514,7 @@ def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
 
 @LINUX
 def test_a_walk_reads_each_list_once_however_fast_threads_come_and_go(monkeypatch):
-    """Let a thread end just before its list of children is read."""
+    """Let a thread end just before its list of children is read. Only the first thread's list is read twice."""
     read, reads = usage.abi.read_file, []
     with Child(THREADS) as root:
         [pid] = usage.tree(root)
@@ -530,8 +534,8 @@ def test_a_walk_reads_each_list_once_however_fast_threads_come_and_go(monkeypatc
 
 @LINUX
 def test_no_list_of_descriptors_is_read_beyond_the_budget(monkeypatch):
-    """Pretend that no two threads share their list of descriptors, because a target can make such
-    threads.
+    """Imitate threads that have separate tables of descriptors, because a target can make such threads. The number of
+    tables that are read must stay limited.
     """
     listed, look = [], os.listdir
     monkeypatch.setattr(usage, "_shares_files", lambda *_: False)
@@ -556,8 +560,8 @@ print(processes.measure_grandchild.attempt())
 
 @LINUX
 def test_the_probe_measures_only_the_grandchild_before_it_allocates():
-    """Count the measured processes. Every forked process inherits 100 MiB, so the measured memory
-    shows their number.
+    """Check that the probe measures only one process. Every forked process inherits 100 MiB, so the measured memory
+    shows how many processes were measured.
     """
     source = str(pathlib.Path(corral.__file__).parents[1])
     done = subprocess.run(

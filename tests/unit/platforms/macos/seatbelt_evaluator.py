@@ -1,12 +1,12 @@
 """Evaluate Seatbelt profiles in a model of the part of SBPL that corral's profiles use.
 
-The last matching rule for the operation itself decides. If there is none, the last matching rule
-for the operation's class decides, then for the class of that class, and at last for `default`.
-`(version 1)` adds rules before the profile, and a few after it. A rule without filters applies to
-everything. Unknown words are errors, so that no rule is skipped.
+The last matching rule for the operation itself decides. If there is none, the last matching rule for the operation's
+class decides, then the rules for wider classes, and at last the rules for `default`. `(version 1)` adds rules before
+the profile, and a few after it. A rule without filters applies to everything. Unknown words are errors, so that no rule
+is skipped.
 
-The model was not compared with a Mac. Seatbelt may also decide by the order of rules alone. So the
-model raises an error if the two methods give different verdicts.
+The model was not compared with a Mac. Seatbelt may also decide by the order of all rules alone. So the model raises an
+error if the two methods give different verdicts.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ class Profile:
         return action, operations, filters
 
     def resolve(self, item: list) -> tuple:
-        """Return a filter whose parameters are values, not text that is parsed again."""
+        """Return the filter with its parameters replaced by their values. A value is not parsed as a part of the
+        profile.
+        """
         if item[0] == "param":
             self.used.add(item[1])
             return Text(self.parameters[item[1]])

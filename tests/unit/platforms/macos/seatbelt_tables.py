@@ -87,7 +87,7 @@ LEFT_OPEN = {
     "system-fcntl": "commands on descriptors that are open already",
     "system-mac-syscall": "the loader and libSystem call it in every process",
 }  # fmt: skip
-"""Operations that stay allowed, with the reasons."""
+"""The operations that corral's profile leaves allowed, and the reason for each."""
 
 TAKES = {
     "file": {"path", "vnode-type"},
@@ -100,7 +100,9 @@ TAKES = {
     "network": {"socket", "path"},
     "system-socket": {"socket"},
 }
-"""Kinds of filters by the start of an operation's name, as far as corral uses them."""
+"""The kinds of filters that an operation takes, by the start of the operation's name. Only the kinds that corral uses
+are listed.
+"""
 KINDS = {
     **dict.fromkeys(("literal", "subpath", "regex", "path-ancestors"), "path"),
     "vnode-type": "vnode-type",

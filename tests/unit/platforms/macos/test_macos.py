@@ -95,7 +95,7 @@ def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
     assert text == "python did not start in the sandbox when it was probed: seen"
     assert prepare._runtime_warnings(PROGRAM, mac("starts python")) == ()
     assert prepare._runtime_warnings(python, mac("starts node")) == ()
-    # On a host without such a finding, as on Linux, there is no warning.
+    # Linux has no finding about the start of a runtime, so there is no warning.
     assert prepare._runtime_warnings(python, Host(system="linux", machine="x86_64")) == ()
 
 
@@ -319,8 +319,8 @@ def test_rlimits_match_those_that_macos_enforces():
 
 
 def test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded(monkeypatch):
-    """Imitate the error of macOS, which refuses a limit below the mapped size. Linux does not
-    refuse such a limit.
+    """Imitate the error of macOS, which refuses a limit below the size that is already mapped. Linux accepts such a
+    limit.
     """
 
     def refuse(*_):
@@ -359,7 +359,7 @@ def test_the_directory_that_must_be_closed_is_not_granted():
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Let processes start after their number was read, and before their list is read."""
+    """Let more processes start after corral has read the number of processes and before it reads their list."""
     living = list(range(1, 10001))
 
     def listed(room, size):
@@ -411,7 +411,7 @@ def test_a_failure_for_another_reason_is_not_a_denial(tmp_path):
     (tmp_path / "home").mkdir()
     with pytest.raises(FileNotFoundError):
         probes.try_inside(results, str(missing), os.getpid())
-    # The control: a readable file gives another error than a missing file.
+    # The control: for a readable file the error says that reading succeeded.
     kept.touch()
     with pytest.raises(RuntimeError, match="succeeded"):
         probes.try_inside(results, str(kept), os.getpid())
@@ -429,8 +429,8 @@ def test_doctor_shows_proven_mechanisms():
 
 
 def test_every_row_of_evidence_names_its_basis_and_its_test(monkeypatch):
-    """Check the rows of evidence. `doctor` and SECURITY.md show a row as seen on a Mac only if SEEN
-    has a date for it.
+    """Check the rows of evidence about Macs. `doctor` and SECURITY.md may say that something was seen on a Mac only if
+    SEEN has a date for it.
     """
     rows = {row.capability for row in MACOS}
     assert {name for name, _, _ in probes.LABELS} | set(evidence.SEEN["darwin"]) <= rows
@@ -474,7 +474,7 @@ def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
 
 
 class Written:
-    """A table of invented processes, which records the signals to them."""
+    """A table of invented processes. It records the signals that are sent to them."""
 
     def __init__(self, *rows):
         self.living = {row.pid: row for row in rows}
@@ -564,8 +564,8 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
-    """Use orphans whose parents are not in the process table. They are recognized by their profile,
-    or by their responsible process unless its pid was reused.
+    """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by its profile, or by
+    its responsible process unless that process's pid was reused.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)
@@ -580,8 +580,8 @@ def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
 
 
 def test_processes_with_an_unknown_parent_are_not_in_a_tree(table):
-    """Use parent 0, which the table reports for unknown parents. If the target ended at once, its
-    own unique id is also 0, and no process may be killed.
+    """Use parent 0, which the process table reports for unknown parents. If the target ended at once, its own unique id
+    is also 0. Then corral must not kill any process.
     """
     table.living[1] = Process(pid=1, unique=101, parent=0)
     table.living[40] = Process(pid=40, unique=140, parent=0)
@@ -654,8 +654,8 @@ def test_usage_of_the_tree_is_added_up(table):
 def test_a_python_server_does_not_start_beside_a_hidden_environment_file(
     tmp_path, argv, found, warned
 ):
-    """Check that the server starts in another directory. pydantic-settings reads a `.env` in the
-    working directory, and the server could end with a PermissionError (tried with 2.14.1).
+    """Check that the server starts in another directory. pydantic-settings reads a `.env` in the working directory. If
+    it is hidden, the server could end with a PermissionError (tried with 2.14.1).
     """
     for name in ("server.py", "data", "package"):
         (tmp_path / name).touch()

@@ -214,9 +214,7 @@ def test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason():
 
 @pytest.mark.parametrize("name", [name for name in needed_files.SYSTEM if name.startswith(("/usr", "/bin", "/sbin", "/nix", "/System"))])  # fmt: skip
 def test_system_paths_are_readable_without_a_grant(name):
-    """Check the system's paths, which the resolver does not grant, because every target can read
-    them.
-    """
+    """Check that the system's paths are readable in the profile, because the resolver does not grant them."""
     for operation in ("file-read-data", "file-map-executable", "file-read-metadata"):
         assert made(ALONE).allows(Act(operation, f"{name}/x"))
 
@@ -273,7 +271,7 @@ def test_an_invalid_port_never_becomes_a_rule(port):
 
 
 def test_a_program_below_a_hidden_path_stays_readable():
-    """Use the layout of fnm, which keeps node in Application Support."""
+    """Use the layout of fnm: node is in Application Support, which is hidden. The files of node must stay readable."""
     hidden = f"{HOME}/Library/Application Support"
     node = f"{hidden}/fnm/node/bin/node"
     view = View(
@@ -293,8 +291,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
 
 
 def test_the_rule_for_the_deepest_path_wins():
-    """Nest a write grant in a read grant in a write grant, a grant in a hidden path, and the
-    server's own files in a write grant.
+    """Use nested paths: a write grant in a read grant in a write grant, a grant in a hidden path, and the server's own
+    files in a write grant. In each case the rule for the deepest path must win.
     """
     top = f"{HOME}/w"
     view = replace(
@@ -424,8 +422,8 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_read_only(tmp_path):
 
 @pytest.mark.parametrize("kind", ["absent", "file", "link"])
 def test_a_target_cannot_make_a_repository(tmp_path, kind):
-    """Try to rename a directory with hooks to .git, also if .git is a link or a file that the
-    target would replace.
+    """Let the target rename a directory with hooks to .git, also where .git is already a link or a file that the target
+    replaces. This must be denied.
     """
     top = os.path.realpath(tmp_path)
     (tmp_path / "store/hooks").mkdir(parents=True)
@@ -466,7 +464,7 @@ def test_a_grant_overrides_the_rule_for_its_name():
         (f"{top}/b/.git/y", False),
     ):
         assert decided.allows(Act("file-write-data", path)) == allowed, path
-    # A server's own .env below a grant is readable.
+    # Below a grant the server's own .env is readable, but no other .env.
     own = made(replace(ALONE, read=(HOME,)))
     assert own.allows(Act("file-read-data", f"{HOME}/server/.env"))
     assert not own.allows(Act("file-read-data", f"{HOME}/other/.env"))
@@ -534,7 +532,9 @@ def test_a_run_sees_its_files_and_grants():
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
-    """Use several names, because the names of the framework and of its executable vary."""
+    """Check that a framework's Python may execute the second program to which it hands over (`Python.app`). Use several
+    names, because the names of the framework and of this program vary.
+    """
     version = f"{os.path.realpath(tmp_path)}/{name}.framework/Versions/3.9"
     images = f"{version}/Resources/Python.app/Contents/MacOS"
     os.makedirs(images)
@@ -619,8 +619,8 @@ HOMEBREW = Program(
 
 @pytest.mark.parametrize("prefix", ["/opt/homebrew", "/usr/local"])
 def test_data_of_installed_services_is_hidden(prefix):
-    """Check that the databases and settings of Homebrew are hidden, because they belong to the user
-    who also runs the target.
+    """Check that databases and settings in Homebrew's directories are hidden. They belong to the user who runs the
+    target, so file permissions would not protect them.
     """
     data, settings = f"{prefix}/var/postgresql@16/base/1", f"{prefix}/etc/wireguard/wg0.conf"
 

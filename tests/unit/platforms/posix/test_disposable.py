@@ -1,5 +1,5 @@
-"""Test the child process that probes use: it gives one answer, even if processes that it has forked
-give answers too.
+"""Test the child process in which a probe runs. It gives only one answer, even if processes that it has forked also
+give answers.
 """
 
 from __future__ import annotations

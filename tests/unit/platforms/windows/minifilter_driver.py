@@ -18,7 +18,7 @@ DONE = b"A" + struct.pack("<i", 0)
 
 
 class Transport:
-    """The client's end, with the calls of fltlib."""
+    """The client's end of the socket pair. Its methods imitate the functions of fltlib."""
 
     def __init__(self, end):
         self.end = end
@@ -62,7 +62,7 @@ class Transport:
 
 
 class Driver:
-    """The driver's end. `seen` has the commands that it accepted. `ask` sends a message and returns
+    """The driver's end of the socket pair. `seen` has the commands that it accepted. `ask` sends a message and returns
     the reply.
     """
 
@@ -105,7 +105,7 @@ class Driver:
         return reply[16:]
 
     def decide(self, message):
-        """Return the decision, and how long the driver may cache it."""
+        """Return the client's decision about a message, and how long the driver may cache it."""
         reply = self.ask(message)
         assert len(reply) >= 24
         return struct.unpack_from("<II", reply, 16)

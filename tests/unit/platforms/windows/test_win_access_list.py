@@ -136,7 +136,7 @@ def test_a_descriptor_without_a_usable_list_is_refused(raw):
         access_list.read(raw)
 
 
-def test_a_full_list_is_refused():
+def test_a_full_access_list_is_refused():
     entries = [entry(0, 0, 1, "S-1-5-21-1-2-3-1001")] * 1700
     ours = access_list.entries_for(OURS, "read", directory=True, root=True)
     room = 0xFFFF - 8 - len(b"".join(entries))

@@ -55,9 +55,7 @@ def windows_error(code: int) -> OSError:
 
 
 class Tokens:
-    """Imitate the privileges and groups of tokens. Token 1 is corral's own token, and token 2 is
-    the target's.
-    """
+    """The privileges and groups of invented tokens. Token 1 is corral's own token, and token 2 is the target's."""
 
     def __init__(self, monkeypatch) -> None:
         self.privileges = {1: ORDINARY, 2: ()}
@@ -170,8 +168,8 @@ def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privile
     ],
 )
 def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
-    """Check that the finding names the cause and what helps. Windows returns EPT_S_NOT_REGISTERED
-    (1753) or ERROR_SERVICE_DISABLED (1058) if MpsSvc is stopped.
+    """Check that the finding names the cause and a remedy. Windows returns EPT_S_NOT_REGISTERED (1753) or
+    ERROR_SERVICE_DISABLED (1058) if the service MpsSvc is stopped.
     """
 
     def refuse(*_arguments: object) -> bytes:
@@ -183,8 +181,8 @@ def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
 
 
 def test_a_profile_is_created_without_capabilities(monkeypatch):
-    """Check that the profile has no capabilities, because only those of the token matter. Chromium,
-    mxc, maka and agentcad make the same call.
+    """Check that corral passes no capabilities when it creates the profile, because only the capabilities of the token
+    matter. Chromium, mxc, maka and agentcad make the same call.
     """
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(
@@ -196,8 +194,8 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Check that corral uses the folder that Windows reports, not the one that it planned. The two
-    differ if a packaged client started corral, because Windows then redirects AppData.
+    """Check that corral uses the profile's folder that Windows reports, not the folder that corral planned. They differ
+    if a packaged client started corral, because Windows then redirects AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -279,9 +277,10 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Check that corral uses an existing window station, and adds its entry and the Low label if
-    they are missing. Each logon has one such station, and another program, such as Chromium's
-    sandbox, may have created it. If Windows does not keep these changes, the run ends.
+    """Check that corral uses the existing window station of this logon, and adds corral's entry and the Low label if
+    they are missing. If Windows does not keep these changes, the run ends.
+
+    Each logon has one such station, which another program, such as Chromium's sandbox, may have created.
     """
     told, seen = list(labels), list(lists)
     closed: list[str] = []
@@ -351,8 +350,8 @@ def test_a_mutex_is_the_same_in_every_session_and_private_to_the_user(monkeypatc
     granted_tree.mutex("S-1-15-3-9")
     ((name, security),) = asked
     assert name == f"Global\\corral-{USER}-S-1-15-3-9"
-    # A mutex that an elevated process has made names the user, so that the same user can open it
-    # without elevation.
+    # The access list names the user, so that the user can open the mutex without elevation, even if an elevated process
+    # has made it.
     assert f";{USER})" in security
     assert security.endswith("S:(ML;;NW;;;ME)")
 
@@ -394,7 +393,7 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
     tests = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     marks = [ast.unparse(mark) for mark in tests[name].decorator_list] if name else []
     runs_there = not whole and not any("real_windows" in mark for mark in marks)
-    # Nothing of this has run on Windows.
+    # None of these tests has run on real Windows.
     assert evidence.SEEN["windows"].get(row.capability) == (evidence.WINE if runs_there else None)
     assert evidence.format_basis("windows", row.capability) == (
         "seen under Wine" if runs_there else "read"
@@ -402,8 +401,8 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
 
 
 def test_only_wanted_capabilities_are_probed(monkeypatch):
-    """Check that a run probes only the capabilities of its plan and those that they need, because
-    each probe starts processes.
+    """Check that a run probes only the capabilities that its plan needs, and those on which these depend, because each
+    probe starts processes.
     """
     tried: list[str] = []
     for name, probe in host.PROBES.items():
@@ -474,8 +473,8 @@ def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
 
 
 class Trials:
-    """Replace the trials with given results: first outside, then inside. `arrives` says for each
-    trial whether its connection reaches the listener.
+    """Replace the two trials of a probe, the first outside and the second inside a container, with given results.
+    `arrives` says for each trial whether its connection reaches the listener.
     """
 
     def __init__(self, monkeypatch, inside: str, *, outside: str = "done done done done") -> None:
@@ -494,11 +493,10 @@ class Trials:
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        # This was seen on 10.0.26200: loopback inside one container works, and connections to the
-        # host's loopback are dropped.
+        # This was seen on 10.0.26200: loopback works inside one container, but connections to the host's loopback are
+        # dropped.
         ("denied denied done done", ""),
-        # If a firewall also denies loopback inside the container, asyncio fails, and so do Python
-        # servers.
+        # A firewall may also deny loopback inside the container. Then asyncio fails, and with it every Python server.
         ("denied denied done denied", "inside: denied denied done denied"),
         ("denied done done done", "inside: denied done done done"),
         ("done denied done done", "inside: done denied done done"),
@@ -577,20 +575,19 @@ WINDOW = "corral-0123456789abcdef"
 @pytest.mark.parametrize(
     ("outside", "inside", "status"),
     [
-        # In a session of the user, Service-0x0-LUID$ is the window station that
-        # CreateWindowStationW(NULL) makes.
+        # corral runs in a session of the user. Service-0x0-LUID$ is the window station that CreateWindowStationW(NULL)
+        # makes.
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
-        # In session 0 corral already runs in that window station, so only the desktop differs.
+        # corral runs in session 0, and so already in that window station. Only the desktop differs.
         ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "", "absent"),
         ("", f"Service-0x0-1$|{WINDOW}|denied", "absent"),
-        # OpenClipboard returns ERROR_ACCESS_DENIED also while another program has the clipboard
-        # open.
+        # While another program has the clipboard open, OpenClipboard returns ERROR_ACCESS_DENIED too.
         ("WinSta0|Default|denied", f"Service-0x0-1$|{WINDOW}|denied", "unknown"),
     ],
 )
@@ -648,8 +645,8 @@ def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
 
 
 def test_the_evidence_names_the_time_to_create_a_profile(monkeypatch):
-    """Check that `doctor -v` shows how long a profile takes, because every run creates and deletes one, through the
-    firewall service.
+    """Check that `doctor -v` shows how long the creation of a profile takes. Every run creates and deletes a profile
+    through the firewall service, so this time matters.
     """
     monkeypatch.setattr(app_container, "_create", lambda step: parse_sid(step.package))
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", lambda _name: None)

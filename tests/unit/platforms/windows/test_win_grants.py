@@ -65,8 +65,8 @@ def test_a_plain_tree_is_granted():
 @pytest.mark.parametrize("root_changed", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_kept_grant_still_closes_objects_with_less_access(monkeypatch, kept, root_changed):
-    """Check that a run sets the entries of some files again: secrets, hard links and files that
-    other programs run. They may be newer than the entries of a kept grant.
+    """Check that a run sets the entries of some files again, even if a kept grant has set them before: secrets, hard
+    links and files that other programs run. Such a file may be newer than the grant.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
@@ -102,8 +102,8 @@ def test_grants_can_be_kept():
 
 
 def entries(step, name, **facts):
-    """Return the rights of one object in the first root of a plan, and the rights that new objects
-    in it inherit.
+    """Return the rights of the target on one object in the first root of a plan, and the rights that new objects in it
+    inherit.
     """
     node = Node(name=name, directory=facts.pop("directory", False), **facts)
     made = step.exceptions[0].entries(step.roots[0], node)
@@ -163,7 +163,7 @@ def test_a_read_grant_inside_a_write_grant_is_read_only():
     # The control: a directory with a similar name is writable.
     assert entries(step, "documents")[0] == WRITE | access_list.DELETE
     other = plan((grant("D:\\work"), tree()), (grant("D:\\work\\docs", "write"), tree()))
-    # These are the outer grant's entries. The write grant adds its own entries at docs.
+    # Only the outer grant's entries are checked here. The write grant adds its own entries at docs.
     assert entries(other, "docs", directory=True) == (READ, READ)
 
 
@@ -219,7 +219,7 @@ def test_files_that_start_at_logon_are_read_only():
     root = "C:\\Users\\Ann\\AppData\\Roaming\\Microsoft\\Windows"
     step = plan((grant(root, "write"), tree(file("Start Menu"))))
     assert entries(step, "Start Menu")[0] == READ
-    # The control: a similar name is writable.
+    # The control: a file with a similar name is writable.
     assert entries(step, "Start Menus")[0] == WRITE | access_list.DELETE
 
 
@@ -378,7 +378,7 @@ def owned(owner: str, *allowed: str) -> bytes:
 @pytest.mark.parametrize(
     ("owner", "allowed", "readable"),
     [
-        # CPython's mkdir(0o700) sets D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an
+        # The access list that CPython's mkdir(0o700) sets is D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;FA;;;OW). In an
         # elevated process the owner is the group of administrators.
         (ADMINISTRATORS, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), False),
         (USER, (SYSTEM, ADMINISTRATORS, "S-1-3-4"), True),
@@ -421,9 +421,7 @@ SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 
     [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
 )
 def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
-    """Check that files of OneDrive are not links, although they are reparse points if Windows does
-    not hide this.
-    """
+    """Check that files of OneDrive do not count as links. Windows may show them as reparse points, or hide this."""
     mode = stat.S_IFREG | 0o666
     found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
     assert granted_tree._node("x", found).reparse is leads
@@ -484,7 +482,9 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """Check that a closed object is opened only for reading, because it gets no entry in its access list."""
+    """Check that a closed object is opened only for reading, because corral adds no entry to its access list. So it
+    does not matter that this user may not change the list.
+    """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
     assert [node.name for node, _ in granted_tree.walk("/t", {"x"})] == ["", "x"]
@@ -503,13 +503,13 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     [
         ("S-1-15-2-1", 0, True),
         ("S-1-15-2-2", 0x0B, True),  # files below this directory inherit the entry
-        # An entry for the group of users does not apply to a container, which needs its own entry.
+        # An entry for the group of users does not apply to a container. A container needs its own entry.
         ("S-1-5-32-545", 0, False),
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Check that a secret with an entry for all containers is refused. Some directories, such as Program Files, give
-    new files such entries.
+    """Check that a secret is refused if its access list has an entry for all containers. New files in some directories,
+    such as Program Files, get such an entry.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw
@@ -523,8 +523,8 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
 
 
 def test_only_secrets_must_be_closed_to_every_container():
-    """Check that other closed names need no check. They are packages with a copy in the store, and
-    files of other users, which cannot be opened.
+    """Check that only secrets count as names that no container may read. Other closed names are packages with a copy in
+    the store, and files of other users, which cannot be opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

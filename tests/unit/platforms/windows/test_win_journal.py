@@ -202,7 +202,9 @@ def test_a_missing_directory_has_no_journals(tmp_path):
 
 
 def test_a_journal_that_is_too_long_is_refused(tmp_path):
-    """Refuse a journal longer than MAX_SIZE. At most so many bytes are read, and a journal that is cut off counts as empty."""
+    """Refuse a journal longer than MAX_SIZE. corral reads no more than MAX_SIZE bytes, and the cut journal would count
+    as empty.
+    """
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()
     with pytest.raises(OSError, match="too many grants"):

@@ -1,4 +1,4 @@
-"""Test how trees are listed whose links an untrusted author chose."""
+"""Test how corral lists trees with links that an untrusted author chose."""
 
 import os
 
@@ -21,7 +21,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Return a list to which every path is added whose links the system is asked to follow."""
+    """Return a list to which each path is added that is passed to realpath, which makes the system follow links."""
     paths, real = [], os.path.realpath
 
     def follow(path):
@@ -43,7 +43,9 @@ def test_a_link_that_names_the_tree_by_another_path_is_followed(tree, opened):
 @pytest.mark.links
 @pytest.mark.parametrize("hops", [1, 3])
 def test_no_link_to_another_machine_is_followed(tree, opened, hops):
-    """Use a link that leads to a share through local links, because Windows would send the user's credentials there."""
+    """Use a link that leads to a network share through local links. If Windows followed it, it would send the user's
+    credentials to the share's machine.
+    """
     os.symlink(SHARE, tree.parent / "hop0")
     for hop in range(1, hops):
         os.symlink(f"hop{hop - 1}", tree.parent / f"hop{hop}")
@@ -64,7 +66,7 @@ def test_links_that_lead_nowhere_are_refused_unopened(tree, opened, text):
 
 
 def test_each_link_is_followed_a_few_steps():
-    """Use so many links that a loop with a step for each pair of links would take minutes."""
+    """Use so many links that following them would take minutes if the time grew with the square of their number."""
     names, files, top = [f"link{number}" for number in range(MANY)], {"file": 1}, frozenset({""})
     followed = file_trees._follow(dict.fromkeys(names, "FILE"), files, top)
     assert followed == dict.fromkeys(names, "file")

@@ -74,7 +74,7 @@ def test_sizes_match_those_of_the_c_structs(layout):
         "reply_header": wire.REPLY_HEADER.size,
     }
     assert found == {name: size for name, size in layout.items() if "." not in name}
-    # The driver accepts only these sizes.
+    # The driver refuses every other size.
     assert found["session"] == 1072
     assert found["config"] == 40
     assert found["exclude"] == 24
@@ -244,8 +244,8 @@ def test_checks_of_another_session_are_denied(driver, session):
 
 
 def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, session):
-    """Check that other answers are not cached, because the driver's cache ignores the destination
-    of a rename and the access of an open.
+    """Check that an answer is not cached if it depends on the destination of a rename or on the access of an open,
+    because the driver's cache ignores both.
     """
     remembered = {
         "write": driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[1],
@@ -253,7 +253,7 @@ def test_only_answers_that_depend_on_operation_and_path_are_cached(driver, sessi
         "read": driver.decide(file_check(session.token, 2, rf"{DATA}\x"))[1],
     }
     assert remembered["write"] > 1000
-    # The time is never 0, because for 0 the driver uses its own default, which is some seconds.
+    # The time is 1, because for 0 the driver uses its own default of some seconds.
     assert remembered["rename"] == remembered["read"] == 1
 
 
@@ -348,7 +348,7 @@ def test_paths_become_device_paths(path, root):
 
 
 @given(st.text(max_size=30))
-def test_only_devices_are_roots(path):
+def test_any_path_becomes_a_device_path_or_nothing(path):
     assert all(root.startswith("\\DEVICE\\") for root in minifilter.device_roots([path], query))
 
 

@@ -125,8 +125,8 @@ def test_cpu_time_is_sampled_only_if_stated():
 
 
 def test_a_job_that_cannot_be_read_back_still_ends_the_tree():
-    """Use the findings that corral has under Wine: killing the job works, but no limit can be read
-    back.
+    """Use the findings that corral has under Wine: processes end when the job is closed, but the job's limits cannot be
+    read back.
     """
     loose = decided(LETTING_GO, host("job_kill_on_close"))
     assert (loose["tree"].status, loose["tree"].mechanism) == ("applied", job.UNREAD)
@@ -177,8 +177,8 @@ def test_the_job_counts_allowed_subprocesses():
 
 
 def test_no_token_is_restricted_in_an_app_container():
-    """Check that the container is the only restriction, because with a restricted token as well
-    node and python do not start.
+    """Check that the container is the only restriction. With a restricted token in addition, node and python do not
+    start.
     """
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
@@ -299,7 +299,7 @@ def test_network_levels_are_capabilities_and_name_what_stays_open(level, sids):
     held = decided(policy, host(*FULL))["network"]
     assert held.mechanism == f"app container, network {level}"
     assert held.asked == ("none" if level == "none" else f"level {level}")
-    # On Linux the level has no effect.
+    # On Linux the level of `windows.network` has no effect.
     assert plan.describe_control("network", policy, "linux") == "none"
     assert bool(held.why) == (level != "none")
     assert held.status == ("verified" if level == "none" else "applied")
@@ -379,8 +379,8 @@ def test_every_step_has_a_unique_name(monkeypatch):
 
 
 def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
-    """Check the order: the step that registers the process comes after its creation, while the
-    process is still suspended.
+    """Check the order of steps: the process is registered with the driver after its creation, while it is still
+    suspended.
     """
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)

@@ -20,7 +20,7 @@ DENIED = PermissionError(13, "Access is denied")
 
 @pytest.fixture
 def container(monkeypatch, tmp_path):
-    """Imitate Python 3.12.4 and newer in an AppContainer of Server 2025."""
+    """Imitate the behaviour of Python 3.12.4 and newer in an AppContainer of Windows Server 2025."""
     mkdir, lstat, realpath, open_file, os_open = os.mkdir, os.lstat, os.path.realpath, open, os.open
     named, closed = [], set()
 
@@ -127,7 +127,7 @@ def test_a_nul_that_opens_is_not_replaced(container, monkeypatch):
 
 
 def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
-    """Deny `open`. pydantic-settings opens a `.env` that exists, and would fail with the PermissionError."""
+    """Deny `open` for an existing `.env`. pydantic-settings would fail with the PermissionError."""
     for name in (".env", ".Env.local", "secret", ".envrc"):
         (tmp_path / name).write_text("TOKEN=told")
     call = builtins.open

@@ -60,7 +60,7 @@ def test_invalid_frames_are_errors(data):
 
 
 class Pair:
-    """Run the outer end of the relay. The test is the inner end."""
+    """The outer end of a relay, whose inner end is the test."""
 
     def __init__(self):
         self.reader, write = os.pipe()
@@ -120,7 +120,7 @@ def test_valid_frames_of_an_inner_end_are_accepted(pair):
     stream.send(b"there")
     stream.end()
     assert os.read(pair.reader, 100) == shim.frame(shim.DATA, 1, b"there") + shim.frame(shim.END, 1)
-    # A frame for a stream that has ended is ignored.
+    # Frames that arrive after the end of their stream are ignored.
     pair.say((shim.CREDIT, 1, b"\x01\0\0\0"), (shim.RESET, 1))
     assert pair.end() is None
 

@@ -41,7 +41,7 @@ def outbound(allow, denials, *, admitted=(), proxy=None, tls_ports=frozenset({44
 
 
 class Running:
-    """Run a shim in a separate process, and its relay."""
+    """A shim in a separate process, and its relay."""
 
     def __init__(self, allow, **options):
         self.denials = Denials()
@@ -57,7 +57,7 @@ class Running:
             os.dup(self.process.stdin.fileno()),
             outbound(allow, self.denials, **options),
         )
-        # From here on only the relay has the other ends of the pipes, as in a run.
+        # Close this process's copies, so that only the relay has the other ends of the pipes, as in a run.
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -150,7 +150,7 @@ def test_an_allowed_name_that_leads_to_the_host_is_denied(run, web):
 
 
 def test_a_name_is_looked_up_once(run, web):
-    """Return another address the second time. The relay connects to the address that it has
+    """Let the second lookup of a name return another address. The relay must connect to the address that it has
     checked, without a second lookup.
     """
     answers = [[bytes([127, 0, 0, 1])], [bytes([169, 254, 169, 254])]]
@@ -189,8 +189,8 @@ def tls_client(running, certificate, server_name):
 
 
 def test_a_hello_with_another_name_is_denied(run, tls, certificate):
-    """Send another name in the hello. It has to be allowed too, because another host may answer at
-    the same address.
+    """Send another host name in the TLS hello than in CONNECT. The name in the hello has to be allowed too, because at
+    the same address another host may answer to it.
     """
     running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
     running.tls_port = tls.server_port
@@ -331,7 +331,7 @@ def test_the_shim_ends_with_its_pipe(run):
 
 
 class ByHand:
-    """A relay whose inner end is the test, as if a target had taken control of the shim."""
+    """A relay whose inner end is written by the test, as if a target had taken control of the shim."""
 
     def __init__(self, allow, **options):
         reader, self.theirs = os.pipe()
@@ -379,9 +379,7 @@ def test_an_invalid_first_frame_ends_the_relay(said, error):
 
 
 def test_frames_written_by_the_target_are_checked(web):
-    """Write frames without the shim. The relay checks them too, because it does not
-    trust the shim.
-    """
+    """Write frames to the relay without the shim. The relay must check them, because it does not trust the shim."""
     port = web.server_port
     options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
     by_hand = ByHand([f"allowed.test:{port}"], **options)
@@ -400,8 +398,8 @@ def test_frames_written_by_the_target_are_checked(web):
 
 
 def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
-    """Open streams that are denied. They use up the handlers, so the reader waits, the pipe fills
-    up, and the process that writes to it waits.
+    """Open many streams to a denied name. Each denial pauses one of the relay's handlers. When all handlers pause, the
+    relay stops reading, the pipe fills up, and the process that writes to it has to wait.
     """
     rests, resting, let_go = [], threading.Semaphore(0), threading.Event()
 
@@ -423,8 +421,7 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
     flooding.start()
     for _ in range(outer.MAX_HANDLERS):
         assert resting.acquire(timeout=60)
-    # All handlers pause. Of the 3000 streams the relay has checked only as many as the budget
-    # allows.
+    # All handlers pause. The relay has checked only as many of the 3000 streams as the rate limit allows.
     assert len(rests) == MAX_FAILED - 1 + outer.MAX_HANDLERS
     assert not by_hand.relay._handlers.acquire(blocking=False)
     let_go.set()
@@ -438,8 +435,8 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
 
 
 def test_the_shim_needs_no_file_of_corral():
-    """Check that the shim's whole code is on its command line and does not name corral, because a container can read
-    only the interpreter.
+    """Check that the shim's whole code is on its command line and imports nothing of corral, because a container can
+    read the interpreter, but not corral's files.
     """
     argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]

@@ -1,8 +1,7 @@
-"""Check that runs leave behind only what a live run uses or the user keeps, in whatever order they
-start, end and die.
+"""Check that runs leave behind only what a live run uses or the user keeps, in whatever order they start, end and die.
 
-The journals and locks are real. A set of SIDs replaces the access lists on disk, because the
-removal of their entries has its own tests. A set of names replaces the profiles.
+The journals and locks are real. A set of SIDs stands for the access lists on disk, because other tests check how
+entries are removed from them. A set of names stands for the profiles.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ ROOTS = tuple(
 
 
 class Host:
-    """Imitate the parts of Windows that undoing a run changes: entries in access lists, and profiles."""
+    """The parts of Windows that change when a run is undone: entries in access lists, and profiles."""
 
     def __init__(self):
         self.entries = set()
@@ -109,7 +108,9 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "alive", None))
     @rule(data=st.data())
     def die_and_be_swept(self, data):
-        """Let a run die. The kernel unlocks its journal, and what the run had in memory is lost."""
+        """Let a run die. The kernel unlocks its journal, and the run's memory is lost. Then let corral clean up after
+        it.
+        """
         name = data.draw(st.sampled_from(sorted(self.alive)))
         results, _, _ = self.alive.pop(name)
         results.get(undo.OpenClaim).journal.leave()
@@ -192,14 +193,14 @@ def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatc
 
 
 def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
-    """End two runs at once. A run leaves the entries in place while another run claims them, so the
-    last run has to remove them.
+    """End two runs at once. A run leaves entries in place if another run still uses them, so the second run has to
+    remove them.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
     with host.patched():
         first, second = claimed(directory, "one", ROOTS[0]), claimed(directory, "two", ROOTS[0])
-        # The first run has given up its claim, and dies before its file is removed.
+        # The first run no longer claims the entries, but its journal still exists.
         assert journal.is_used(ROOTS[0].sid, first.others())
         first.drop(ROOTS[0])
         assert undo.undo_run(second, keep=False) == []
@@ -278,5 +279,5 @@ def test_entries_are_removed_below_a_directory_without_a_list(tmp_path, monkeypa
     left = [path for path, raw in descriptors.items() if raw == listed]
     assert left == []
     with pytest.raises(access_list.Unusable):
-        # The control: this directory has no access list.
+        # The control: the directory `open` has no access list.
         access_list.read(descriptors[str(tmp_path / "open")])

@@ -127,5 +127,5 @@ def test_a_level_names_what_stays_open():
     for level in ("outbound", "local", "full"):
         words = network_capabilities.plan(Policy(windows=Windows(network=level))).describe()
         assert "open: every host" in words
-    # The text must say that private addresses are open too.
+    # The description must say that private addresses are open too.
     assert "private ranges too" in network_capabilities.Network(level="outbound").describe()

@@ -73,8 +73,8 @@ def test_node_and_its_server_are_copied():
 
 
 def test_granted_paths_are_used_in_place():
-    """Check that granted paths are not replaced by copies, because the target cannot write to a
-    copy, and its changes would not be seen outside.
+    """Check that granted paths are not replaced by copies. The target cannot write to a copy, and its changes would not
+    be seen outside of the sandbox.
     """
     tree = copied("C:\\work\\srv")
     program = Program(
@@ -140,7 +140,7 @@ def test_the_working_directory_and_variables_name_copies():
 
 
 def test_a_linked_node_is_copied_from_its_target():
-    """Start node through a link on PATH."""
+    """Start node through a link on PATH. The target of the link has to be copied, not the link."""
     real = "C:\\nvm\\v22\\node.exe"
     tree = copied(real, ONE)
     found = runtimes.program_inside(
@@ -218,10 +218,10 @@ def test_a_tree_is_copied(source, tmp_path):
     assert (target / "a.py").read_bytes() == b"x" * 3000
     assert (target / "lib" / "deep" / "b.py").read_bytes() == b"y"
     assert (target / "empty").is_dir()
-    # The times are the same, because Python uses a compiled module only if it names the exact time
-    # of its source.
+    # The copied files keep their times, because Python uses a compiled module only if it names the exact time of its
+    # source.
     assert file_trees.list_files(str(target)).files == listing.files
-    # The new file is a copy, not a link.
+    # The file in the copy is another file, not a hard link.
     assert (target / "a.py").stat().st_ino != (source / "a.py").stat().st_ino
     file_trees.remove(str(target))
     assert not target.exists()
@@ -297,7 +297,9 @@ def test_a_link_that_names_the_tree_by_another_path_is_copied(source, tmp_path):
 @pytest.mark.links
 @pytest.mark.parametrize("text", ["\\\\host\\share\\x", "\\\\?\\UNC\\host\\share\\x", "//host/x"])
 def test_a_link_to_another_machine_is_not_opened(source, monkeypatch, text):
-    """Check that the link is not opened, because Windows would send the user's credentials to the other machine."""
+    """Check that corral does not open a link to another machine, because Windows would send the user's credentials to
+    that machine.
+    """
     (source / "link").symlink_to(text)
     monkeypatch.setattr(file_trees.os.path, "realpath", lambda _: pytest.fail("opened"))
     with pytest.raises(file_trees.Unsuitable, match="path outside"):
@@ -429,8 +431,8 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release a run with named hosts. It has two stores: one for the server, and one for corral's
-    interpreter.
+    """Release a run that has an allowlist of names. It has two stores: one for the server, and one for the interpreter
+    of corral's own shim.
     """
     results = Results()
     for name in "ab":
@@ -526,8 +528,8 @@ def test_a_runtime_without_store_or_trial_line_is_not_tried():
 
 @pytest.mark.parametrize("printed", ["started", "spawn EPERM", ""])
 def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
-    """Try node with a child, because under a restricted token node cannot open its pipes for
-    writing: `spawn EPERM` (openai/codex#18861).
+    """Check that the trial lets node start a child. Under a restricted token this may fail with `spawn EPERM`, because
+    node cannot open its pipes for writing (openai/codex#18861).
     """
     monkeypatch.setattr(trial, "directories", lambda: types.SimpleNamespace(cache=str(tmp_path)))
     started: list[Plan] = []
