@@ -748,7 +748,9 @@ def bytes_read() -> int:
 
 
 def look(pid: int, answers: list[bool]) -> int:
-    """Return how many bytes one exact sample reads. The sample is interrupted at the first True in `answers`."""
+    """Measure the processes below `pid` once, with `exact=True`, and return how many bytes were read for this. Interrupt
+    the measurement at the first True in `answers`.
+    """
     before = bytes_read()
     usage.measure(pid, exact=True, interrupted=lambda: answers.pop(0) if answers else False)
     return bytes_read() - before

@@ -789,8 +789,8 @@ def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_registry(name):
-    """Refuse a project's variables that name a registry, because their value could contain any of the user's variables,
-    which the installer would send to that registry.
+    """Refuse variables in a project's `env` that choose a registry. The registry's URL could refer to any of the user's
+    variables, such as ${TOKEN}, and the installer would send the value of that variable to the registry.
     """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"

@@ -17,7 +17,9 @@ from corral.network.sockets import look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 MAX_FAILED = 200
-"""This many connections may fail to reach a server at once, and then this many per second."""
+"""The budget for connections that reach no server: a burst of this many, and then this many per
+second.
+"""
 
 
 class Outbound:
