@@ -197,7 +197,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="bare-names",
         sentence="A run reports once that the target wanted the network, and names `corral learn`, which shows the names.",
         tests=(
-            "tests/linux/test_denial_flags.py::test_without_namespaces_a_run_reports_the_network_and_learn_its_names",
+            "tests/linux/test_denial_flags.py::test_without_namespaces_run_reports_an_unknown_address_and_learn_shows_it",
             "tests/linux/test_denial_rows.py::test_an_ungranted_name_without_an_allowlist_is_reported",
         ),
         source=SECURITY,
@@ -721,7 +721,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-state",
-                "All targets of root have the same id, so only Landlock keeps a server from the homes of others.",
+                "All targets that root starts have the same user id, so only Landlock keeps one server out of another server's home.",
                 (
                     f"{BARE}::test_a_kept_home_belongs_to_one_server",
                     f"{BARE}::test_a_kept_home_is_closed_to_other_users_and_can_be_removed",

@@ -23,7 +23,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-read-back",
-        sentence="corral then refuses the run and names the numbers.",
+        sentence="If the two values differ, corral refuses the run, and the error shows both values.",
         tests=(
             f"{WINDOWS}/test_run.py::test_a_memory_limit_that_does_not_read_back_is_refused",
             f"{WINDOWS}/test_job.py::test_limits_read_back_or_are_refused",

@@ -362,7 +362,7 @@ NETWORK_ACTS = {
 
 @pytest.mark.parametrize("tier", ["bare"], indirect=True)
 @pytest.mark.parametrize("act", NETWORK_ACTS)
-def test_without_namespaces_a_run_reports_the_network_and_learn_its_names(user, scratch, act):
+def test_without_namespaces_run_reports_an_unknown_address_and_learn_shows_it(user, scratch, act):
     code, flag = NETWORK_ACTS[act]
     code = f"import socket\ntry:\n    {code}\nexcept OSError as error:\n    answer = error.errno"
     report = scratch / "report"

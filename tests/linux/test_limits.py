@@ -346,18 +346,18 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("size", [MIB, 0], ids=["blocks", "inodes"])
-def test_a_full_private_space_is_in_the_report(run, size):
+def test_reaching_max_disk_is_in_the_report(run, size):
     over = run(FILL, "2000", str(size), flags=("--max-disk", "4M"))
     assert (over.kind, over.code, over.out) == ("exited", 0, "ENOSPC\n"), over.err
     assert over.hit == ["disk"]
 
 
-def test_a_private_space_that_is_not_full_is_not_reported(run):
+def test_staying_below_max_disk_is_not_reported(run):
     below = run(FILL, "3", str(MIB), flags=("--max-disk", "4M"))
     assert (below.kind, below.code, below.out, below.hit) == ("exited", 0, "room\n", []), below.err
 
 
-def test_a_full_private_space_is_reported_beside_a_fatal_limit(run):
+def test_reaching_max_disk_is_reported_beside_a_fatal_limit(run):
     code = FILL + STAY
     done = run_until_said(run, "ENOSPC", code, "2000", str(MIB), flags=("--max-disk", "4M"))
     assert (done.kind, done.hit) == ("timeout", ["timeout", "disk"]), done.err

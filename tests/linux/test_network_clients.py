@@ -209,7 +209,8 @@ except urllib.error.URLError as error:
     trust = ("--read", file, "--env", f"SSL_CERT_FILE={file}")
     assert who.inside(code, flags=(*allow("good.test"), *trust)) == "good.test"
     assert who.inside(code, flags=allow("good.test")) == "SSLCertVerificationError"
-    # With an allowlist the target gets the host's SSL_CERT_FILE without flags, and can read the file that it names.
+    # If SSL_CERT_FILE is set on the host, an allowlist passes it to the target and makes its file readable. The flags of
+    # `trust` are not needed then.
     host = who.environment(SSL_CERT_FILE=file)
     assert who.inside(code, flags=allow("good.test"), env=host) == "good.test"
     assert set(secure) == {"good.test"}

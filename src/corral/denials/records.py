@@ -38,7 +38,8 @@ MAX_SEARCHED_LENGTH = 2000
 MARKS = frozenset(";()`'\"")
 """Characters that separate the parts of a denial's line, or quote a part."""
 COMPOSED = frozenset(("guard",))
-"""Kinds with a destination in corral's own words: `host (address)`."""
+"""The kinds of denials whose destination may be `host (address)`. corral adds these parentheses, so
+such a destination is not quoted."""
 WORDS: dict[Kind, str] = {
     "name": "name",
     "port": "connection to",

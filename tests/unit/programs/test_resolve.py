@@ -416,7 +416,9 @@ def test_the_users_own_packages_are_readable_only_outside_a_venv(
     assert str(site) not in run(venv / "bin" / "python").reads
 
 
-def test_a_python_in_a_shared_prefix_needs_only_its_library(run: Resolver, home: Path) -> None:
+def test_a_python_beside_other_programs_can_read_only_its_own_files(
+    run: Resolver, home: Path
+) -> None:
     python = program_at(home / ".local" / "bin" / "python3.11")
     file_at(home / ".local" / "lib" / "python3.11" / "os.py")
     file_at(home / ".local" / "lib" / "python3.9" / "os.py")

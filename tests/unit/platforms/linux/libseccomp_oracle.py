@@ -13,8 +13,9 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The order in which cubes are split by bits. The bits of an ioctl's type come first. Rules for whole types and rules
-# for single commands then share splits, and only a fifth as many cubes are made.
+# The bits of an argument, in the order in which split() tests them. Bits 8 to 15 come first, because they are the type
+# of an ioctl command. Rules for a whole type and rules for single commands then test the same bits first, and only a
+# fifth as many cubes (sets of calls) are made.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 # The type of a cube, which is a set of calls. It maps the number of an argument to (mask, value), and an argument that

@@ -137,7 +137,10 @@ class Profile:
 
 
 def classes_of(operation: str, known: frozenset[str]) -> list[str]:
-    """Return the operation, its classes from the narrowest to the widest, and default."""
+    """Return the names by which a rule can match this operation, from the narrowest to the widest.
+
+    For `file-read-data` these are `file-read-data`, `file-read*`, `file*` and `default`.
+    """
     stars = [name for name in known if name[-1] == "*" and operation.startswith(name[:-1])]
     narrow = sorted((name for name in stars if name != operation), key=len, reverse=True)
     return [operation, *narrow, "default"]
