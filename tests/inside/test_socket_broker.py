@@ -849,9 +849,9 @@ answer = [tried(lambda: call("seccomp", 1, flags, filled)) for flags in (8, 8 | 
 """
 
 
-def test_a_target_cannot_make_a_listener(user):
-    """Try to install a listener. The kernel asks only the newer of two listeners, so the target's
-    own listener could allow its connects.
+def test_a_target_cannot_install_a_seccomp_listener(user):
+    """Try to install a seccomp listener, which decides about system calls. If a process has two, the
+    kernel asks only the newer one. So the target's listener could allow connects that corral denies.
     """
     assert inside(user, LISTENER, flags=ALLOW) == ["EPERM"] * 3
     # Outside, the process that makes a listener gets no answer to its next call. The test then kills it.

@@ -689,7 +689,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "broker-listener",
                 "The filter denies the target a seccomp listener, because the kernel asks the newest listener.",
-                (f"{FILTERS}::test_the_target_cannot_install_a_listener_with_a_broker", f"{BROKER}::test_a_target_cannot_make_a_listener"),
+                (f"{FILTERS}::test_the_target_cannot_install_a_listener_with_a_broker", f"{BROKER}::test_a_target_cannot_install_a_seccomp_listener"),
             ),
             (
                 "broker-alone",

@@ -69,7 +69,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _select(words: list[str]) -> list[Entry]:
-    """Return the installed servers that the words name, or all if there are no words."""
+    """Return the installed servers that the user named, or all of them if `words` is empty. Servers
+    whose version the user chose are left out, because an upgrade does not change them.
+    """
     entries = upgrade.list_unpinned()
     found: dict[str, Entry] = {}
     for word in words:

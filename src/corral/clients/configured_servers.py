@@ -170,8 +170,9 @@ def _read_collection(value: Value, keys: tuple[str, ...]) -> Iterator[Configured
 
 
 def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredServer]:
-    """Yield entries that look like servers at places that SHAPES does not list, or that have no
-    name in a list. Search only below keys that contain "mcp" or "modelcontext".
+    """Yield entries that look like servers but are not understood: entries at places that SHAPES
+    does not list, and list items without a name. Search only below keys that contain "mcp" or
+    "modelcontext".
     """
     in_list = isinstance(data, list)
     if isinstance(data, list):

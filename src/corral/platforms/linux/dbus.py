@@ -288,8 +288,11 @@ def _named(fields: Value) -> dict[str, Value]:
     for number, variant in fields:  # type: ignore[union-attr,misc]
         name = FIELDS.get(number, "")  # type: ignore[arg-type]
         if name and isinstance(variant, Variant):
-            if variant.signature != KINDS.get(name, "s"):
-                raise ProtocolError(f"the header field {name} has the type {variant.signature}")
+            expected = KINDS.get(name, "s")
+            if variant.signature != expected:
+                raise ProtocolError(
+                    f"the header field {name} has the type {variant.signature}, not {expected}"
+                )
             named[name] = variant.value
     return named
 

@@ -171,7 +171,7 @@ def test_without_seatbelt_a_run_is_refused_and_best_effort_is_cooperative(policy
     assert held["subprocess"] == ("RLIMIT_NPROC", "applied")
 
 
-def test_the_proxy_enforces_a_list_of_hosts_if_proven():
+def test_the_proxy_enforces_a_list_of_hosts_if_its_probe_succeeded():
     policy = Policy(allow=("example.com",))
     held = decide(policy, mac(), options.chains(policy))
     (network,) = [item for item in held if item.control == "network"]

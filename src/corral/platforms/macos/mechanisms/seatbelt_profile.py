@@ -241,19 +241,18 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
     """Yield the rules for all paths, outer paths first, so that the rule for the deepest path
-    decides.
+    decides. If several rows of `kinds` contain the same path, the last of these rows decides. For
+    example, a grant of a hidden path makes that path visible.
 
-    Files in a write grant cannot be executed or mapped as code, because they remain after the run.
-    Files in a read grant cannot be written. Both are true whichever grant is inside the other.
+    Files in a read grant cannot be written. Files in a write grant cannot be executed or mapped as
+    code, because they remain after the run. This is also true if a read grant is inside a write
+    grant, or the other way round. There is one exception: the program's own files (NEEDED) can be
+    executed inside a write grant too, even though the target can change them there.
 
-    If several rows of `kinds` contain the same path, the last of these rows decides. So a grant
-    overrides a hidden path, and a program can be executed even if a write grant lets the target
-    change it.
-
-    The rules ENVIRONMENT and REPOSITORY apply to names at any depth of a grant. They are sorted as
-    if they were one level deeper than the grant, before the other rules of that level. So the rules
-    for the program's own files override them, and so does the grant of a single `.env` file or
-    repository.
+    ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories from changes, at any depth
+    of a grant. Both are sorted as if they were one level deeper than the grant, and before the
+    other rules of that level. So they are overridden by the rules for the program's own files, and
+    by a grant of a single `.env` file or repository.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]

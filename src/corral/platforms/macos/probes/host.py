@@ -185,7 +185,7 @@ def _run_trial(
     with open(read, "rb") as answer:
         words = answer.read().decode()
     if failed is None or failed.step != Trial.name or not words:
-        raise failed or StepFailed("trial", "the target was executed")
+        raise failed or StepFailed("trial", "the program started, but the trial must prevent that")
     return words
 
 

@@ -272,8 +272,9 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 
 
 def find_copies(directory: str) -> dict[str, list[str]]:
-    """Return {key: names} for the copies in a store. The names are those of files beside the copy
-    that begin with its key, such as its mark file.
+    """Return {key: names} for the copies in a store. Each copy is a directory that has its key as
+    its name. `names` are the names of the files beside it that begin with the key and a dot, such
+    as its mark file.
     """
     found: dict[str, list[str]] = {}
     try:

@@ -87,7 +87,7 @@ def read_hello(reader: int) -> int:
     while len(data) < HEADER.size + PORT.size:
         chunk = os.read(reader, HEADER.size + PORT.size - len(data))
         if not chunk:
-            raise OSError(0, "the relay's inner end did not start")
+            raise OSError(0, "the network relay's process did not start")
         data += chunk
     for kind, stream, payload in Frames().feed(data):
         port = PORT.unpack(payload)[0] if (kind, stream) == (HELLO, 0) else 0

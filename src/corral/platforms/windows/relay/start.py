@@ -90,7 +90,7 @@ class Shim:
         try:
             self.port = inside.read_hello(self._pipes[0])
         except inside.ProtocolError as error:
-            raise OSError(0, f"the relay's inner end: {error}") from error
+            raise OSError(0, f"the network relay's process sent invalid data: {error}") from error
         finally:
             watchdog.cancel()
             watchdog.join()
@@ -150,7 +150,7 @@ def _check_container(results: Results) -> None:
         return
     with win32_security.open_token(results.get(Process).handle.value) as token:
         if not win32_security.is_app_container(token.value):
-            raise OSError(0, "the relay's inner end is not in the AppContainer")
+            raise OSError(0, "the network relay's process is not in the AppContainer")
 
 
 def _create(plan: Plan, results: Results, ends: tuple[int, int]) -> None:
