@@ -7,7 +7,7 @@ from attempts import BOTH_TIERS, by_tier, has_unix_scope, inside, outside
 
 TRUE = """
 import glob, shutil, subprocess, threading
-true = "/usr/bin/true"
+true = next(filter(os.path.exists, ("/usr/bin/true", "/bin/true")))
 place = f"{os.environ.get('TMPDIR', '/tmp')}/exec-{os.getpid()}"
 os.mkdir(place)
 def executable(path, content):
@@ -30,7 +30,7 @@ def pointed():
     os.symlink(true, path)
     return path
 def script():
-    return executable(f"{place}/script", b"#!/usr/bin/true\\n")
+    return executable(f"{place}/script", f"#!{true}\\n".encode())
 loader = next(iter(glob.glob("/lib64/ld-linux*") + glob.glob("/lib/ld-linux*")))
 """
 EXECS = (
