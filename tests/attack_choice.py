@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import sys
+import tempfile
 from typing import Any
 
 MARK = "@@attack@@"
@@ -28,7 +29,8 @@ STARTED = "did not end"
 RULES = {
     FIRST: f"Only some tests were run: the first test function of each of the modules {', '.join(MODULES)} in `tests/inside`. "
     "In each tier its first case that this user can run was chosen.",
-    ONE: "Of each test function in `tests/inside` the first case in each tier was chosen, for each user.",
+    ONE: "Of each test function in `tests/inside` the first case in each tier was chosen, for each user. "
+    "Attacks on the network allowlist need namespaces that only root can make, so in them root's process runs corral as either user.",
     EVERY: "Every case of every test function in `tests/inside` was chosen.",
 }
 TIERS = {"walled": "", "bare": " without namespaces"}
@@ -39,14 +41,16 @@ def parameters(item: Any) -> dict[str, Any]:
 
 
 def belongs_to_this_user(item: Any) -> bool:
-    """Return whether this user runs the test. Root also runs the tests that only root can run."""
-    if os.geteuid():
-        return parameters(item).get("user") != "root" and not only_root(item)
-    return parameters(item).get("user") == "root" or only_root(item)
+    """Return whether this user runs the test. Root also runs both users' cases of tests that only root can run."""
+    if only_root(item):
+        return not os.geteuid()
+    return (parameters(item).get("user") == "root") == (os.geteuid() == 0)
 
 
 def only_root(item: Any) -> bool:
-    return any("only root" in mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif"))
+    """Return whether only root can run the test, because its mark says so, or because it uses the rig `world`."""
+    marked = [mark.kwargs.get("reason", "") for mark in item.iter_markers("skipif")]
+    return "world" in item.fixturenames or any("only root" in reason for reason in marked)
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
@@ -57,7 +61,8 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     for item in filter(belongs_to_this_user, items):
         names = turns.setdefault(item.path, {})
         turn = names.setdefault(item.originalname, len(names))
-        case = item.name if width == EVERY else parameters(item).get("tier", "walled")
+        kind = (parameters(item).get("user", ""), parameters(item).get("tier", "walled"))
+        case = item.name if width == EVERY else kind
         if width != FIRST or turn == 0:
             cases.setdefault((turn, item.path, item.originalname, case), item)
     chosen = [cases[key] for key in sorted(cases, key=lambda key: key[0])]
@@ -82,19 +87,23 @@ def pytest_runtest_logstart(nodeid: str) -> None:
 def pytest_runtest_setup(item: Any) -> None:
     import pytest
 
-    if said := refusal(parameters(item).get("tier", "walled")):
+    if said := refusal(user_of(item), parameters(item).get("tier", "walled")):
         pytest.skip(said)
 
 
-@functools.cache
-def refusal(tier: str) -> str:
-    """Return corral's refusal to run in this tier, or an empty text if corral runs."""
-    from users import SOURCE, User
+def user_of(item: Any) -> str:
+    return str(parameters(item).get("user", "ordinary" if os.geteuid() else "root"))
 
-    user = User(
-        "root" if os.geteuid() == 0 else "ordinary", os.geteuid(), pathlib.Path.home(), SOURCE, tier
-    )
-    done = user.run("/bin/true")
+
+@functools.cache
+def refusal(name: str, tier: str) -> str:
+    """Return corral's refusal to run as this user in this tier, or an empty text if corral runs."""
+    from users import SOURCE, make_user
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        (package := pathlib.Path(folder, "src")).symlink_to(SOURCE)
+        done = make_user(name, package, tier).run("/bin/true")
     if not done.returncode:
         return ""
     error = done.stderr.decode().partition("\nhint:")[0].strip().removeprefix("corral: ")

@@ -13,7 +13,7 @@ from file_systems import FILE_SYSTEMS
 from vm import kernels, qemu, rig, uml
 
 TIMEOUT = 1500
-QEMU = qemu.Machine(kernels.Source("trixie"), file_systems=True)
+QEMU = qemu.Machine(kernels.Source("trixie"), modules=kernels.FILE_SYSTEMS)
 MODULES = ("loop", "nfsd", "nfsv4", "quota_v2", "9p", "9pnet_fd")
 MACHINES: dict[str, tuple[Callable[..., rig.Result], str]] = {
     "qemu": (QEMU.boot, "Debian 13's kernel in QEMU"),

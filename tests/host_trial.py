@@ -12,6 +12,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -147,14 +148,19 @@ def attacks_in(output: str) -> Told:
 
 
 def summary(width: str, users: dict[str, Told]) -> dict[str, Any]:
-    """Return the results of all users: totals, reasons of skipped tests, and one row for each file and user."""
+    """Return the results of all users: totals, reasons of skipped tests, and one row for each file and user.
+
+    A row's user is the one who runs corral. Root's process also runs cases of the ordinary user.
+    """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     skipped: dict[str, int] = {}
     failed = []
     for user, told in users.items():
         for name, entry in told.items():
             file = name.partition("::")[0].rpartition("/")[2]
-            row = rows.setdefault((file, user), {"file": file, "user": user})
+            case = re.search(r"[\[-](root|ordinary)[\]-]", name)
+            runner = case[1] if case else user
+            row = rows.setdefault((file, runner), {"file": file, "user": runner})
             outcome = entry["outcome"] if entry else NOT_STARTED
             row[outcome] = row.get(outcome, 0) + 1
             if outcome == "skipped":

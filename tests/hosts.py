@@ -70,8 +70,8 @@ HEAD = """\
 
 On each host one user ran the same commands: `corral doctor --json`, `corral run -- /bin/true` with and without `--strict`, and
 `corral demo --json`. Where the table says so, attacks from `tests/inside` were run too. Emulated machines are ten to twenty times
-slower than the host, so most of them were tried with the first attacks only; each section says which. *yes* means that a probe proved the
-capability there. For an absent capability the page quotes corral's message and its hint. Nothing on this page comes from a version number.
+slower than the host, so none of them was tried with every case of every attack. Each section says which attacks were run, and why some were
+skipped. *yes* means that a probe proved the capability there. For an absent capability the page quotes corral's message and its hint. Nothing on this page comes from a version number.
 
 Each record ends with its date and the version of corral. `src` is the hash of the tried code, as `git rev-parse --short HEAD:src` prints
 it. Records without it are of earlier states of that version.
@@ -200,7 +200,7 @@ def overview(tried: list[Record]) -> str:
                 for run in record["runs"]
             ),
             record["demo"]["summary"],
-            attacks_in_short(record["attacks"]),
+            record["attacks"]["closing"],
         ]
         for record in tried
     ]
@@ -255,12 +255,6 @@ def demo_of(demo: Record) -> str:
 
 
 OUTCOMES = ("passed", "skipped", "failed", "did not end", "not started")
-
-
-def attacks_in_short(attacks: Record) -> str:
-    """Return the numbers of attacks by outcome, and the first clause of each reason to skip some."""
-    why = dict.fromkeys(reason.partition(": ")[0] for reason in attacks["skipped"])
-    return f"{attacks['closing']} ({cell('; '.join(why))})" if why else attacks["closing"]
 
 
 def attacks_of(attacks: Record) -> str:

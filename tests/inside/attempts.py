@@ -157,6 +157,11 @@ def has_landlock(least=1):
         return False
 
 
+def has_unix_scope(user):
+    """Return whether Landlock lets this user's target reach its own unix sockets only, as since Linux 7.1."""
+    return user.tier == "walled" and has_landlock(9)
+
+
 def mechanism_of(user, control, *flags):
     """Return the mechanism that enforces a control on this host, as `corral explain` names it."""
     told = json.loads(user.corral("explain", "--json", *flags, "--", "/bin/true").stdout)

@@ -20,6 +20,7 @@ from attempts import (
     everywhere,
     give,
     give_directory,
+    has_landlock,
     inside,
     launched,
     outside,
@@ -183,13 +184,15 @@ def test_granting_the_home_of_the_user_database_is_refused(user, scratch):
     """HOME may be wrong, as in containers that set it to the root directory. So corral also asks the user database."""
     if user.uid:
         pytest.skip("the ordinary user of these tests is not in the user database")
+    known = pwd.getpwuid(0).pw_dir
     for home in (str(scratch), "/", None):
         environment = user.environment(HOME=home or "")
         if home is None:
             del environment["HOME"]
-        done = user.run("/bin/true", flags=("--read", pwd.getpwuid(0).pw_dir), env=environment)
+        done = user.run("/bin/true", flags=("--read", known), env=environment)
         assert done.returncode == 125
-        assert b"is a home directory" in done.stderr
+        verb = "contains" if home and home.startswith(f"{known}/") else "is"
+        assert f"{verb} a home directory".encode() in done.stderr
 
 
 @BOTH_TIERS
@@ -487,15 +490,20 @@ answer = {
 
 @BOTH_TIERS
 def test_a_write_grant_belongs_to_the_user(user, scratch):
+    """The first Landlock denies every move into another directory, so `shutil.move` copies the file."""
     code = """
+import shutil
 os.chdir(sys.argv[1])
 put("made", "by the target")
 os.mkdir("directory")
 put("directory/inner")
-os.rename("made", "directory/made")
-answer = [os.stat("directory").st_uid == os.getuid(), sorted(os.listdir("directory"))]
+moved = tried(os.rename, "made", "directory/made")
+if moved == "EXDEV":
+    shutil.move("made", "directory/made")
+answer = [moved, os.stat("directory").st_uid == os.getuid(), sorted(os.listdir("directory"))]
 """
     assert inside(user, code, str(scratch), flags=("--write", str(scratch))) == [
+        "EXDEV" if has_landlock() and not has_landlock(2) else "done",
         True,
         ["inner", "made"],
     ]

@@ -348,9 +348,11 @@ def test_planted_files_do_not_uncover_secrets(user, scratch):
 for number in range(30000):
     os.close(os.open(f"{sys.argv[1]}/.a{number}", os.O_WRONLY | os.O_CREAT))
 """
-    assert inside(user, plant, str(scratch), flags=("--write", str(scratch))) is None
+    # Emulated machines need a minute to make the files.
+    flags, timeout = ("--write", str(scratch)), 300
+    assert inside(user, plant, str(scratch), flags=flags, timeout=timeout) is None
     read = "os.chdir(sys.argv[1]); answer = [got(name) for name in sys.argv[2:]] + [tried(put, 'lib/.git/hooks/x')]"
-    held = inside(user, read, str(scratch), *secrets, flags=("--write", str(scratch)))
+    held = inside(user, read, str(scratch), *secrets, flags=flags, timeout=timeout)
     assert held == [*[""] * len(secrets), "EROFS"]
     free = outside(user, read, str(scratch), *secrets)
     assert free == [*["TOKEN=1"] * len(secrets), "done"]

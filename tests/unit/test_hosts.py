@@ -99,7 +99,7 @@ WIDTHS = {
 }
 
 
-def collected() -> list[types.SimpleNamespace]:
+def collected(*, world: bool) -> list[types.SimpleNamespace]:
     """Return the tests of two files, with two cases for each user and tier."""
     return [
         types.SimpleNamespace(
@@ -108,6 +108,7 @@ def collected() -> list[types.SimpleNamespace]:
             name=f"{function}[{user}-{tier}-{case}]",
             nodeid=f"inside/{module}::{function}[{user}-{tier}-{case}]",
             callspec=types.SimpleNamespace(params={"user": user, "tier": tier, "case": case}),
+            fixturenames=["user", "world"] if world else ["user"],
             iter_markers=lambda _name: [],
         )
         for module in ("test_a", "test_b")
@@ -118,10 +119,12 @@ def collected() -> list[types.SimpleNamespace]:
     ]
 
 
-def chosen(monkeypatch, width: str, uid: int) -> list[types.SimpleNamespace]:
+def chosen(
+    monkeypatch, width: str, uid: int, *, world: bool = False
+) -> list[types.SimpleNamespace]:
     monkeypatch.setenv(attack_choice.WIDTH, width)
     monkeypatch.setattr(attack_choice.os, "geteuid", lambda: uid, raising=False)
-    items = collected()
+    items = collected(world=world)
     every, left_out = len(items), []
     hook = types.SimpleNamespace(pytest_deselected=lambda *, items: left_out.extend(items))
     attack_choice.pytest_collection_modifyitems(types.SimpleNamespace(hook=hook), items)
@@ -144,6 +147,15 @@ def test_a_width_chooses_the_cases_of_one_user(monkeypatch, width, user, uid):
     # The first function of each file comes before the second function of any file.
     functions = [item.originalname for item in items]
     assert functions == sorted(functions)
+
+
+def test_root_runs_both_users_attacks_on_the_network(monkeypatch):
+    """Only root can make the namespaces of tests/world.py."""
+    assert chosen(monkeypatch, attack_choice.ONE, 1000, world=True) == []
+    items = chosen(monkeypatch, attack_choice.ONE, 0, world=True)
+    cases = [tuple(item.callspec.params.values()) for item in items[:4]]
+    assert cases == [(u, t, "a") for u in ("root", "ordinary") for t in ("walled", "bare")]
+    assert len(items) == 16  # two files, two functions, two users, two tiers
 
 
 def test_attacks_with_a_result_are_not_run_again(monkeypatch):
@@ -173,12 +185,18 @@ def test_the_results_of_a_machine_that_was_cut_off_are_kept():
     assert seen["rows"] == [{"file": "test_a.py", "user": "root", **counts}]
 
 
+def test_a_row_is_of_the_user_who_runs_corral():
+    output = "".join(told(f"test_a[{case}]", "passed") for case in ("walled-ordinary", "root-x"))
+    seen = host_trial.summary(attack_choice.ONE, {"root": host_trial.attacks_in(output)})
+    assert [(row["user"], row["passed"]) for row in seen["rows"]] == [("ordinary", 1), ("root", 1)]
+
+
 def test_attacks_become_rows_and_reasons(place):
     output = told("good", "passed") + told("absent", "skipped", "corral refuses: no Landlock")
     attacks = host_trial.summary(attack_choice.ONE, {"root": host_trial.attacks_in(output)})
     hosts.keep({**sample(), "attacks": attacks})
     text = hosts.page()
-    assert "| 1 passed, 1 skipped (corral refuses) |" in text
+    assert "| 1 passed, 1 skipped |" in text
     assert "| test_a.py | root | 1 | 1 | 0 | 0 | 0 |" in text
     assert "- skipped: corral refuses: no Landlock (1)" in text
 
@@ -222,6 +240,30 @@ def test_a_trial_continues_after_an_attack_that_crashed_the_machine(monkeypatch,
     monkeypatch.setattr(hosts, "source", lambda: "7654321")
     kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
     assert machine.boots[3:] == [["one", "two", "three"]]
+
+
+def test_a_trial_tries_attacks_again_that_lacked_a_rig(monkeypatch, tmp_path):
+    machine = Machine()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(hosts, "source", lambda: "1234567")
+    monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
+    monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
+    trial = kernel_hosts.Attacks("6.12", attack_choice.ONE)
+    texts = {"one": "needs the rig world", "two": "no Landlock", "gone": "not chosen any more"}
+    output = "".join(told(name, "skipped", text) for name, text in texts.items())
+    trial.file.write_text(json.dumps({"root": host_trial.attacks_in(output)}))
+    seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
+    assert machine.boots == [["one", "three"]]
+    assert seen["closing"] == "2 passed, 1 skipped"
+
+
+def test_only_root_has_rigs_that_need_root(monkeypatch):
+    monkeypatch.setattr(kernel_hosts.rigs.Rig, "missing", lambda _self: ["root"])
+    kernel = kernel_hosts.KERNELS["6.12"]
+    assert "world" in kernel_hosts.rigs_for("root", kernel)
+    assert "world" not in kernel_hosts.rigs_for("ordinary", kernel)
+    monkeypatch.setattr(kernel_hosts.rigs.Rig, "missing", lambda _self: ["iproute2"])
+    assert kernel_hosts.rigs_for("root", kernel) == []
 
 
 def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):

@@ -25,7 +25,7 @@ SYS_finit_module, SYS_pivot_root = {"x86_64": (313, 155), "aarch64": (273, 41)}[
 CGROUP = "/sys/fs/cgroup"
 OVERLAY = "/mnt"
 STAGE = "/srv"
-DISK = "/dev/ubda"
+DISKS = ("/dev/ubda", "/dev/vda")  # of user-mode Linux and of QEMU
 DELEGATED = ("", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control")
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -151,8 +151,8 @@ def home(uid: int) -> str:
 
 
 def home_on_disk(directory: str, uid: int) -> None:
-    if os.path.exists(DISK):
-        call("mount", DISK, directory, "ext4", MS_NODEV, None)  # tests make setuid programs there
+    for disk in filter(os.path.exists, DISKS):
+        call("mount", disk, directory, "ext4", MS_NODEV, None)  # tests make setuid programs there
         os.chown(directory, uid, uid)
 
 

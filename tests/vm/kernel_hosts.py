@@ -18,18 +18,16 @@ from vm import kernels, qemu, rig, uml
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EMULATED = (
-    "in QEMU by software emulation, one processor, with the root of Debian 12 and pure cgroup v2:"
-)
+EMULATED = "in QEMU by software emulation, with one processor, the root of Debian 12, a home on ext4 and pure cgroup v2:"
 TIMEOUT = 10_000
 SECONDS = float(os.environ.get("CORRAL_TRIAL_SECONDS", "10000"))
 PATIENCE = 900
 MEMORY = "3G"  # some controls take more than 1 GiB
 WIDTHS = {"one_attack": attack_choice.ONE, "every_attack": attack_choice.EVERY}
 USERS = {"ordinary": rig.ORDINARY, "root": None}
-# In user-mode Linux the home is on a disk, because root cannot grant files on a tmpfs before Linux 6.3.
+# The homes are on a disk, because root cannot grant files on a tmpfs before Linux 6.3.
 HOMES = {"ordinary": f"/home/rig{rig.ORDINARY}", "root": "/root"}
-PROGRAMS = ("git", "node")
+PROGRAMS = ("git", "node", "runc")
 """The rigs that are declared in the machine if the host has their programs, because the machine shows the host's files.
 """
 
@@ -38,11 +36,15 @@ PROGRAMS = ("git", "node")
 class Kernel:
     machine: Any  # `uml` or a `qemu.Machine`
     how: str
+    rigs: tuple[str, ...] = PROGRAMS
 
 
 def emulated(whose: str, *source: str, **options: Any) -> Kernel:
-    machine = qemu.Machine(kernels.Source(*source, **options), steady=True)
-    return Kernel(machine, f"{whose} {EMULATED}")
+    """Return a kernel in QEMU. The root of another architecture has no programs for rigs."""
+    modules = (*kernels.DISK, *kernels.NETWORK)
+    machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
+    usable = () if "architecture" in options else (*PROGRAMS, "world")
+    return Kernel(machine, f"{whose} {EMULATED}", usable)
 
 
 KERNELS = {
@@ -54,7 +56,7 @@ KERNELS = {
     "6.1-uml": Kernel(
         uml,
         "User-mode Linux of Debian 12, which is built without Landlock and IPv6:",
-    ),
+    ),  # without IPv6 the rig `world` cannot be used
     "6.5": emulated(
         "Ubuntu 22.04's kernel for new hardware of 2023",
         "jammy-updates",
@@ -148,15 +150,16 @@ class Attacks:
         """Boot a machine and run this user's remaining attacks. Return whether some attacks still remain."""
         known = self.told.get(user, {})
         env = {
-            "TMPDIR": HOMES[user] if KERNELS[self.name].machine is uml else "/tmp",
+            "TMPDIR": HOMES[user],
             attack_choice.WIDTH: self.width,
             attack_choice.DONE: "\n".join(name for name, entry in known.items() if entry),
-            rigs.VARIABLE: ",".join(rig for rig in PROGRAMS if not rigs.RIGS[rig].missing()),
+            rigs.VARIABLE: ",".join(rigs_for(user, KERNELS[self.name])),
         }
 
         def watch(output: str) -> None:
             found = host_trial.attacks_in(output)
-            self.told[user] = {**found, **known, **{name: e for name, e in found.items() if e}}
+            if found:  # a kept result of an attack that is not chosen any more is dropped
+                self.told[user] = {name: entry or known.get(name) for name, entry in found.items()}
             running = next((n for n, e in found.items() if e and is_running(e)), "")
             over = time.monotonic() > end
             if over and running:
@@ -181,8 +184,17 @@ class Attacks:
         return bool(left) and self.told.get(user) != known
 
 
+def rigs_for(user: str, kernel: Kernel) -> list[str]:
+    """Return the rigs that this user can use in the machine. Some rigs need root."""
+    usable = [name for name in kernel.rigs if not set(rigs.RIGS[name].missing()) - {"root"}]
+    return [name for name in usable if user == "root" or not rigs.RIGS[name].root]
+
+
 def has_result(entry: dict[str, Any]) -> bool:
-    return entry["outcome"] in ("passed", "skipped")
+    """Return whether an attack passed, or was skipped for another reason than a rig that was not declared."""
+    if entry["outcome"] == "skipped":
+        return not entry["text"].startswith(rigs.PREFIX)
+    return bool(entry["outcome"] == "passed")
 
 
 def is_running(entry: dict[str, Any]) -> bool:

@@ -29,8 +29,11 @@ UBUNTU_KEYRING = ("trixie", "ubuntu-keyring")
 # Modules for a 9p root over virtio with an overlay. `load_order` adds the modules that they depend on.
 MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 RECIPE = 1  # increase this if the initrd changes, because the name of the cached kernel contains it
-# `init.py` loads these modules for tests of case-insensitive directories.
+# `init.py` loads these modules: for tests of case-insensitive directories, for a home on a disk, and for the network
+# of tests/world.py.
 FILE_SYSTEMS = ("loop", "crc32c_generic", "ext4")
+DISK = ("virtio_blk", "crc32c_generic", "ext4")
+NETWORK = ("veth",)
 INIT = """\
 #!/bin/busybox sh
 /bin/busybox mount -t devtmpfs devtmpfs /dev
@@ -69,9 +72,9 @@ def kernel(name: str, source: Source) -> pathlib.Path:
     return target
 
 
-def file_systems(name: str, source: Source) -> list[pathlib.Path]:
-    """Return the files of the FILE_SYSTEMS modules in load order, without those that the initrd loads."""
-    target = rigs.cache(f"file-systems-{kernel(name, source).name}")
+def more_modules(name: str, source: Source, names: Sequence[str]) -> list[pathlib.Path]:
+    """Return the files of modules and their dependencies in load order, without those that the initrd loads."""
+    target = rigs.cache(f"modules-{'-'.join(names)}-{kernel(name, source).name}")
     if not target.exists():
         with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
             try:
@@ -79,7 +82,7 @@ def file_systems(name: str, source: Source) -> list[pathlib.Path]:
             except subprocess.CalledProcessError as error:
                 rigs.broken(name, f"the kernel of {source} cannot be fetched: {error}")
             loaded = load_order(modules)
-            found = load_order(modules, (*MODULES, *FILE_SYSTEMS))
+            found = load_order(modules, (*MODULES, *names))
             wanted = [module for module in found if module not in loaded]
             for number, module in enumerate(wanted):
                 (partial / f"{number:03}-{module}.ko").write_bytes(found[module])

@@ -49,7 +49,8 @@ class Board:
 BOARDS = {
     "amd64": Board(
         emulator="qemu-system-x86_64",
-        machine=("-machine", "q35", "-cpu", "max"),
+        # With these features the kernel clears and copies memory byte by byte, which is several times slower here.
+        machine=("-machine", "q35", "-cpu", "max,-erms,-fsrm"),
         second=("-serial", "chardev:output"),
         console="ttyS0",
         output="/dev/ttyS1",
@@ -84,12 +85,13 @@ STEADY = ("-icount", "shift=3")
 class Machine:
     """An emulated machine with one kernel.
 
-    With `file_systems` the machine loads the modules for case-insensitive ext4. With `steady` its clock counts
-    instructions, which makes the machine slower.
+    The machine loads `modules` before it runs a command. With `disk` the home is on a disk, whose contents are lost when
+    the machine ends. With `steady` the clock counts instructions, which makes the machine slower.
     """
 
     source: Source
-    file_systems: bool = False
+    modules: tuple[str, ...] = ()
+    disk: bool = False
     steady: bool = False
 
     @property
@@ -113,7 +115,9 @@ class Machine:
         """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user."""
         self.require()
         with rig.workplace() as work:
+            modules = self.modules and kernels.more_modules("qemu", self.source, self.modules)
             binds = {kernels.kernel("qemu", self.source): work / "kernel"}
+            binds |= {modules[0].parent: work / "stage/modules"} if modules else {}
             root, stage = pathlib.Path("/"), work / "stage"
             if self.source.architecture != "amd64":
                 root, stage = work / "image", pathlib.Path("/srv")
@@ -121,19 +125,19 @@ class Machine:
                     foreign.image(self.source.architecture): root,
                     work / "stage": root / "srv",
                 }
-            modules = kernels.file_systems("qemu", self.source) if self.file_systems else []
-            binds |= {modules[0].parent: work / "modules"} if modules else {}
             job = rig.Job(
                 command=tuple(command),
                 as_user=as_user,
                 env=env or {},
                 stage=str(stage),
                 output=BOARDS[self.source.architecture].output,
-                modules=tuple(f"{work}/modules/{module.name}" for module in modules),
+                modules=tuple(f"{stage}/modules/{module.name}" for module in modules),
                 sysctls=sysctls or {},
             )
             rig.write_job(work, job)
             argv = self.command_line(work, root, stage, memory)
+            if self.disk:
+                argv += ["-drive", f"file={rig.disk(work)},format=raw,if=virtio,snapshot=on"]
             return rig.start(rig.enclosed(work, argv, binds), job.token, timeout, watch)
 
     def command_line(
