@@ -37,10 +37,9 @@ class Choices:
 
 @record
 class ReadyServer:
-    """A server that can be started: its command, and its request.
-
+    """A server that can be started. `request` has the permissions for which the server asks.
     `granted` are the permissions that follow from the user's values for the server. `secrets` are
-    the sensitive ones of these values, by the names of their variables.
+    those of the user's values that are sensitive, by the names of their variables.
     """
 
     command: tuple[str, ...]

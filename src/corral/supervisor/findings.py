@@ -155,9 +155,10 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return when a file of the backend was last added, replaced or removed. The key contains this
-    time, because changed probes may have other results. A file that is changed in place is not
-    noticed.
+    """Return when a file of the backend was last added, replaced or removed.
+
+    This time is a part of the key, because changed probes may have other results. A file that is
+    changed in place is not noticed.
     """
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))

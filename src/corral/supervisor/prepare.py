@@ -173,7 +173,7 @@ def _find_ungranted(
     addresses and variables.
     """
     policy, program = subject.policy, subject.program
-    # `words` must not contain the values of secrets, because hints quote the words.
+    # `words` must not contain the values of secrets, because hints quote these words.
     passed = [environment[name] for name in policy.pass_names if name in environment]
     words = [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
     found: tuple[Ungranted, ...] = ()

@@ -134,11 +134,11 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made with other settings, if all of its packages came from
-    the only index in the current settings.
+    """Return an installation that was made under other settings but can be used now: all of its
+    packages came from the one index that the current settings name.
 
-    If the current settings name several indexes, no installation is reused, because an index that
-    was not asked before may have a package of the same name.
+    If the current settings name several indexes, no such installation is used. One of these indexes
+    may not have been asked at that time, and may have a package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:

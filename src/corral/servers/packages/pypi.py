@@ -91,8 +91,8 @@ def install(
         "version": chosen[reference.name],
         "integrity": integrity,
         "origin": without_credentials(urls[0]) if urls else "this machine",
-        # No index is stored if a package may have run code, because the package may have written
-        # false addresses into the lock file.
+        # If a package may have run code, corral does not record which index the packages came from,
+        # because the package may have written false addresses into the lock file.
         "index": "" if how.scripts else find_index(staging),
         "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
     }
@@ -347,7 +347,9 @@ def list_versions(tree: str) -> dict[str, str]:
 
 
 def list_checksums(_tree: str) -> dict[str, str]:
-    """Return nothing, because the index may add files with other hashes to a version."""
+    """Return no checksums. An index may later add files to a version, so other checksums do not
+    mean that a package was replaced.
+    """
     return {}
 
 

@@ -87,8 +87,8 @@ def _venv_settings(made: Environment) -> str:
 
 def check_environment(environment: Environment) -> None:
     """Refuse an environment if a package changed the files that choose its interpreter."""
-    # A package chooses the names of its scripts and files, and an installer with a bug could write
-    # them outside of the directory for packages. A package whose scripts ran may have written
+    # A package chooses the names of its scripts and files. An installer with a bug could write them
+    # over the files that are checked here, and a package that ran its own code could write
     # anywhere.
     link = environment.path(INTERPRETER)
     with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:

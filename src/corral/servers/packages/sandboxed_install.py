@@ -52,8 +52,8 @@ FETCH_SECONDS = 30  # how long package managers wait for an answer from the regi
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
-"""Directories that npm (for its log) and uv (for facts about a Python) fill even if the registry
-does not answer.
+"""Beginnings of the names of directories that are not counted as downloads, because npm (for its
+log) and uv (for facts about a Python) fill them even if the registry does not answer.
 """
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
@@ -342,7 +342,8 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
     elif default in programs:
         return default
     what = f"no program {reference.program}" if reference.program else "several programs"
-    # Users paste the hint into a shell, and the package chooses the names of its programs.
+    # The hint contains only names that are safe in a shell, because users paste it there and the
+    # package chooses the names of its programs.
     usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
         f"{reference.name} has {what}; it has " + ", ".join(map(shown, sorted(programs))),

@@ -161,7 +161,7 @@ def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...
 
 
 def add_key(entry: Entry, key: str, *, replace: bool = False) -> None:
-    """Store a copy of the entry under another key. If the key has an entry already, this is kept
+    """Store a copy of the entry under another key. An entry that this key already has is kept
     unless `replace` is set.
     """
     values = {name: getattr(entry, name) for name in fields(entry)}
