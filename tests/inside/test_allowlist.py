@@ -383,7 +383,7 @@ answer += [talked("good.test")]
 
 
 def test_other_spellings_of_an_address_are_denied_as_addresses(who, world, scratch):
-    """The C library reads these texts as addresses, so they are denied and reported as addresses."""
+    """The C library reads each of these spellings as an address, so corral must deny and report it as an address."""
     spellings = ["184549378", "013.0.0.2", "0xb000002", "11.2", "0xb.0.2", f"::ffff:{PUBLIC}"]
     assert outside(who, ASK_ALL, *spellings) == dict.fromkeys(spellings, "welcome")
     world.arrived.clear()

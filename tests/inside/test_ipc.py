@@ -172,7 +172,9 @@ sys.stdin.read()
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
-    """The second name is as long as a netlink address, whose length the filter allows."""
+    """Bind one socket of a socketpair to an abstract name. The filter allows addresses that are as long as a netlink
+    address, so the second name has this length.
+    """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"
     command = [user.python, "-c", code, name]
@@ -391,8 +393,8 @@ answer = {
         held = run_with(user, code, stream)
     to_write = truncated = "EACCES"
     if not has_landlock(3):
-        # Before ABI 3 Landlock does not control truncation. So the stream is a pipe with a copy of
-        # the file. The pipe belongs to the user who runs corral.
+        # Before ABI 3 Landlock does not control truncation, so corral gives the target a pipe with a copy of the file
+        # instead. The pipe belongs to the user who runs corral.
         to_write, truncated = "done" if user.uid else "EACCES", "EINVAL"
     assert held == {
         "reopen to write": to_write,

@@ -657,9 +657,11 @@ answer = started(plan)
 def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
     user, scratch, repository, group, how
 ):
-    """Another run with the same grant may take away the directory's permissions.
+    """A directory may be closed between plan and start, as another run with the same grant could do. The target must
+    not be able to open it again, or to read the secret in it.
 
-    The directory may belong to a group in which init is not a member, because init has only the user's first group.
+    With `group` the files belong to another group of the user, of which init is not a member, because init has only the
+    user's first group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

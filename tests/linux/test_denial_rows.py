@@ -177,8 +177,8 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """Check that an ungranted address is reported, in the arguments or by the gateway, which gets
-    every connection of a run with an allowlist.
+    """Check that an ungranted address is reported if it is an argument, and if the target connects to it under an
+    allowlist, because the gateway then sees the connection.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)

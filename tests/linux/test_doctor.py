@@ -1,6 +1,7 @@
 """Test that `corral doctor` is right where a feature is really missing, and that `run` acts on it.
 
-Features are really removed: by a seccomp filter like a container's, or by a user namespace that allows no others.
+Features are really removed: by a seccomp filter like a container's, or by a user namespace in which no further
+namespaces can be made.
 """
 
 import errno

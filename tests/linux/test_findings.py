@@ -1,4 +1,6 @@
-"""Test the cache of findings: corral reads it only if this user wrote it under exactly this outer filter."""
+"""Test the cache of findings: corral reads it only if this user wrote it, and only under the same seccomp filter around
+corral.
+"""
 
 import json
 import os

@@ -236,8 +236,8 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
-    """Run a busy target without a limit. This is the control: all the time it runs, or waits for a
-    processor that other programs use. A pause would be in neither of the two times.
+    """Run a busy target without a limit, as the control. The kernel counts the time in which the target runs or waits
+    for a processor. This must be nearly all of the time, because a pause would not be counted.
     """
     code = """
 def busy_seconds():

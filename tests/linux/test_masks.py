@@ -187,7 +187,9 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """Link a login file from the home into a granted directory of settings."""
+    """Grant directories of the home with files that run at login or when a program starts. One of them is reached from
+    ~/.config through a link. The target must not change these files.
+    """
     starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
     starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
     free = write(user, home / ".cargo/registry/file")

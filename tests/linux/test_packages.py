@@ -684,7 +684,9 @@ def build_wheel(place, settings=None, metadata=None):
 
 
 def source_archive(name: str, version: str, private: pathlib.Path) -> bytes:
-    """Return a source archive that builds a wheel without further packages, if it cannot see the file `private`."""
+    """Return a source archive that needs no further packages to build a wheel. The build fails if it can see the file
+    `private`.
+    """
     import io
     import tarfile
 
