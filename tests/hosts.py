@@ -258,7 +258,7 @@ OUTCOMES = ("passed", "skipped", "failed", "did not end", "not started")
 
 
 def attacks_in_short(attacks: Record) -> str:
-    """Return the numbers of attacks by outcome, and the first clause of each reason to skip some."""
+    """Return the numbers of attacks by outcome, and the first clause of each reason for which attacks were skipped."""
     why = dict.fromkeys(reason.partition(": ")[0] for reason in attacks["skipped"])
     return f"{attacks['closing']} ({cell('; '.join(why))})" if why else attacks["closing"]
 

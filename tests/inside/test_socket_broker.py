@@ -237,8 +237,8 @@ answer = counts
 
 
 def test_an_address_that_changes_during_its_check_opens_nothing(who, world):
-    """Let threads switch between two addresses. Outside both are reached, and inside only the
-    allowed one.
+    """Let threads exchange the address in the target's memory while the supervisor checks it. Outside, both addresses
+    are reached, and inside only the allowed one.
     """
     assert sum(outside(who, TALK + RACE, OTHER)) > 100
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}

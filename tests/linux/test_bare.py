@@ -144,7 +144,9 @@ cat whole/file
 
 
 def test_cp_and_install_copy_modes_and_times(user):
-    """Copy with programs that also set access lists. They fail if the list is denied, but not if the file system has no lists."""
+    """Copy with programs that also set access control lists. These programs work only if corral answers as if the file
+    system had no such lists. They fail if the list is denied.
+    """
     done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
     assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
         done.stderr

@@ -377,8 +377,8 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
-    """Let the download of a dependency fail. The control is an installation without earlier
-    downloads.
+    """Let the download of a dependency fail. The next attempt must not download the other package again. The control is
+    an installation without earlier downloads, which does.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})

@@ -33,7 +33,7 @@ CAUSES = {
     os.strerror(errno.ENOMEM): "free some memory: none is left on this machine",
 }
 """Errors that keep a probe from running, so that it cannot tell whether the host has a capability.
-The keys are searched in the probe's evidence, the values are hints.
+If the probe's evidence contains a key, its value is the hint.
 """
 SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
 PROBING = "probing what this machine can enforce: this takes a while, once per boot"

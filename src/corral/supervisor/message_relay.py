@@ -2,8 +2,9 @@
 direction.
 
 Without a guard this module is not imported, and the target inherits the client's streams. The
-watcher's loop cannot do this work: streams may be files, terminals or Windows pipes, which cannot
-be polled. The client's streams cannot be made non-blocking, because other processes share them.
+watcher's loop cannot pass the messages, because it polls: the client's streams may be files,
+terminals or Windows pipes, which cannot be polled. They cannot be made non-blocking either, because
+other processes share them.
 """
 
 from __future__ import annotations
@@ -309,10 +310,10 @@ def _read(fd: int) -> bytes:
 
 
 def write_if_ready(fd: int, content: bytes) -> None:
-    """Write as much as the reader accepts at once, and drop the rest.
+    """Write as much as the reader accepts without waiting, and drop the rest. A client that does
+    not read stderr must not delay the messages between client and server.
 
-    Messages must not wait for a client that does not read stderr. On Windows this can block,
-    because Windows does not tell whether a pipe has room.
+    On Windows this can block, because Windows does not tell whether a pipe has room.
     """
     try:
         while content and _is_ready(fd):

@@ -151,8 +151,8 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
 
 def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
     """Return a version that is newer than the newest wheel and has only a source archive, or ''.
-    corral has to ask for such a version, because an installer that may only use wheels does not
-    mention it.
+    corral itself asks the index for such versions, because an installer that may only use wheels
+    does not mention them.
     """
     if not find_uv():
         try:
@@ -252,8 +252,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments with which the interpreter `base` starts pip, and the paths of pip that
-    are not among the interpreter's own files.
+    """Return the arguments with which the interpreter `base` starts pip, and the directory of pip
+    if it is not among the interpreter's own files.
     """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
