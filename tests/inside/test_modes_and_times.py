@@ -209,8 +209,8 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Let one thread change the mode of the file at a path, while two threads swap a link, a directory in the path or the
-    path in memory. A file outside of the grant must never change.
+    """Let one thread change the mode of the file at a path. Meanwhile two threads replace a link, a directory in the
+    path, or the path's text in memory. A file outside of the grant must never change.
     """
     from corral.abi.linux_syscalls import TABLES
 

@@ -288,9 +288,8 @@ def answer(listener):
 
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
-    """Check that `learn` names the socket. It gives the target a socket that cannot be connected, and
-    sees the path to which the target tries to connect. Without namespaces the socket broker makes
-    the target's sockets, so `learn` sees names and addresses instead.
+    """Check that `learn` names the socket. With namespaces `learn` gives the target a socket that cannot be connected,
+    and sees the path to which the target tries to connect.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

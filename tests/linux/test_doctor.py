@@ -323,7 +323,8 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
     """Run under one seccomp filter with the findings of another. Both have the same cache key, because the kernel shows
-    that there is a filter, but not which calls it denies.
+    that there is a filter, but not which calls it denies. The run must not rely on the wrong findings: here namespaces
+    are absent.
     """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)

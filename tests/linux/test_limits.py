@@ -768,8 +768,9 @@ def test_an_interrupted_sample_reads_no_further_process(scattered, monkeypatch):
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # For each of the two children, the sample takes one of these answers before it lists the child's files, and one
-    # before it reads the child's memory. So it is interrupted before it reads the memory of the second child.
+    # The measurement takes two answers for each of the two children: one before it lists the child's files, and one
+    # before it reads the child's memory. So the last answer interrupts it before it reads the memory of the second
+    # child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 

@@ -1,7 +1,8 @@
 """Make a virtual environment for one package without running anything, and check it afterwards.
 
-The environment's interpreter is a link to an interpreter outside of it. On Windows users may not
-make links, so it is a copy of Python's own redirector, which is part of every Python there.
+The environment's interpreter is a link to an interpreter outside of it. On Windows, where users may
+not make links, it is a copy of the small program with which Python's own `venv` starts the
+interpreter outside.
 """
 
 import os

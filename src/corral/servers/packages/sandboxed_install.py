@@ -146,7 +146,7 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 
 
 def _remove_repository_marks(downloads: str) -> None:
-    """Remove the file `.git` beside the sources that uv builds.
+    """Remove the file `.git` that uv writes into its directory of sources to build.
 
     corral would protect this file with a mount, and uv cannot rename across mounts. Links are not
     followed, because a package that was built may have made them.
