@@ -269,7 +269,7 @@ def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
     """Let the target first make the terminal its controlling terminal, because otherwise the kernel would deny the typing
     anyway.
     """
-    # Since Linux 6.2 this switch can forbid TIOCSTI to processes that are not root's. Older kernels always allow it.
+    # Since Linux 6.2 this sysctl can forbid TIOCSTI to processes that are not root's. Older kernels always allow it.
     switch = pathlib.Path("/proc/sys/dev/tty/legacy_tiocsti")
     possible = user.uid == 0 or not switch.exists() or switch.read_text().strip() == "1"
     code = terminal_code()

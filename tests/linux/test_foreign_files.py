@@ -1,6 +1,6 @@
-"""Attack corral's kept files as another local user: denials, compiled filters, and `corral grant`.
+"""Attack the files that corral keeps, such as denials and compiled filters, as another local user.
 
-Root may run with an ordinary user's HOME, in which the user has written files for the attack.
+Root may run corral with an ordinary user's HOME, in which the user has written files for the attack.
 """
 
 from __future__ import annotations

@@ -90,8 +90,8 @@ def scene():
 
 
 def test_refused_connections_are_read_at_a_limited_rate(scene):
-    """Refuse many connections. The gateway handles a burst of them at once, and then a fixed number
-    each second.
+    """Refuse many connections. The gateway handles a burst of them without a pause, and then a fixed number each
+    second.
     """
     flood = gateway.MAX_FAILED * 2 + 100
     clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]

@@ -723,8 +723,8 @@ setup(name="built", version="1.0")
 
 @ONE_USER
 def test_a_source_archive_is_not_built(user, env, registry, tools, scratch):
-    """Publish only a source archive, because building it would run the package's code. The control
-    is the same project as a wheel.
+    """Publish only a source archive. corral must refuse it, because building it would run the package's code. The
+    control is the same project as a wheel.
     """
     import io
     import tarfile

@@ -73,7 +73,7 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
         # The command is checked, because a wheel's .pth line or a program's `#!` line could name
-        # any file of the user.
+        # any file of the user, and the target could then read this file.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

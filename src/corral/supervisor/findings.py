@@ -126,8 +126,8 @@ def _write(path: str, text: str) -> None:
 
 
 def is_first_run() -> bool:
-    """Return whether this is the first call since the boot, or since another part of the key
-    changed. Record the call.
+    """Return whether this is the first call with the current key of the findings, and record the
+    call. The key changes at each boot.
     """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")

@@ -42,9 +42,13 @@ CHUNK = 1 << 16
 PIPE_BUF = 512
 """The number of bytes that a ready pipe accepts without blocking, on every POSIX system."""
 STACK_BYTES = 1 << 24
-"""The stack size of the threads. JSON is parsed recursively, and musl's default is 128 KiB."""
+"""The stack size of the threads. JSON is parsed recursively, and musl's default of 128 KiB is too
+small for this.
+"""
 MAX_LATE_ANSWERS = 64
-"""The number of refusals that may wait until a server reads them. Others are dropped."""
+"""The number of the guard's refusals that may wait until a server reads them. Further refusals are
+dropped.
+"""
 STALLED_SECONDS = 1.0
 """How long corral waits for a client that stops reading after the target's end. After this time the
 remaining messages are dropped.

@@ -184,8 +184,9 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return limits for an installer, each lowered to the user's ceiling. corral would refuse a
-    limit above its ceiling, and the default limits are too low for a large package.
+    """Return limits for an installer, each lowered to the user's ceiling, because corral would
+    refuse a limit above its ceiling. The default limits of a run would be too low for a large
+    package.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
