@@ -20,7 +20,7 @@ RET_ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def forge(path) -> None:
-    """Replace each BPF program in the file of a kept filter with one that allows everything, with a correct checksum."""
+    """Replace each BPF program in a kept filter with one that allows everything, with a correct checksum."""
     body, at_byte, parts = path.read_bytes()[8:], 0, []
     while at_byte < len(body):
         (size,) = struct.unpack_from("<I", body, at_byte)

@@ -1,4 +1,4 @@
-"""Test the listener of notified calls with a real filter in a child process."""
+"""Test the listener for calls about which the kernel notifies the supervisor, with a real filter in a child process."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def current_host(
             notify(PROBING)
         for item in map(_name_cause, current.load().probe(missing or names)):
             before = old.get(item.capability)
-            # An old result stays if the new probe could not run.
+            # If a new probe could not run, the old result stays.
             if item.status != "unknown" or before is None or before.status == "unknown":
                 old[item.capability] = item
         store(old.values())

@@ -124,7 +124,8 @@ def ask_program(argv: Sequence[str]) -> str:
         "degrade": {"allow": DEGRADABLE},
     }
     try:
-        # With a file instead of a pipe the program could fill the disk of the host.
+        # The output comes through a pipe. If it went to a file, the program could fill the host's
+        # disk.
         with launch(argv, policy, stdin=-3, stdout=-1, stderr=-3, cwd="/") as sandbox:
             answer = sandbox.stdout.read(MAX_ANSWER_BYTES)
             sandbox.stdout.close()  # a program that prints more fails
