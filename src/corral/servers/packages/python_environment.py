@@ -1,8 +1,8 @@
 """Make a virtual environment for one package without running anything, and check it afterwards.
 
 The environment's interpreter is a link to an interpreter outside of it. On Windows, where users may
-not make links, it is a copy of the small program with which Python's own `venv` starts the
-interpreter outside.
+not make links, it is a copy of `venv`'s redirector, a small program that starts the interpreter
+outside.
 """
 
 import os
@@ -20,9 +20,7 @@ VENV_SETTINGS = "pyvenv.cfg"
 OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
 MAX_SETTINGS_BYTES = 1 << 16
 REDIRECTORS = ("venvlauncher.exe", "python.exe")
-"""The redirector in `Lib/venv/scripts/nt` has the first name since Python 3.13, and had the second
-name before.
-"""
+"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`: since Python 3.13, and before."""
 
 
 @record
