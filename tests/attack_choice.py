@@ -1,9 +1,9 @@
 """Choose attacks of `tests/inside` for a host on which all of them would take hours, and report each result.
 
-This pytest plugin reports a test when it starts and when it ends, because the machine may crash or be cut off. The
-host may name the tests that have a result already; they are not run again.
+This pytest plugin reports a test when it starts and when it ends, because the machine may crash or be cut off.
+`CORRAL_ATTACKS_DONE` may name tests that have a result already; they are not run again.
 
-A test is skipped if corral refuses to run on the host in the test's tier. The skip's reason quotes corral's refusal.
+If corral cannot run in the test's tier on this host, the test is skipped, and the reason quotes corral's refusal.
 """
 
 from __future__ import annotations

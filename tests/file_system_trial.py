@@ -134,7 +134,7 @@ def check_grant(user: Resident, access: str, top: str) -> None:
     denied = ("No such file or directory", "Permission denied")
     expect(found["outside"] in denied, True, "the file beside")
     if user.tier == "walled":
-        # corral does not search a read grant to this depth, so it does not hide the deep secret there.
+        # In a read grant corral does not search so deep for secrets, so it does not hide the deep one.
         deep = "" if access == "write" else "secret\n"
         expect((found["secret"], found["deep secret"]), ("", deep), "secrets")
         expect(found["repository"], "Read-only file system", "the repository")
@@ -301,7 +301,8 @@ def open_package() -> Iterator[pathlib.Path]:
 
 TRIED = {
     "": [(who, tier) for who in ("root", "ordinary") for tier in ("walled", "bare")],
-    # Root is not tried without namespaces ("bare"), because root's target then has the id of an ordinary user.
+    # Root is not tried without namespaces ("bare"): root's target would then have the id of an ordinary user, who is
+    # tried.
     "qemu": [("root", "walled"), ("ordinary", "walled"), ("ordinary", "bare")],
     # The kernel of this machine has no Landlock, so corral refuses a run without namespaces.
     "uml": [("root", "walled"), ("ordinary", "walled")],

@@ -62,12 +62,12 @@ MAX_SECONDS = 300
 class FileSystem:
     """A file system. Root runs `commands` in an empty directory to mount it at /mnt.
 
-    `closed_to_root` means that the file system has no idmapped mounts. Root's target can then use only files that its
-    own id may use.
+    `closed_to_root` means that the file system has no idmapped mounts. Root's target can then use only files that are
+    open to the target's own user id.
 
-    `machine` is the virtual machine that can mount the file system, if the host cannot. `behind` is the directory that
-    is mounted, if root may not make files at /mnt: root makes them in this directory instead. With `quota` the ordinary
-    user has a quota.
+    `machine` is the virtual machine that can mount the file system, if the host cannot. If root may not make files at
+    /mnt, `behind` is the directory that is mounted there, and root makes the files in this directory. With `quota` the
+    ordinary user has a quota.
     """
 
     how: str

@@ -1,8 +1,9 @@
 """Convert sizes, durations and CPU shares from text to bytes, milliseconds and millicores, and
 back.
 
-A value is ASCII digits with at most one point, and one unit. Everything else is a ValueError, whose
-text completes a sentence that begins with the value. `"none"` becomes None.
+A value is ASCII digits with at most one point, and one unit. Everything else is a ValueError. Its
+text is the end of a sentence that begins with the value, such as "is too large". `"none"` becomes
+None.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for both processors.
+"""Check every constant, structure and prototype of `abi/darwin*.py` against Apple's headers, for x86_64 and arm64.
 
 The tests collect the names from the modules. A new name has to be added here only if the public headers lack it.
 """

@@ -242,8 +242,8 @@ def test_an_allowed_name_does_not_open_guarded_addresses(who, world, scratch):
     assert {row["kind"] for row in denials} == {"guard"}
     assert len(denials) == len(names)
     assert all(row["why"] for row in denials)
-    # The control: with rules for these addresses, the names are reached. An address that contains another address
-    # needs rules for both.
+    # The control: with rules for these addresses, the names are reached. An address that contains another address, as
+    # with NAT64, needs rules for both.
     rules = [entry(row["allow"]) for row in denials]
     held, denials = run(who, scratch, ASK_ALL, *names, flags=(*flags, *allow(*rules)))
     assert held == dict.fromkeys(names, "welcome")
@@ -383,7 +383,7 @@ answer += [talked("good.test")]
 
 
 def test_other_spellings_of_an_address_are_denied_as_addresses(who, world, scratch):
-    """The C library reads these texts as addresses, so they are denied and reported as addresses."""
+    """The C library reads each of these spellings as an address, so corral must deny and report it as an address."""
     spellings = ["184549378", "013.0.0.2", "0xb000002", "11.2", "0xb.0.2", f"::ffff:{PUBLIC}"]
     assert outside(who, ASK_ALL, *spellings) == dict.fromkeys(spellings, "welcome")
     world.arrived.clear()
@@ -431,8 +431,8 @@ answer += [talked("198.18.0.77", 81), talked(first, 81)]
 
 
 def test_a_flood_of_lookups_does_not_stop_allowed_names(who, world, scratch):
-    """Look up more names than the gateway gives addresses to. Then earlier names still work, and
-    only new names get no address. The number of recorded denials is bounded.
+    """Look up more names than the gateway has synthetic addresses for. Earlier names must still work, and only new
+    names get no address. The number of recorded denials is bounded.
     """
     code = """
 first = asked(wire(b"good", b"test"))

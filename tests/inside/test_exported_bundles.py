@@ -1,7 +1,7 @@
 """Run this folder's attacks in a bundle that `corral export oci` wrote, in a real runc.
 
-A bundle must block each attack that a run of corral blocks, unless the list of controls that the export prints says
-that it does not.
+A bundle must block each attack that a run of corral blocks. The exceptions are in the list of controls that the export
+prints.
 """
 
 import json
@@ -26,9 +26,9 @@ from test_resources import FILL, FORKS
 
 pytestmark = pytest.mark.rig("runc")
 
-# The attack with exec is left out, because the runtime itself executes the target under the filter.
-# So a bundle cannot deny exec, and its list says so. Attacks on PID 1 are left out, because the
-# target itself is PID 1 of a bundle.
+# The attack with exec is left out: runc itself executes the target after it has installed the filter, so the filter
+# cannot deny exec. The export's list of controls says so. Attacks on PID 1 are left out, because the target itself is
+# PID 1 of a bundle.
 CODES = {"DENIED": DENIED, "NESTED": NESTED, "FAMILIES": FAMILIES, "CHILDREN": CHILDREN}
 
 
@@ -159,8 +159,8 @@ answer.append(tried(opened))
 
 
 def test_each_private_directory_has_the_disk_limit(user, scratch):
-    """Fill the private directories. In a bundle each of them has its own limit, as the list that the export prints
-    says. In a run of corral they share one limit.
+    """Fill the private directories. In a bundle each of them has its own limit, as the export's list of controls says.
+    In a run of corral they share one limit.
     """
     code = FILL + "answer = fill(int(sys.argv[1]))"
     flags = ("--max-disk", "4M")

@@ -230,8 +230,8 @@ def test_secrets_in_a_readable_part_of_the_home_are_hidden(user, home):
 
 @BOTH_TIERS
 def test_self_starting_files_in_a_write_grant_cannot_be_changed(user, scratch):
-    """Check that existing files that git, an editor, a client or direnv uses by itself are
-    read-only, and that the directories around them cannot be renamed.
+    """Check that files which git, an editor, a client or direnv reads and executes unasked are read-only if they exist,
+    and that the directories around them cannot be renamed.
     """
     files = (".git/hooks/pre-commit", ".git/config", ".vscode/tasks.json", ".mcp.json", ".envrc")
     for name in files:
@@ -276,8 +276,8 @@ answer["source.py"] = tried(put, "source.py")
 
 @BOTH_TIERS
 def test_missing_protected_files_are_reported(user, scratch):
-    """Let the target create protected files that did not exist at the start. Check that corral
-    reports them, because a missing file cannot be covered.
+    """Let the target create protected files that did not exist at the start, so that no mount could cover them. Check
+    that corral reports them.
     """
     report = user.home / "report.json"
     names = (".git/hooks/x", ".vscode/tasks.json", ".mcp.json", ".envrc")

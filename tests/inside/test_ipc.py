@@ -173,7 +173,9 @@ sys.stdin.read()
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
-    """The second name is as long as a netlink address, whose length the filter allows."""
+    """Bind one socket of a socketpair to an abstract name. The filter allows addresses that are as long as a netlink
+    address, so the second name has this length.
+    """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"
     command = [user.python, "-c", code, name]
@@ -268,7 +270,7 @@ def test_a_target_cannot_type_into_an_inherited_terminal(user, terminal):
     """Let the target first make the terminal its controlling terminal, because otherwise the kernel would deny the typing
     anyway.
     """
-    # Since Linux 6.2 this switch can forbid TIOCSTI to processes that are not root's. Older kernels always allow it.
+    # Since Linux 6.2 this sysctl can forbid TIOCSTI to processes that are not root's. Older kernels always allow it.
     switch = pathlib.Path("/proc/sys/dev/tty/legacy_tiocsti")
     possible = user.uid == 0 or not switch.exists() or switch.read_text().strip() == "1"
     code = terminal_code()
@@ -392,8 +394,8 @@ answer = {
         held = run_with(user, code, stream)
     to_write = truncated = "EACCES"
     if not has_landlock(3):
-        # Before ABI 3 Landlock does not control truncation. So the stream is a pipe with a copy of
-        # the file. The pipe belongs to the user who runs corral.
+        # Before ABI 3 Landlock does not control truncation, so corral gives the target a pipe with a copy of the file
+        # instead. The pipe belongs to the user who runs corral.
         to_write, truncated = "done" if user.uid else "EACCES", "EINVAL"
     assert held == {
         "reopen to write": to_write,

@@ -108,7 +108,7 @@ answer = {
 if "modify_ldt" not in N:
     del answer["modify_ldt"]
 """
-# These errors of an unconfined process count as success, because all permission checks come before them.
+# Outside, these errors count as success, because the kernel returns them only after all permission checks.
 OTHERWISE = {
     "bpf": "E2BIG",
     "request_key": "ENOKEY",

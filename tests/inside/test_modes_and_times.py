@@ -209,8 +209,8 @@ for one in threads:
 @BARE
 @pytest.mark.parametrize("how", ["memory", "link", "directory"])
 def test_a_race_never_changes_a_file_outside(user, scratch, how):
-    """Let one thread change the mode of the file at a path, while two threads swap a link, a directory in the path or the
-    path in memory. A file outside of the grant must never change.
+    """Let one thread change the mode of the file at a path. Meanwhile two threads replace a link, a directory in the
+    path, or the path's text in memory. A file outside of the grant must never change.
     """
     from corral.abi.linux_syscalls import TABLES
 
@@ -373,8 +373,8 @@ def used_time(pid: int) -> float:
 
 @BARE
 def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
-    """Check that `corral learn`, too, lets only the supervisor change modes and times. It lets most
-    other calls that it watches continue in the kernel.
+    """Check that a target under `corral learn` cannot change modes outside of its write grants. `learn` lets most calls
+    that it watches continue in the kernel, but the supervisor does changes of modes and times itself.
     """
     give_directory(user, scratch / "inner")
     victim = give(user, scratch / "victim", "kept", 0o644)
@@ -432,8 +432,8 @@ os.chmod(home, {mode})
 @BARE
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
 def test_a_closed_directory_in_a_write_grant_is_named_with_its_command(user, scratch):
-    """Check that the next run names the directory and the command that opens it. Otherwise every
-    later run with this grant would fail without a reason.
+    """Let a target close a directory in its write grant. The next run must name the directory and the `chmod` that
+    makes it readable, because every run with this grant is refused until then.
     """
     work = give_directory(user, scratch / "work")
     flags = ("--write", str(work))

@@ -275,8 +275,8 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
 
 
 def test_a_directory_beside_a_python_is_not_its_base(user, project, private):
-    """Usually a `pyvenv.cfg` names the directory of an interpreter. If it names another directory beside that one, such
-    as the directory with all environments of conda, corral must not make it readable.
+    """Name a directory beside an interpreter in `pyvenv.cfg`, instead of the interpreter's own directory. corral must
+    not make it readable. It could be the directory with all environments of conda.
     """
     prefix = managed_python(user, private).parent.parent
     put(user, prefix / "lib" / os.path.basename(SYSTEM_PYTHON) / "os.py")

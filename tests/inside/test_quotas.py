@@ -80,8 +80,8 @@ answer = [int(words("kernel/msgmni")[0]), int(words("kernel/shmmni")[0]), int(wo
 
 
 def test_root_lowers_system_v_maxima_in_the_sandbox(user):
-    """Root's corral lowers the maxima in the sandbox. An ordinary user cannot, because only uid 0 of a namespace may do
-    so.
+    """If root runs corral, it lowers the maxima of System V objects in the sandbox. An ordinary user cannot, because
+    only uid 0 of a namespace may do so.
     """
     if user.uid:
         pytest.skip("docs/SECURITY.md says that this cannot be prevented here")

@@ -147,7 +147,7 @@ answer = tried(swap, sys.argv[2])
     "how", ["a link", "a link above", "a quoted path with a comment", "a path with a zero byte"]
 )
 def test_settings_are_protected_behind_links_and_comments(user, repository, how):
-    """Both the path in a setting and the directory to which it resolves are protected."""
+    """Check that both the path in a git setting and the directory to which it resolves are protected."""
     give(user, repository / "real/hooks/pre-commit", "#!/bin/sh\n")
     link, value = {
         "a link": ("named", "named"),
@@ -359,7 +359,9 @@ for number in range(30000):
 
 
 def test_a_closed_directory_stays_covered(user, scratch):
-    """Let a run remove a directory's permissions, so that the next run's search cannot read it."""
+    """Let a run remove a directory's permissions, so that the next run's search cannot read it. The next run's target
+    must not be able to open the directory again.
+    """
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/.env", "TOKEN=1")
     flags = ("--write", str(scratch))
@@ -596,7 +598,7 @@ def test_directories_that_the_target_removes_are_not_reported_as_replaced(user, 
 
 
 def test_a_removed_directory_is_noticed_although_it_is_open(user, scratch):
-    """Remove a directory that a process has open. inotify does not report this removal."""
+    """Remove a directory that a process has open. corral must notice this, although inotify does not report it."""
     give(user, scratch / "sub/.git/HEAD", "")
     run = Held(user, "--write", str(scratch))
     assert run.ask(f"__import__('os').open('{scratch}/sub/.git', 0) > 2") == "True"
@@ -659,9 +661,11 @@ answer = started(plan)
 def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
     user, scratch, repository, group, how
 ):
-    """Another run with the same grant may take away the directory's permissions.
+    """A directory may be closed between plan and start, as another run with the same grant could do. The target must
+    not be able to open it again, or to read the secret in it.
 
-    The directory may belong to a group in which init is not a member, because init has only the user's first group.
+    With `group` the files belong to another group of the user, of which init is not a member, because init has only the
+    user's first group.
     """
     if os.geteuid():
         pytest.skip("only root can give a process other groups")

@@ -154,7 +154,7 @@ def test_private_directories_share_one_limit(user):
 
 
 def test_empty_files_are_counted(user):
-    """Each inode takes a kilobyte of kernel memory, even if the file is empty."""
+    """Create empty files. They must count, because each inode takes a kilobyte of kernel memory."""
     code = """
 def flood(count):
     for number in range(count):
@@ -306,9 +306,7 @@ def locked(path):
 
 @BOTH_TIERS
 def test_a_daemon_dies_with_the_target(user, scratch):
-    """Start a daemon in a new session, whose parents have ended. The daemon has a lock as long as
-    it lives.
-    """
+    """Start a daemon in a new session, and let its parents end. The daemon holds a file lock as long as it lives."""
     give_directory(user, scratch / "work")
     path = give(user, scratch / "work/lock")
     ready = "\nif len(sys.argv) > 2: sys.stdin.read()"

@@ -237,8 +237,8 @@ answer = counts
 
 
 def test_an_address_that_changes_during_its_check_opens_nothing(who, world):
-    """Let threads switch between two addresses. Outside both are reached, and inside only the
-    allowed one.
+    """Let threads exchange the address in the target's memory while the supervisor checks it. Outside, both addresses
+    are reached, and inside only the allowed one.
     """
     assert sum(outside(who, TALK + RACE, OTHER)) > 100
     assert {address for address, _ in world.arrived} == {PUBLIC, OTHER}
@@ -633,7 +633,7 @@ def test_a_target_ends_with_a_killed_supervisor(who, world):
 
 @pytest.fixture
 def engine(package, user):
-    """Return the same user in a container engine that has a notification listener."""
+    """Return the same user in a container engine whose seccomp filter has a notification listener."""
     return make_user(user.name, package, "listened")
 
 
@@ -803,8 +803,8 @@ os.waitpid(pid, 0)
 
 
 def test_landlock_refuses_connects_that_the_broker_let_pass(user):
-    """Let the broker allow every connect. Landlock still refuses it. Without Landlock the connect
-    succeeds.
+    """Let the broker allow a connect that is not granted. Landlock still refuses it. The control: without Landlock the
+    connect succeeds.
     """
     assert outside(user, LOCK, str(user.package), "open") == "done"
     if (

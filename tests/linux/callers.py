@@ -53,10 +53,11 @@ class Caller:
         return out.decode()
 
     def check_fork_keeps_nothing_alive(self, code: str, number: int, in_fork: str = "pass") -> None:
-        """Signal a caller that has forked a child. Check that the processes in `pids` end when the caller ends, although
-        the child still runs.
+        """Check that a child that the caller has forked keeps no other process alive.
 
-        `code` sets `pids`. The child has copies of all the caller's descriptors, and runs `in_fork` before the signal.
+        `code` starts processes and stores their pids in `pids`. The caller then forks a child, which has copies of all
+        the caller's descriptors and runs `in_fork`. When the signal `number` ends the caller, the processes in `pids`
+        must end, although the child still runs.
         """
         code += (
             "child = os.fork()\n"

@@ -1,9 +1,10 @@
 """Run corral's commands for test_power_cut.py, and stop them at each call that changes a file.
 
-This file is the program of a child process, which runs as the user of a test. A command runs in a fork, under a
-filter that reports every changing call before it is made. The call is then made, fails, or writes only half of its data,
-or the process is killed instead. `Disk` records the calls that were made, and returns every state that a power cut could
-leave.
+This file is the program of a child process, which runs as the user of a test. It runs each command in a fork, under a
+filter that reports every such call before the kernel makes it. The test then chooses: the call is made, fails or writes
+only half of its data, or the process is killed before the call.
+
+`Disk` records the calls that were made, and returns every state that a power cut could leave.
 """
 
 from __future__ import annotations
@@ -118,9 +119,9 @@ class Call:
 class Disk:
     """A model of the content of a disk after a power cut. No power is really cut.
 
-    Files and directories have numbers. A file's content is safe after its fsync, and a directory's entry after the
-    directory's fsync. Everything else may be lost: the latest entries of each directory, and the unsynced content of a
-    file, in whole or in half. Modes are never lost.
+    A file's content is safe after its fsync, and a directory's entry after the directory's fsync. Everything else may
+    be lost: the latest entries of each directory, and the unsynced content of a file, in whole or in half. Modes are
+    never lost.
     """
 
     def __init__(self, root: str) -> None:

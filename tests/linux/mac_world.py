@@ -1,9 +1,10 @@
 """Run corral's macOS backend on Linux, in a model of a Mac without the features that only Linux has.
 
-Two parts of a Mac are imitated. The process table is read from /proc instead of libproc. On a Mac the kernel keeps the
-number of the process that forked a child (`p_puniqueid`). On Linux an orphan loses this number. Therefore this process
-is the subreaper of the run, and treats every process that it adopts as a member of the run's tree. This process exits
-with corral's exit code once all its descendants have ended.
+Two parts of a Mac are imitated. First, the process table is read from /proc instead of libproc. Second, the kernel of a
+Mac remembers which process forked a child (`p_puniqueid`), and Linux forgets this when the parent ends. Therefore this
+process is the subreaper of the run, and treats every process that it adopts as a member of the run's tree.
+
+This process exits with corral's exit code once all its descendants have ended.
 """
 
 import ctypes

@@ -126,8 +126,8 @@ def test_a_flood_of_paths_hides_neither_secrets_nor_questions(user):
 
 
 def test_a_policy_with_unusual_names_can_be_read_again(user, scratch):
-    """Use names that TOML cannot write as JSON does: TOML has other escapes, and no text that is
-    not UTF-8.
+    """Use names that must be written differently in TOML and in JSON. TOML has other escapes, and cannot contain text
+    that is not UTF-8.
     """
     names = ["\U0001f4c1 notes", "del\x7f", "tab\t", 'quote"']
     odd = os.fsdecode(b"not-\xff-text")

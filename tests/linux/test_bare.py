@@ -144,7 +144,9 @@ cat whole/file
 
 
 def test_cp_and_install_copy_modes_and_times(user):
-    """Copy with programs that also set access lists. They fail if the list is denied, but not if the file system has no lists."""
+    """Copy with programs that also set access control lists. These programs work only if corral answers as if the file
+    system had no such lists. They fail if the list is denied.
+    """
     done = user.run("/bin/sh", "-c", COPY, flags=("--allow-subprocess",))
     assert (done.returncode, done.stdout) == (0, b"640 1577836800\n600 1577836800\ntext\n"), (
         done.stderr
@@ -172,8 +174,8 @@ for act in (moved, listed):
 
 @pytest.fixture
 def kept(user):
-    """Return an environment in which kept homes are below a directory of the test. Root's target has another id, so every
-    user can search this directory.
+    """Return an environment in which kept homes are below a directory of the test. Every user can enter this directory,
+    because root's target has another user id than root.
     """
     path = pathlib.Path(tempfile.mkdtemp(prefix="state-"))
     path.chmod(0o755)
@@ -600,7 +602,7 @@ def test_the_same_processes_survive_without_corral(user, kind):
     wait_for_start(process, kind)
     assert process.wait(PATIENCE) == 0
     assert not select.select([process.stdout], [], [], 0)[0]
-    # The first thread's directory has no descriptors after its end, so each thread is read.
+    # After the first thread has ended, /proc/PID/fd is empty, so the descriptors of each thread are read.
     holders = [
         path.split("/")[2]
         for path in glob.glob("/proc/[0-9]*/task/[0-9]*/fd/1")

@@ -406,7 +406,8 @@ def test_a_publisher_cannot_add_arguments_to_an_approved_bundle(user, env, scrat
         f"org.example/hello asks for more than you approved: to read {wanted}"
         in done.stderr.decode()
     )
-    # The control: the approval of the bundle counts without arguments, and another one with them.
+    # The controls: the approved bundle runs if the user types the argument, or if the user has also approved the
+    # published server.
     assert said(user.corral("run", path, str(wanted), env=env))["seen"] == [["note"]]
     assert user.corral("approve", "--yes", "org.example/hello", env=env).returncode == 0
     assert said(user.corral("run", "org.example/hello", env=env))["seen"] == [["note"]]

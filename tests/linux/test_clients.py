@@ -124,7 +124,7 @@ def test_the_first_message_may_be_of_either_era(client):
 
 
 def test_all_bytes_pass_unchanged(client):
-    """Send messages up to 25 KB, and lines that are not messages. The server sends the latter back."""
+    """Send messages of up to 25 KB, and lines that are not messages, which the server sends back."""
     one = client("polite echo")
     for number in range(50):
         text = "x" * (number * 500) + "\u2028ü\U0001f600"

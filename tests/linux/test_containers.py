@@ -166,8 +166,8 @@ def test_a_disk_limit_is_refused_with_the_engines_flag_as_hint(said):
 
 
 def test_the_engines_own_limit_applies_to_the_private_space(podman):
-    """Follow the hint of the refusal. Under the engine's limit a large file does not fit, and
-    without the limit it does.
+    """Limit the size of /tmp in the engine, so that a large file does not fit into the private space. The control:
+    without this limit the file fits.
     """
     code = "open('file', 'wb').write(bytes(24 << 20))"
     small = tuple("--tmpfs=/tmp:size=16m" if flag == "--tmpfs=/tmp" else flag for flag in HARDENED)

@@ -228,7 +228,7 @@ def test_the_summary_counts_each_verdict():
 
 
 def test_a_servers_claim_alone_decides_nothing():
-    """Judge attempts whose text and result contradict each other. Inside, one sign of success is enough to count as an
+    """Judge attempts whose text and `done` contradict each other. Inside, one sign of success is enough to count as an
     escape. Outside, an attempt counts as a success only with all signs.
     """
     act = Act(name="", tool="", arguments={}, control="network", proof="secret")
@@ -245,7 +245,9 @@ def test_a_servers_claim_alone_decides_nothing():
 
 
 def test_a_server_without_walls_is_caught():
-    """Run the acts without a sandbox on both sides. Each of them must be reported as an escape."""
+    """Start the demo's server without a sandbox, and judge its acts as if they were inside one. Each act must be
+    reported as an escape.
+    """
     with ExitStack() as stack:
         decoys = Decoys(stack)
         server = stack.enter_context(start_outside(decoys))

@@ -119,8 +119,8 @@ sys.stdin.read()
 STARTS_OF_A_FLOOD = 320
 PACED_STARTS = STARTS_OF_A_FLOOD - denied_starts.BURST
 MAX_SHARE = 0.15
-"""A flood may keep the supervisor busy for this share of its time. After the burst each start takes 1/64 s or more, and
-answering it takes about 0.3 ms. A supervisor that polls in a loop would be busy all the time.
+"""A flood may keep the supervisor busy for this share of its time. After a burst the supervisor answers at most 64
+starts a second, and each answer takes about 0.3 ms. A supervisor that polls in a loop would be busy all the time.
 """
 
 
@@ -174,8 +174,9 @@ answer = sorted(results)
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
 def test_starts_that_signals_interrupt_do_not_end_the_supervisor(user):
-    """Interrupt process starts with signals. When the supervisor looks for the program's name, the thread has left its
-    call, and the kernel no longer shows its stack pointer.
+    """Interrupt process starts with signals. When the supervisor looks for the program's name, the thread has already
+    left its call, and the kernel no longer shows the stack pointer. The supervisor must still deny and report the
+    start.
     """
     answer, done = try_code(user, INTERRUPTED, str(CLONE))
     assert answer == [-1]

@@ -177,8 +177,8 @@ def test_an_ungranted_address_is_found_by_learn(inhabitant, world, server):
 def test_an_ungranted_address_in_the_arguments_or_at_the_gateway_is_reported(
     inhabitant, world, server, where
 ):
-    """Check that an ungranted address is reported, in the arguments or by the gateway, which gets
-    every connection of a run with an allowlist.
+    """Check that an ungranted address is reported if it is an argument, and if the target connects to it under an
+    allowlist, because the gateway then sees the connection.
     """
     world.serve(lambda end: end.sendall(b"from far"), port=8080)
     words = ("address", ADDRESS) if where == "argument" else ("address",)
@@ -288,9 +288,8 @@ def answer(listener):
 
 
 def test_an_ungranted_unix_socket_is_found_by_learn(user, server, unix_socket):
-    """Check that `learn` names the socket. It gives the target a socket that cannot be connected, and
-    sees the path to which the target tries to connect. Without namespaces the socket broker makes
-    the target's sockets, so `learn` sees names and addresses instead.
+    """Check that `learn` names the socket. With namespaces `learn` gives the target a socket that cannot be connected,
+    and sees the path to which the target tries to connect.
     """
     done = missed(user, server, "socket")
     assert b"from host" not in done.stdout

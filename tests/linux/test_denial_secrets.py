@@ -156,8 +156,8 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
 def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
-    """Use a manifest with many overlapping values, which corral would have to mask. The control has
-    no variables.
+    """Use a manifest with many overlapping values. If corral masked them, each message about a denial would take long.
+    The control has no variables.
     """
     make_server(user, place, variables, FLOOD)
     user.grace_seconds = 0.2

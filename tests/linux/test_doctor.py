@@ -1,6 +1,7 @@
 """Test that `corral doctor` is right where a feature is really missing, and that `run` acts on it.
 
-Features are really removed: by a seccomp filter like a container's, or by a user namespace that allows no others.
+Features are really removed: by a seccomp filter like a container's, or by a user namespace in which no further
+namespaces can be made.
 """
 
 import errno
@@ -308,7 +309,9 @@ def test_best_effort_drops_one_wall_with_a_warning(without):
 
 
 def test_findings_of_one_context_are_not_used_in_another(host, without):
-    """Use one cache on the host, in a filtered environment, and on the host again."""
+    """Use one cache on the host, in a filtered environment, and on the host again. Neither may use the other's
+    findings.
+    """
     assert host.corral("run", "--", "/bin/echo", "ran")[:2] == (0, "ran\n")
     walled = host.mechanisms()
     place = without(NO_NAMESPACES, NO_LANDLOCK)
@@ -320,7 +323,8 @@ def test_findings_of_one_context_are_not_used_in_another(host, without):
 
 def test_a_cache_from_a_similar_context_never_weakens_a_run(without):
     """Run under one seccomp filter with the findings of another. Both have the same cache key, because the kernel shows
-    that there is a filter, but not which calls it denies.
+    that there is a filter, but not which calls it denies. The run must not rely on the wrong findings: here namespaces
+    are absent.
     """
     assert without(LANDLOCK_OFF).findings()["user_namespaces"]
     place = without(NO_NAMESPACES)

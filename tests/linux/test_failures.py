@@ -96,7 +96,7 @@ class Trial:
             (self.granted / name).write_text("hidden, or only protected")
             os.chown(self.granted / name, user.owner, user.owner)
         self.traces = Traces(user.home)
-        # A stated limit adds steps, even on a host without cgroups.
+        # A limit that a flag sets adds steps, even on a host without cgroups.
         self.flags = ("--write", str(self.granted), "--max-memory", "1G")
         self.command = ("/bin/sh", "-c", TARGET, "sh", str(self.granted), self.traces.argument)
 

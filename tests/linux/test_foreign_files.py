@@ -1,6 +1,6 @@
-"""Attack corral's kept files as another local user: denials, compiled filters, and `corral grant`.
+"""Attack the files that corral keeps, such as denials and compiled filters, as another local user.
 
-Root may run with an ordinary user's HOME, in which the user has written files for the attack.
+Root may run corral with an ordinary user's HOME, in which the user has written files for the attack.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RET_ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 
 def forge(path) -> None:
-    """Replace each program in a kept filter with one that allows everything, with a correct checksum."""
+    """Replace each BPF program in a kept filter with one that allows everything, with a correct checksum."""
     body, at_byte, parts = path.read_bytes()[8:], 0, []
     while at_byte < len(body):
         (size,) = struct.unpack_from("<I", body, at_byte)

@@ -233,7 +233,7 @@ def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
 
 
 def test_without_descriptors_an_address_counts_as_the_hosts_own():
-    """Use up all descriptors, as a target can do in the gateway. Then corral cannot check
+    """Use up all descriptors of the gateway, as a target could do with many connections. corral then cannot check
     whether an address is the host's own, and must refuse the address.
     """
     from corral.network.guard import HostAddresses

@@ -261,7 +261,9 @@ def test_grant_changes_a_server_in_both_clients(desk):
 
 
 def test_why_says_how_files_that_are_not_found_are_recorded(desk):
-    """`corral learn CLIENT:SERVER` would wait at the terminal for messages of a client."""
+    """Check that `why` suggests `wrap --learn`. The other way, `corral learn CLIENT:SERVER`, would wait at the terminal
+    for messages that only a client sends.
+    """
     path = configure(desk, "cursor")
     run(desk, path)
     [hint] = [line for line in desk.does("why", "notes").splitlines() if "2h" in line]
@@ -279,7 +281,7 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
 
 @pytest.mark.parametrize("words", [("why",), ("grant", "--read", "server.py")])
 def test_the_hint_for_a_server_that_is_not_wrapped_wraps_it(desk, words):
-    """`wrap CLIENT` does not change the file of a project, so the hint names that file."""
+    """Check that the hint names the project's file, because `wrap CLIENT` does not change this file."""
     entry = {"command": str(desk.user.python), "args": ["server.py"]}
     servers = {"shop": entry, "docs": {"url": "https://example.com/mcp"}}
     desk.put("project/server.py", SERVER)
@@ -415,7 +417,9 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
 
 
 def test_status_of_a_named_file_has_a_why_that_finds_the_denials(desk):
-    """`why` does not know the names of servers in a file that belongs to no client."""
+    """Check that `status` prints a `why` with the server's command. `why` does not find a server by its name if its
+    file belongs to no client.
+    """
     desk.server = desk.put("server.py", SERVER)
     entry = {"command": str(desk.user.python), "args": [str(desk.server), "two words"]}
     path = desk.put("other.json", json.dumps({"mcpServers": {"notes": entry}}))
@@ -429,7 +433,9 @@ def test_status_of_a_named_file_has_a_why_that_finds_the_denials(desk):
 
 
 def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
-    """A user cannot type the messages that the server waits for."""
+    """Check the hint that `learn` prints on a terminal, where the user cannot type the messages that the server waits
+    for.
+    """
     path = configure(desk, "cursor")
     code, shown = answer_questions(desk, [b"n\n"] * 9, words=("learn", "cursor:notes"))
     assert code == 0, shown
@@ -437,7 +443,7 @@ def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
     assert hint in shown
     desk.does(*shlex.split(hint.partition(": corral ")[2]), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["notes"]["args"]
-    # The control: no client has these servers. A policy can name the command.
+    # The control: no client has a server with this command, so there is no such hint.
     command = [str(desk.user.python), "-c", "pass"]
     policy = json.dumps({"version": 1, "server": {"command": command}})
     for words in (("learn", "--", *command), ("learn", "--policy", policy)):

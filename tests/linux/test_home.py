@@ -57,8 +57,8 @@ answer = [os.path.expanduser("~"), read("~/deep/notes/a"), read(sys.argv[1])]
 
 
 def test_a_write_to_an_ungranted_path_of_the_home_fails(user):
-    """Write to ~/Documents of the host. A server must not seem to save a file there that is then
-    lost.
+    """Write to ~/Documents of the host. This must fail. Otherwise a server would seem to save a file that is lost when
+    the run ends.
     """
     documents = user.home / "Documents"
     documents.mkdir()

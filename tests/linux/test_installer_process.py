@@ -166,8 +166,8 @@ def test_an_ended_input_does_not_count_as_an_ended_client(client):
 
 @pytest.mark.parametrize("seconds", [0, 600], ids=["over", "not over"])
 def test_an_installer_without_a_client_has_a_time_limit(user, scratch, monkeypatch, seconds):
-    """Try a time limit that is over and one that is not. An installer whose time is over has ended,
-    which closes its pipe. The other installer gets the message that it waits for.
+    """Let a client end corral during an installation, with a time limit that is over at once and with a long one. In
+    the first case the installer must end. In the second case it must go on until it gets the message that it waits for.
     """
     monkeypatch.setenv("XDG_CACHE_HOME", str(scratch))
     reader, writer = os.pipe()

@@ -252,8 +252,8 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
 def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, victim):
-    """Let root's target, which has another user id, move a directory of root. The target could not
-    empty this directory, so corral must not empty it either.
+    """Put a directory of another user into the leftover of root's target, as if the target had moved it there. The
+    target could not empty this directory, so corral must not empty it either.
     """
     left, _ = killed_run(user, victim)
     moved = pathlib.Path(left) / "home/moved"
@@ -273,8 +273,8 @@ def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, vi
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can use another user's home")
 @pytest.mark.parametrize("linked", ["corral", "corral/runs"])
 def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
-    """Run as root with another user's home, in which the directory of run records is a link to
-    root's files.
+    """Run `corral clean` as root with another user's home, in which the directory of run records is a link to root's
+    files. These files must not be removed.
     """
     valuable = scratch / "valuable"
     (valuable / "runs").mkdir(parents=True)
@@ -293,8 +293,8 @@ def test_records_in_another_users_cache_are_not_swept(user, scratch, linked):
 
 
 def test_leftovers_are_removed_only_from_the_temporary_directory(user, runs, scratch, victim):
-    """Write a record with a path that corral never makes: with a link, with dots, or outside the
-    temporary directory.
+    """Write a record with a path that corral never makes: with a link, with dots, or outside the temporary directory.
+    corral must remove nothing there.
     """
     name = f"corral-{user.uid}-1-0123abcd"
     inner = scratch / name

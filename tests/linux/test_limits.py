@@ -236,8 +236,8 @@ def idle_seconds() -> float:
 
 
 def test_a_busy_target_without_a_limit_is_never_paused(run):
-    """Run a busy target without a limit. This is the control: all the time it runs, or waits for a
-    processor that other programs use. A pause would be in neither of the two times.
+    """Run a busy target without a limit, as the control. The kernel counts the time in which the target runs or waits
+    for a processor. This must be nearly all of the time, because a pause would not be counted.
     """
     code = """
 def busy_seconds():
@@ -768,8 +768,9 @@ def test_an_interrupted_sample_reads_no_further_process(scattered, monkeypatch):
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)
     whole = look(scattered, [])
     assert look(scattered, [True] * 10) < 1 << 20
-    # For each of the two children, the sample takes one of these answers before it lists the child's files, and one
-    # before it reads the child's memory. So it is interrupted before it reads the memory of the second child.
+    # The measurement takes two answers for each of the two children: one before it lists the child's files, and one
+    # before it reads the child's memory. So the last answer interrupts it before it reads the memory of the second
+    # child.
     one = look(scattered, [False, False, False, True])
     assert whole / 4 < one < whole * 3 / 4
 

@@ -1,4 +1,6 @@
-"""Try from inside to read secrets and change self-starting files in grants. A run leaves nothing behind."""
+"""Try from inside to read secrets in grants, and to change files that other programs execute unasked. A run leaves
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +189,9 @@ def test_self_starting_files_of_a_write_grant_cannot_be_changed(user, home, env)
 
 
 def test_login_files_in_a_part_of_the_home_cannot_be_changed(user, home, env):
-    """Link a login file from the home into a granted directory of settings."""
+    """Grant directories of the home with files that run at login or when a program starts. One of them is reached from
+    ~/.config through a link. The target must not change these files.
+    """
     starters = [write(user, home / ".cargo" / name) for name in ("env", "bin/cargo")]
     starters.append(write(user, home / "dotfiles/kitty/kitty.conf"))
     free = write(user, home / ".cargo/registry/file")
@@ -321,8 +325,8 @@ def test_a_server_below_a_secret_directory_still_runs(user, home, env):
 
 
 def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
-    """Grant a directory of root with a subdirectory that belongs to another user and is closed to
-    root's target.
+    """Grant a directory of root with a subdirectory that belongs to another user and is closed to root's target. The
+    run must still start.
     """
     if user.uid:
         pytest.skip("only root can read a closed directory")
@@ -444,8 +448,8 @@ def plant_index(git: pathlib.Path, *names: bytes, first: bytes = b"") -> None:
 
 
 def test_an_index_with_ever_longer_names_is_not_expanded(tmp_path):
-    """Let each name contain the previous one, so that ten thousand names may have megabytes each.
-    Building them would take minutes.
+    """Let each name contain the previous one, so that ten thousand names may have megabytes each. corral must not build
+    them, which would take minutes.
     """
     plant_index(tmp_path / "long", b"\0b", first=b"a" * 5000)
     plant_index(tmp_path / "short", b"\0b", first=b"a" * 4000)

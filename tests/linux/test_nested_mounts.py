@@ -85,9 +85,7 @@ def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_another_mount_of_the_system_is_not_granted_by_its_name(mounting, scratch, access):
-    """Mount a second procfs. It has another device number than /proc, so corral cannot recognize it
-    by its number.
-    """
+    """Grant a second mount of procfs. corral must refuse it, although its device number is not that of /proc."""
     tree = make(mounting, scratch, "proc", SYSTEM["proc"])
     for path in (f"{tree}/proc", f"{tree}/proc/self", f"{tree}/proc/sys"):
         done = mounting.run("/bin/true", flags=(f"--{access}", path))

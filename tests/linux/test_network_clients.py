@@ -330,9 +330,9 @@ def musl():
 
 
 def test_musls_resolver_works(who, world, scratch, musl):
-    """Use musl's resolver, which asks for both address families at once. An unusable answer must
-    not hide the other answer. A denied name is asked for once, because an answer such as REFUSED
-    would make musl repeat the question for five seconds.
+    """Use musl's resolver, which asks for both address families at once. An unusable answer must not hide the other
+    answer. A denied name must be asked for only once. With an answer such as REFUSED, musl would repeat the question
+    for five seconds.
     """
     world.serve(web, port=80)
     report = scratch / "report.json"

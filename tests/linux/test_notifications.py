@@ -1,4 +1,4 @@
-"""Test the listener of notified calls with a real filter in a child process."""
+"""Test the listener for calls about which the kernel notifies the supervisor, with a real filter in a child process."""
 
 from __future__ import annotations
 
@@ -143,8 +143,9 @@ def wait_for_forks(pid: int) -> None:
 @pytest.mark.parametrize("killable", [False, True])
 def test_deadlines_have_their_turn_between_slow_calls(killable, monkeypatch):
     """Let eight calls wait. If each decision is slow, `run_ready` returns after one call, so that the supervisor can
-    check its deadlines. If decisions are fast (the control), `run_ready` decides all calls. With `killable` this also
-    applies to calls that were received during a pause.
+    check its deadlines. The control: if decisions are fast, `run_ready` decides all calls.
+
+    With `killable` the calls are received during a pause, and the same applies to them.
     """
     channel = DescriptorChannel()
     reading, writing = os.pipe()

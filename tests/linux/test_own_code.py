@@ -52,8 +52,8 @@ def test_modules_of_a_project_are_not_loaded(user, scratch, where):
 
 @BOTH_TIERS
 def test_a_hard_link_to_corrals_code_is_not_writable(user, scratch):
-    """Grant a directory with a hard link to corral's code. With uv, corral's files may be hard
-    links to files in uv's cache.
+    """Grant a directory with a hard link to corral's code. corral must refuse the run. Such links exist if uv installed
+    corral, because uv links the files of its cache.
     """
     package = scratch / "site"
     shutil.copytree(user.package / "corral", package / "corral")

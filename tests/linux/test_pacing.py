@@ -90,8 +90,8 @@ def scene():
 
 
 def test_refused_connections_are_read_at_a_limited_rate(scene):
-    """Refuse many connections. The gateway handles a burst of them at once, and then a fixed number
-    each second.
+    """Refuse many connections. The gateway handles a burst of them without a pause, and then a fixed number each
+    second.
     """
     flood = gateway.MAX_FAILED * 2 + 100
     clients = [scene.client((NOBODY, scene.port)) for _ in range(flood)]
@@ -121,10 +121,10 @@ def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
 
 
 def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
-    """Ask the gateway for destinations as the socket broker does, which connects the target's sockets without
-    namespaces.
+    """Ask the gateway for destinations, as the socket broker of a run without namespaces does.
 
-    After MAX_FAILED refusals the gateway wants a pause of less than a second. Allowed destinations do not count.
+    After MAX_FAILED refusals the gateway asks the broker to pause for less than a second. Allowed destinations do not
+    count.
     """
     nobody, good = socket.inet_aton(NOBODY), scene.gateway.names.assign_address(NAME)
     for _ in range(gateway.MAX_FAILED):
@@ -307,7 +307,7 @@ print(json.dumps([seen, work(), raw_packets.BURST, raw_packets.BATCH]))
 @pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
 def test_packets_are_read_at_a_limited_rate(together):
-    """Use a real raw socket and a separate loopback device."""
+    """Send packets to a real raw socket, in a network namespace with its own loopback device."""
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
     command = [sys.executable, "-c", DATAGRAMS, str(SOURCE), str(together)]
     done = subprocess.run(

@@ -377,8 +377,8 @@ def test_downloads_are_kept_until_an_installation_succeeds(user, env, registry, 
 
 @ONE_USER
 def test_npms_downloads_are_kept_until_an_installation_succeeds(user, env, registry, npm):
-    """Let the download of a dependency fail. The control is an installation without earlier
-    downloads.
+    """Let the download of a dependency fail. The next attempt must not download the other package again. The control is
+    an installation without earlier downloads, which does.
     """
     dep = registry.publish_npm("dep", "2.0.0", {"index.js": "module.exports = 'dep 2'"})
     kept = publish(registry, dependencies={"dep": "^2.0.0"})
@@ -684,7 +684,9 @@ def build_wheel(place, settings=None, metadata=None):
 
 
 def source_archive(name: str, version: str, private: pathlib.Path) -> bytes:
-    """Return a source archive that builds a wheel without further packages, if it cannot see the file `private`."""
+    """Return a source archive that needs no further packages to build a wheel. The build fails if it can see the file
+    `private`.
+    """
     import io
     import tarfile
 
@@ -721,8 +723,8 @@ setup(name="built", version="1.0")
 
 @ONE_USER
 def test_a_source_archive_is_not_built(user, env, registry, tools, scratch):
-    """Publish only a source archive, because building it would run the package's code. The control
-    is the same project as a wheel.
+    """Publish only a source archive. corral must refuse it, because building it would run the package's code. The
+    control is the same project as a wheel.
     """
     import io
     import tarfile

@@ -252,8 +252,8 @@ print("served")
 
 @pytest.mark.rig("long")
 def test_a_stopped_run_leaves_usable_files(home):
-    """Stop a run at each of its writes: of findings, of its record, of the targets of grants, of denials and of the
-    audit.
+    """Stop a run at each of its writes: of findings, of its record, of what it remembers about granted paths, of
+    denials and of the audit.
     """
     home.put("data/file", "x")
     script = home.put("srv.py", DENIED)

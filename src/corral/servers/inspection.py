@@ -56,8 +56,8 @@ def inspect_server(plan: Plan, known: Mapping[str, Iterable[str]] = NO_TOOLS) ->
     """Run the plan until its server has listed its definitions. Raise SandboxError if the server
     does not list them.
 
-    `known` are the names of other servers' tools, by server. The server's own tools are compared
-    with these names and with those of all pinned tools.
+    `known` are the names of other servers' tools, by server. The result has a warning for each tool
+    of this server that could be confused with one of them, or with a pinned tool of another server.
     """
     words = masked(plan.pinned_as)
     problem: ConversationError | None = None

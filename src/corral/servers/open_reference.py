@@ -37,10 +37,9 @@ class Choices:
 
 @record
 class ReadyServer:
-    """A server that can be started: its command, and its request.
-
+    """A server that can be started. `request` has the permissions for which the server asks.
     `granted` are the permissions that follow from the user's values for the server. `secrets` are
-    the sensitive ones of these values, by the names of their variables.
+    those of the user's values that are sensitive, by the names of their variables.
     """
 
     command: tuple[str, ...]
@@ -74,7 +73,7 @@ def _open(reference: Reference, arguments: Sequence[str], choices: Choices) -> R
         found = fetch_package(reference, choices.install, choices.notify)
         command = found.argv()
         # The command is checked, because a wheel's .pth line or a program's `#!` line could name
-        # any file of the user.
+        # any file of the user, and the target could then read this file.
         named = [path for path in choices.install.runtimes.values() if os.path.isabs(path)]
         runtimes = [os.path.dirname(os.path.dirname(path)) for path in named]
         check_command(command, found.path(), (*choices.granted, *runtimes))

@@ -35,8 +35,8 @@ Notify = Callable[[str], None]
 @record
 class Candidate:
     """A version that may replace `current`. `changes` describes the differences besides the
-    version. `request` is the request of the new version; packages have none. `accept` makes the new
-    version the current one.
+    version. `request` has the permissions for which the new version asks; it is None for a package.
+    `accept` makes the new version the current one.
     """
 
     current: Entry
@@ -102,7 +102,8 @@ def _compare(old: Entry, new: Entry) -> tuple[str, ...]:
     other = sorted({*before, *after} - {old.name})
     both = [name for name in other if name in before and name in after]
     changed = [name for name in both if before[name] != after[name]]
-    # A package may name another archive for a dependency of the same name and version.
+    # Checksums are compared too, because the new version may take a dependency of the same name and
+    # version from another archive.
     was, now = list_checksums(old), list_checksums(new)
     replaced = [name for name in both if name not in changed and was.get(name) != now.get(name)]
     lines = [f"it starts: {shlex.join(new.command)}"] if new.command != old.command else []

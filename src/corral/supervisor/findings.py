@@ -33,7 +33,7 @@ CAUSES = {
     os.strerror(errno.ENOMEM): "free some memory: none is left on this machine",
 }
 """Errors that keep a probe from running, so that it cannot tell whether the host has a capability.
-The keys are searched in the probe's evidence, the values are hints.
+If the probe's evidence contains a key, its value is the hint.
 """
 SAID = {NO_TEMPORARY: "/tmp cannot be written"}  # noqa: S108 - a message
 PROBING = "probing what this machine can enforce: this takes a while, once per boot"
@@ -64,7 +64,7 @@ def current_host(
             notify(PROBING)
         for item in map(_name_cause, current.load().probe(missing or names)):
             before = old.get(item.capability)
-            # An old result stays if the new probe could not run.
+            # If a new probe could not run, the old result stays.
             if item.status != "unknown" or before is None or before.status == "unknown":
                 old[item.capability] = item
         store(old.values())
@@ -126,8 +126,8 @@ def _write(path: str, text: str) -> None:
 
 
 def is_first_run() -> bool:
-    """Return whether this is the first call since the boot, or since another part of the key
-    changed. Record the call.
+    """Return whether this is the first call with the current key of the findings, and record the
+    call. The key changes at each boot.
     """
     key = _last.get("key") or _key()
     path = os.path.join(directories().cache, "findings", "warned")
@@ -155,9 +155,10 @@ def _key() -> str:
 
 
 def _newest_change(folder: str) -> str:
-    """Return when a file of the backend was last added, replaced or removed. The key contains this
-    time, because changed probes may have other results. A file that is changed in place is not
-    noticed.
+    """Return when a file of the backend was last added, replaced or removed.
+
+    This time is a part of the key, because changed probes may have other results. A file that is
+    changed in place is not noticed.
     """
     parts = (folder, os.path.join(folder, "mechanisms"), os.path.join(folder, "probes"))
     return str(max(os.stat(part).st_mtime_ns for part in parts))

@@ -2,8 +2,9 @@
 direction.
 
 Without a guard this module is not imported, and the target inherits the client's streams. The
-watcher's loop cannot do this work: streams may be files, terminals or Windows pipes, which cannot
-be polled. The client's streams cannot be made non-blocking, because other processes share them.
+watcher's loop cannot pass the messages, because it polls: the client's streams may be files,
+terminals or Windows pipes, which cannot be polled. They cannot be made non-blocking either, because
+other processes share them.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ CHUNK = 1 << 16
 PIPE_BUF = 512
 """The number of bytes that a ready pipe accepts without blocking, on every POSIX system."""
 STACK_BYTES = 1 << 24
-"""The stack size of the threads. JSON is parsed recursively, and musl's default is 128 KiB."""
+"""The stack size of the threads. JSON is parsed recursively, and musl's default of 128 KiB is too
+small for this.
+"""
 MAX_LATE_ANSWERS = 64
-"""The number of refusals that may wait until a server reads them. Others are dropped."""
+"""The number of the guard's refusals that may wait until a server reads them. Further refusals are
+dropped.
+"""
 STALLED_SECONDS = 1.0
 """How long corral waits for a client that stops reading after the target's end. After this time the
 remaining messages are dropped.
@@ -309,10 +314,10 @@ def _read(fd: int) -> bytes:
 
 
 def write_if_ready(fd: int, content: bytes) -> None:
-    """Write as much as the reader accepts at once, and drop the rest.
+    """Write as much as the reader accepts without waiting, and drop the rest. A client that does
+    not read stderr must not delay the messages between client and server.
 
-    Messages must not wait for a client that does not read stderr. On Windows this can block,
-    because Windows does not tell whether a pipe has room.
+    On Windows this can block, because Windows does not tell whether a pipe has room.
     """
     try:
         while content and _is_ready(fd):

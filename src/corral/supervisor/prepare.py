@@ -173,7 +173,7 @@ def _find_ungranted(
     addresses and variables.
     """
     policy, program = subject.policy, subject.program
-    # `words` must not contain the values of secrets, because hints quote the words.
+    # `words` must not contain the values of secrets, because hints quote these words.
     passed = [environment[name] for name in policy.pass_names if name in environment]
     words = [*program.typed[1:], *(value for _, value in policy.set_values), *passed]
     found: tuple[Ungranted, ...] = ()
@@ -282,7 +282,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_reads(program: Program, paths: Iterable[str]) -> Program:
-    """Return the program with further files that it reads."""
+    """Return the program with these files of certificates added to the files that it reads."""
     new = [path for path in dict.fromkeys(paths) if not path.startswith(ALWAYS_VISIBLE)]
     new = [path for path in new if path not in program.reads]
     if not new:

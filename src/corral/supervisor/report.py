@@ -32,9 +32,10 @@ ROUNDING = {SIGXCPU: 0.5, SIGKILL: 0.9}
 """By signal, the share of the CPU limit that must be used before the signal counts as caused by the
 limit.
 
-The kernel compares the limit with ticks but reports the time of the clock, and on a busy machine
-the ticks are a fifth ahead. SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a
-second after the limit and has many causes.
+The reported CPU time may be less than the limit, although the limit has been reached: the kernel
+counts ticks for the limit, and on a busy machine they are a fifth ahead of the reported time.
+SIGXCPU rarely has another cause, so half is enough. SIGKILL comes a second after the limit and has
+many other causes.
 """
 
 
@@ -64,10 +65,11 @@ class Usage:
 class Report:
     """The requests, controls and usage of one run.
 
-    `hit` names the limits that were reached, fatal or not. `created` are new files that the user's
-    programs execute by themselves. `discarded` are files of the private directories, which were
-    removed after the run. `discarded_whole` tells whether the list is complete. `timeline` is set
-    if the run was sampled.
+    `hit` names the limits that were reached, fatal or not. `created` are files that the target
+    created and that a program of the user would execute without being asked, such as a git hook.
+    `discarded` are files of the private directories, which were removed after the run.
+    `discarded_whole` tells whether `discarded` is complete. `timeline` is empty unless the run was
+    sampled.
     """
 
     command: tuple[str, ...]

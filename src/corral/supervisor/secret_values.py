@@ -1,16 +1,15 @@
 """Mask the values of a run's secrets in every text that its target can influence.
 
 A secret is a value of `environment.secrets`, or a variable or argument of the user that looks like
-one. Values that the server itself chose are not masked, and neither is other text of the target
-that looks like a secret, because masks would hide what the target does.
+a secret. Nothing else is masked, because masks hide what the target does.
 
-DNS names ignore case and cannot contain every character. So values are compared without regard to
-case, and only the letters and digits of longer values count. This also finds a value that was split
-over labels. A secret that the target encodes is not recognized, and masking does not confine the
-target.
+A target may put a secret into a DNS name. DNS names ignore case, cannot contain every character,
+and are split into labels. So values are compared without regard to case, and only the letters and
+digits of longer values are compared. A secret that the target encodes is not recognized. Masking
+does not confine the target.
 
-Masking a text takes a time that is linear in its length. More would let a target keep corral busy,
-because the target decides how many denials there are.
+The time to mask a text is linear in its length. Otherwise a target could keep corral busy, because
+it decides how many denials there are.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ MIN_GUESSED_LENGTH = 8
 masked.
 """
 PART_LENGTH = 10
-"""A part of a value is masked too if it is at least this long, because a text may end within a
-value.
+"""A part of a value is masked too if it is at least this long, because a text may be cut in the
+middle of a value.
 """
 MAX_VALUE_LENGTH = 4096
 PLACES = frozenset((
@@ -137,9 +136,9 @@ def _find_parts(words: Sequence[str]) -> Iterator[str]:
 
 
 def _without_host(value: str) -> str:
-    """Return the part of a secret value of which pieces are masked, too: the path and query of a
-    URL, or the whole value if it is not a URL. Return "" for a URL with a password, because the
-    password is masked as a secret of its own.
+    """Return the part of a secret value that is masked even where only a piece of it occurs: the
+    path and query of a URL, or the whole value if it is not a URL. Return "" for a URL with a
+    password, because the password itself is one of the secrets.
     """
     _, mark, rest = value.partition("://")
     if not mark:

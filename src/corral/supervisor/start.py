@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     Spawn = Callable[[Plan, tuple[int, int, int]], Child]
 
 UNBOUND = frozenset((errno.EINVAL, errno.EPERM, errno.EACCES, errno.EAFNOSUPPORT))
-"""Errors of binding a stream's socket that can be ignored. EINVAL means that the socket has a name
-already. The others come from a filter around corral, which applies to the target too.
+"""Errors that are ignored when the socket of a stream is bound to a name. EINVAL means that the
+socket has a name already. The others mean that a filter around corral forbids it, and this filter
+applies to the target too.
 """
 ERRNO_HINTS = {
     errno.EMFILE: "raise `--max-fds` and `ulimit -n`: the sandbox itself needs up to 64",
@@ -159,9 +160,10 @@ def _open_services(
 def _check_streams(stdio: tuple[int, int, int]) -> None:
     """Refuse a stream that gives access to more than its own data.
 
-    A directory gives access to everything beside it through `..`. A socket of the host's network
-    can be connected to another address, and so can a unix socket that is not connected yet or uses
-    datagrams. Other unix sockets get a name here, so that the target cannot give them one.
+    A directory gives access to everything beside it through `..`. The target could connect a socket
+    of the host's network to another address. It could do the same with a unix socket that is not
+    connected yet or that uses datagrams. Other unix sockets are bound to a name here, so that the
+    target cannot bind them to a name of its choice.
     """
     for name, fd in zip(("stdin", "stdout", "stderr"), stdio, strict=True):
         try:

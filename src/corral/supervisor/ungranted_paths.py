@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 MAX_PATHS = 5
 PATHS = ("/", "./", "../")
 SHARED = ("/", "/tmp", "/var/tmp", "/home", "/root")  # noqa: S108
-"""A word that would be a new file in one of these directories rarely means that file. It is usually
-a plain word, or a path of the sandbox itself.
+"""If a word would be a new file in one of these directories, it is not reported. It is usually a
+plain word, or a path inside the sandbox.
 """
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib", "/etc/", "/dev/", "/proc/", "/sys/")
 

@@ -1,4 +1,6 @@
-"""Make a bundle's two sources of permissions: its request, and grants from the user's values."""
+"""Make the two policy sources of a bundle: the permissions for which it asks, and the grants for
+the paths in the user's own values.
+"""
 
 import os
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """Collect the user's values for a bundle's `user_config`, and fill them into its command.
 
 A directory or file that the user named for the bundle is granted for reading. Writing also needs
-`--write`, because the manifest does not distinguish reading from writing. A path that only the
-bundle names, as a default, is a request. Sensitive values become secrets.
+`--write`, because the manifest does not distinguish reading from writing. A path that is only the
+bundle's own default is granted only with the user's approval. Sensitive values become secrets.
 """
 
 import os
@@ -24,11 +24,11 @@ HOME_DIRECTORIES = ("Desktop", "Documents", "Downloads")
 
 @record
 class Values:
-    """The values of each setting, in `texts`.
+    """The values of a bundle's settings: `texts` has them by the setting's key.
 
-    The settings in `given` have values from the user; the others have their defaults. The settings
-    in `stored` have values from `bundles.toml`, which apply to every bundle of this name, and any
-    author can use that name.
+    The settings in `given` have values from the user; the others have the bundle's defaults. The
+    settings in `stored` have values from the user's `bundles.toml`. These apply to every bundle of
+    this name, although another author may use the same name.
     """
 
     texts: Mapping[str, tuple[str, ...]]

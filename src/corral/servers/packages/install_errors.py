@@ -14,8 +14,9 @@ from corral.servers.reference import Reference, normalize_name
 
 @record
 class Cause:
-    """A known cause of a failure. `pattern` is searched in the output. `what` describes the cause.
-    It may contain {package} or {wanted}, which the first named group of the match replaces.
+    """A known cause of a failure. corral searches the output for `pattern`. `what` describes the
+    cause. It may contain {package} or {wanted}, which is replaced by the text of the first named
+    group that matched.
     """
 
     pattern: str
@@ -24,8 +25,8 @@ class Cause:
 
 
 MAX_LINE_LENGTH = 1000
-"""Longer lines are cut. Packages and registries choose parts of the output, and the time of a
-search may grow with the square of a line's length.
+"""Longer lines are cut. Packages and registries choose parts of the output, and a search with a
+regular expression may take a time that grows with the square of the line's length.
 """
 PACKAGE = r"(?<![\w@/.\-])(?P<package>[\w@/.\-]{1,214})"
 NO_WHEEL = "{package} has no wheel for this Python: it would have to be built"

@@ -1,9 +1,10 @@
 """Install in a separate process, which continues for a while after corral's client has gone.
 
-Clients give a server about a minute to answer, and a first start may have to download for longer.
-Such a client ends corral, by a signal or by closing its end of stdout. corral then tells the
-installer to continue alone, and the next start finds the package. If corral ends without telling
-it, as after `kill -9` or Ctrl-C, the installer ends at once. The installer never starts the server.
+Clients wait about a minute for a server's answer, and the first installation may take longer. A
+client that waits no longer ends corral, by a signal or by closing its end of stdout. corral then
+tells the installer to continue alone, and the next start finds the package. If corral ends without
+telling it, as after `kill -9` or Ctrl-C, the installer ends at once. The installer never starts the
+server.
 """
 
 import os

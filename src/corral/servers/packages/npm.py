@@ -58,8 +58,8 @@ def install(
         "version": version,
         "integrity": integrity,
         "origin": origin,
-        # No index is stored if a package may have run code, because the package may have written
-        # false addresses into the lock file.
+        # If a package may have run code, corral does not record which registry the packages came
+        # from, because the package may have written false addresses into the lock file.
         "index": "" if how.scripts else find_index(*list_sources(staging), os.environ),
         "command": build_command(staging, reference, node or "node"),
     }

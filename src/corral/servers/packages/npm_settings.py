@@ -54,10 +54,9 @@ def read_registry(environment: Mapping[str, str]) -> Registry:
 def find_index(
     names: Iterable[str], archives: Iterable[str], environment: Mapping[str, str]
 ) -> str:
-    """Return the registry from which all packages of these names and addresses came.
-
-    Return "" if the scope of a package has its own registry, or if an address is on another host. A
-    package can name such an address for a dependency.
+    """Return the registry from which all packages of these names and addresses came. Return "" if
+    some may have come from elsewhere: if the scope of a package has its own registry, or if an
+    address is on another host, because a package may give a dependency's address.
     """
     settings = read_settings(environment)
     registry = settings.get("registry", DEFAULT_URL)

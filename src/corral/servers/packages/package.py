@@ -101,7 +101,8 @@ def parse_key(key: str) -> tuple[Reference, InstallOptions] | None:
 
 
 def why_unproven(kind: str) -> str:
-    """Return why packages of a kind may not work here; "" if they are known to work.
+    """Return why packages of a kind (npm or PyPI) may not work on this machine; "" if they are
+    known to work.
 
     On Windows they count as working only after a first installation has succeeded, because corral
     was never tested with an installer inside an AppContainer.
@@ -134,11 +135,11 @@ def fetch_package(reference: Reference, how: InstallOptions, notify: Notify) -> 
 
 
 def _find_from_same_index(reference: Reference, how: InstallOptions) -> Entry | None:
-    """Return an installation that was made with other settings, if all of its packages came from
-    the only index in the current settings.
+    """Return an installation that was made under other settings but can be used now: all of its
+    packages came from the one index that the current settings name.
 
-    If the current settings name several indexes, no installation is reused, because an index that
-    was not asked before may have a package of the same name.
+    If the current settings name several indexes, no such installation is used. One of these indexes
+    may not have been asked at that time, and may have a package of the same name.
     """
     origin = SOURCES[reference.kind].fingerprint(os.environ)
     if "," in origin:
@@ -172,11 +173,11 @@ def pin_package(reference: Reference, how: InstallOptions, notify: Notify) -> En
 
 
 def fetch_newest(reference: Reference, how: InstallOptions, notify: Notify) -> Entry:
-    """Return the newest version of a package. Install it unless an entry of the store has the same
-    versions of all dependencies.
+    """Return the newest version of a package. Install it unless the store has an entry with this
+    version and the same versions of all dependencies.
 
-    A new installation is stored under its exact version only. An entry of the same version with
-    other dependencies is not changed.
+    A new installation is stored under its exact version only. It does not replace an entry that has
+    the same version of the package but other dependencies.
     """
     plain = current_key(reference, how)
     key = f"{plain} newest"

@@ -91,8 +91,8 @@ def install(
         "version": chosen[reference.name],
         "integrity": integrity,
         "origin": without_credentials(urls[0]) if urls else "this machine",
-        # No index is stored if a package may have run code, because the package may have written
-        # false addresses into the lock file.
+        # If a package may have run code, corral does not record which index the packages came from,
+        # because the package may have written false addresses into the lock file.
         "index": "" if how.scripts else find_index(staging),
         "command": [f"{{tree}}/{INTERPRETER}", *safe_path, f"{{tree}}/{START_SCRIPT}"],
     }
@@ -151,8 +151,8 @@ def find_newest(environment: Environment, reference: Reference, *, scripts: bool
 
 def _find_newer_source(environment: Environment, reference: Reference, version: str) -> str:
     """Return a version that is newer than the newest wheel and has only a source archive, or ''.
-    corral has to ask for such a version, because an installer that may only use wheels does not
-    mention it.
+    corral itself asks the index for such versions, because an installer that may only use wheels
+    does not mention them.
     """
     if not find_uv():
         try:
@@ -252,8 +252,8 @@ def _start_pip(environment: Environment, words: Sequence[str], *, scripts: bool)
 
 
 def find_pip(base: str) -> tuple[list[str], list[str]]:
-    """Return the arguments with which the interpreter `base` starts pip, and the paths of pip that
-    are not among the interpreter's own files.
+    """Return the arguments with which the interpreter `base` starts pip, and the directory of pip
+    if it is not among the interpreter's own files.
     """
     if WINDOWS:  # only the prefix is copied into the sandbox, so pip has to be in it
         return _find_pip_in(os.path.dirname(base)), []
@@ -347,7 +347,9 @@ def list_versions(tree: str) -> dict[str, str]:
 
 
 def list_checksums(_tree: str) -> dict[str, str]:
-    """Return nothing, because the index may add files with other hashes to a version."""
+    """Return no checksums. An index may later add files to a version, so other checksums do not
+    mean that a package was replaced.
+    """
     return {}
 
 

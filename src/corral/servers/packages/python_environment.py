@@ -1,7 +1,8 @@
 """Make a virtual environment for one package without running anything, and check it afterwards.
 
-The environment's interpreter is a link to an interpreter outside of it. On Windows users may not
-make links, so it is a copy of Python's own redirector, which is part of every Python there.
+The environment's interpreter is a link to an interpreter outside of it. On Windows, where users may
+not make links, it is a copy of `venv`'s redirector, a small program that starts the interpreter
+outside.
 """
 
 import os
@@ -19,9 +20,7 @@ VENV_SETTINGS = "pyvenv.cfg"
 OWN_NAMES = ("Scripts" if WINDOWS else "bin", "Lib" if WINDOWS else "lib", VENV_SETTINGS)
 MAX_SETTINGS_BYTES = 1 << 16
 REDIRECTORS = ("venvlauncher.exe", "python.exe")
-"""The redirector in `Lib/venv/scripts/nt` has the first name since Python 3.13, and had the second
-name before.
-"""
+"""The names of `venv`'s redirector in `Lib/venv/scripts/nt`: since Python 3.13, and before."""
 
 
 @record
@@ -87,8 +86,8 @@ def _venv_settings(made: Environment) -> str:
 
 def check_environment(environment: Environment) -> None:
     """Refuse an environment if a package changed the files that choose its interpreter."""
-    # A package chooses the names of its scripts and files, and an installer with a bug could write
-    # them outside of the directory for packages. A package whose scripts ran may have written
+    # A package chooses the names of its scripts and files. An installer with a bug could write them
+    # over the files that are checked here, and a package that ran its own code could write
     # anywhere.
     link = environment.path(INTERPRETER)
     with open(environment.path(VENV_SETTINGS), encoding="utf-8", errors="replace") as file:

@@ -52,8 +52,8 @@ FETCH_SECONDS = 30  # how long package managers wait for an answer from the regi
 CACHES = ("UV_CACHE_DIR", "npm_config_cache")
 CACHE_MARKS = frozenset({".lock", ".git", ".gitignore", "CACHEDIR.TAG", "_lastUpdateCheck"})
 LOCAL_CACHES = ("_logs", "interpreter-")
-"""Directories that npm (for its log) and uv (for facts about a Python) fill even if the registry
-does not answer.
+"""Beginnings of the names of directories that are not counted as downloads, because npm (for its
+log) and uv (for facts about a Python) fill them even if the registry does not answer.
 """
 NPM_LOG_NOTES = ("A complete log of this run", "/.npm/_logs/")
 SANDBOX_HINT = (
@@ -124,7 +124,8 @@ def ask_program(argv: Sequence[str]) -> str:
         "degrade": {"allow": DEGRADABLE},
     }
     try:
-        # With a file instead of a pipe the program could fill the disk of the host.
+        # The output comes through a pipe. If it went to a file, the program could fill the host's
+        # disk.
         with launch(argv, policy, stdin=-3, stdout=-1, stderr=-3, cwd="/") as sandbox:
             answer = sandbox.stdout.read(MAX_ANSWER_BYTES)
             sandbox.stdout.close()  # a program that prints more fails
@@ -146,7 +147,7 @@ def _build_error(sandbox: Sandbox, details: Sequence[str], label: str) -> Sandbo
 
 
 def _remove_repository_marks(downloads: str) -> None:
-    """Remove the file `.git` beside the sources that uv builds.
+    """Remove the file `.git` that uv writes into its directory of sources to build.
 
     corral would protect this file with a mount, and uv cannot rename across mounts. Links are not
     followed, because a package that was built may have made them.
@@ -184,8 +185,9 @@ def build_policy(
 
 
 def lower_limits(limits: Limits) -> LimitsDict:
-    """Return limits for an installer, each lowered to the user's ceiling. corral would refuse a
-    limit above its ceiling, and the default limits are too low for a large package.
+    """Return limits for an installer, each lowered to the user's ceiling, because corral would
+    refuse a limit above its ceiling. The default limits of a run would be too low for a large
+    package.
     """
     ceilings = load().ceilings
     lower = ceilings.limits if ceilings else {}
@@ -342,7 +344,8 @@ def choose_program(programs: Sequence[str], reference: Reference, default: str) 
     elif default in programs:
         return default
     what = f"no program {reference.program}" if reference.program else "several programs"
-    # Users paste the hint into a shell, and the package chooses the names of its programs.
+    # The hint contains only names that are safe in a shell, because users paste it there and the
+    # package chooses the names of its programs.
     usable = [name for name in programs if is_name(name, NAME)]
     raise SandboxError(
         f"{reference.name} has {what}; it has " + ", ".join(map(shown, sorted(programs))),

@@ -79,5 +79,6 @@ class Deadline:
 
 def _shut_down(one: socket.socket) -> None:
     with suppress(OSError):  # it is closed already
-        # The method of a TLS socket would remove its state, which another thread is using.
+        # The `shutdown` of a TLS socket would also remove its TLS state, which another thread is
+        # using. So the plain socket's `shutdown` is called.
         socket.socket.shutdown(one, socket.SHUT_RDWR)

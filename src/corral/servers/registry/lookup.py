@@ -1,8 +1,9 @@
 """Look up the package of a server in an MCP registry: `org.example/name@version`.
 
 The user chooses the registry (`CORRAL_REGISTRY`); the default is the official one. The registry's
-answer is stored, and later runs use it, even if the user gave no version. The publisher wrote
-server.json, so the variables in it are a request. The user fills in values with `--config`.
+answer is stored, and later runs use it, even if the user gave no version. The server's publisher
+wrote server.json, so the target gets the variables in it only with the user's approval. The user
+fills in values with `--config`.
 """
 
 import json
@@ -54,7 +55,8 @@ def open_answer(
     given = dict(parse_config(choices.config))
     words, paths = server_json.build_arguments(package, given, complete=choices.complete)
     if package.kind == "mcpb":
-        # These are the arguments as published, because the user's values may differ in each run.
+        # `published` has the arguments without the user's values, because those may differ in each
+        # run.
         published = json.dumps(package.arguments, sort_keys=True)
         return bundle.open_stored(
             fetch_bundle(package, reference),

@@ -1,13 +1,14 @@
 """Keep installed packages and unpacked bundles in a content-addressed cache.
 
-A tree is named by a SHA-256 over its paths, kinds, executable bits and contents. It is read-only,
-and all entries of the same content share it. An entry is one small file, named by a key that
-describes what was installed. Trees and entries appear by renaming, so that they are complete or
-absent. The store is inside corral's own cache, so it is private and is never granted to a target.
+A tree has the files of an installation. Its name is a SHA-256 over its paths, kinds, executable
+bits and contents. It is read-only. An entry is one small file, named by a key that describes what
+was installed. All entries with the same content share one tree. Trees and entries are complete or
+absent, because each is written elsewhere and then renamed. The store is inside corral's own cache,
+so it is private and is never granted to a target.
 
 A tree is hashed again at its first use after a boot, and by `corral cache verify`. Only the user
-can write here, so the check finds broken disks and accidents, not attacks. Hashing thousands of
-files at each start would take longer than the start itself.
+can write to the store, so this check finds broken disks and accidents, not attacks. Hashing
+thousands of files at each start would take longer than the start itself.
 """
 
 import os
@@ -161,7 +162,7 @@ def commit(staging: str, entry: Mapping[str, object], *, allowed: tuple[str, ...
 
 
 def add_key(entry: Entry, key: str, *, replace: bool = False) -> None:
-    """Store a copy of the entry under another key. If the key has an entry already, this is kept
+    """Store a copy of the entry under another key. An entry that this key already has is kept
     unless `replace` is set.
     """
     values = {name: getattr(entry, name) for name in fields(entry)}

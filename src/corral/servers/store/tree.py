@@ -124,8 +124,9 @@ def remove_tree(top: str) -> None:
 if sys.platform != "win32":
 
     def _remove_directory(top: str) -> None:
-        # A package's script may have made paths of more than 4096 bytes, which no call accepts, and
-        # more levels than this process may have open files.
+        # A package's script may have made paths of more than 4096 bytes, which no system call
+        # accepts, or more levels of directories than a process may have open files. `remove_whole`
+        # can remove both.
         from corral.platforms.posix.run_directories import remove_whole
 
         remove_whole(top)
@@ -156,7 +157,8 @@ else:
         os.chmod(path_of(top, path), 0o700)
         if len(path) < MAX_PATH_LENGTH:
             return path
-        # The directory is moved up, because no call accepts so long a path.
+        # The directory gets a short path directly below `top`, because no call accepts the path of
+        # its entries.
         fresh = os.urandom(8).hex()
         os.rename(path_of(top, path), path_of(top, fresh))
         return fresh
