@@ -100,10 +100,11 @@ def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]
 
 
 def select_variables(env: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `env` that differ from the host's if `env` contains all the host's
-    variables, otherwise all of `env`.
+    """Return the variables that the caller chose for the server.
 
-    FastMCP's transports for npx and uvx copy all of the caller's variables, with the secrets.
+    FastMCP's transports for npx and uvx add all variables of the host to `env`, with the secrets.
+    So if `env` contains all the host's variables, return only those with another value than on the
+    host. Otherwise return all of `env`.
     """
     if not host.keys() <= env.keys():
         return dict(env)

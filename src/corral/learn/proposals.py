@@ -75,10 +75,10 @@ class AskedFor:
 
 @record
 class Proposal:
-    """A suggested grant. The user gives it with `flag` and the value `path`. `why` is the comment
-    that is written after it in a policy file.
+    """A suggested grant: the `flag` with which the user gives it, and the flag's value `path`.
 
-    `more` describes how the path differs from the path that the target asked for.
+    `why` is the comment that a policy file has after this path. `more` describes how the path
+    differs from the path that the target asked for.
     """
 
     flag: str
@@ -158,11 +158,11 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether an access in a private directory needs a path that is missing there.
+    """Return whether an access in a private directory of the sandbox needs a path that is missing.
 
-    A read needs the path itself, and a write needs its directory. A path is missing if the target
-    did not create it. Outside the home, a directory that exists on the host counts as missing, even
-    if the target created a directory of this name in the sandbox.
+    A read needs the path itself, and a write needs the directory above it. Only paths that the
+    target created exist there. Outside the home, a directory of the host counts as missing even if
+    the target created its own directory of this name.
     """
     if access == "read":
         return path not in made

@@ -21,7 +21,9 @@ WHY = "on a network file system, where corral looks up nothing that a server ask
 
 
 class RemotePaths:
-    """The paths on network file systems. Paths on the same file systems as `used` do not count."""
+    """The paths on network file systems, except on those file systems that the paths in `used` are
+    on.
+    """
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds
@@ -33,7 +35,9 @@ class RemotePaths:
         """Paths that were looked up and are not links."""
 
     def contains(self, path: str) -> bool:
-        """Return whether a lookup of `path` would reach such a file system, also by a link."""
+        """Return whether a lookup of `path` would reach a network file system, directly or through
+        a link.
+        """
         if not self._remote:
             return False
         links = 0

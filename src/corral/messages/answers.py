@@ -51,8 +51,9 @@ class Answers:
         return message
 
     def _find_request(self, result: Message) -> str | None:
-        """Return the method of a request inside an answer that the server may not make, or None.
-        Protocol 2026-07-28 has such requests.
+        """Return the method of the first request in an answer that the rules forbid, or None.
+
+        In protocol 2026-07-28 a server can put requests to the client into an answer.
         """
         if has_lookalikes(result, {INPUT_REQUESTS}):
             return INPUT_REQUESTS
@@ -67,9 +68,9 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove the entries that may not be called or that differ from their pin. Replace the
-        answer with an error if it has no list, or if another key differs from the list's key only
-        in case.
+        """Remove the items of a list that the rules forbid or that differ from the pinned
+        definitions. Replace the answer with an error if it has no list, or if another key differs
+        from the list's key only in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):

@@ -78,8 +78,8 @@ def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]])
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield every text in a value, and the names of its keys, each with its position.
 
-    Positions are cut, because the server chooses the keys: together, the positions of deeply nested
-    values with long keys would need much more memory than the message.
+    A position consists of keys, which the server chooses. Long positions are cut, because the
+    positions of many nested values could need much more memory than the message itself.
     """
     waiting = [(path, value)]
     while waiting:

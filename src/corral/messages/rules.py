@@ -88,7 +88,9 @@ class Rules:
         return Refusal(kind=kind, what=name, rule=f"mcp.{table}.allow", allow=flag)
 
     def may_request(self, method: str) -> bool:
-        """Return whether a server may make a request. `sampling` allows every `sampling/...`."""
+        """Return whether a server may make a request. A rule `sampling` allows every
+        `sampling/...`.
+        """
         family = method.partition("/")[0]
         return any(pattern == family or fnmatchcase(method, pattern) for pattern in self._requests)
 

@@ -24,8 +24,8 @@ ACCEPT_RETRY_SECONDS = 0.1
 waiting, so an immediate retry would fail again.
 """
 RESUME_FRACTION = 1 / 4
-"""A pause of `RateLimit` lasts until this fraction of the burst is available again, to avoid a
-wake-up for each request.
+"""A pause of `RateLimit` ends when this fraction of the burst is available again. If it ended as
+soon as one request was allowed, the supervisor would wake up for each request.
 """
 
 

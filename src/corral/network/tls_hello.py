@@ -124,8 +124,8 @@ class HelloReader:
 
 
 def _classify_other(data: bytearray) -> Hello:
-    """Classify bytes that do not begin a TLS record. An SSL 2 hello counts as malformed, because
-    old servers would accept it.
+    """Classify bytes that do not begin a TLS record. An SSL 2 hello counts as malformed and not as
+    "not TLS", because old servers accept it as a hello.
     """
     if not data[0] & 0x80:
         return Hello(state="not TLS")

@@ -127,9 +127,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities to name in an error: the first that any option needs. If the
-    control is a wall, without which nothing runs, add the first that the last option needs, because
-    it may be easier to provide.
+    """Return the missing capabilities to name in an error: the first missing one of all options.
+    For a wall also return the first one that the last option lacks, because it may be easier to
+    provide.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 BATCH = 64
 """The number of datagrams that are answered before other clients get their turn."""
 BURST, RATE = 256, 2048
-"""How many queries of all clients together are answered at once, and how many per second after
-that. Further datagrams wait in the kernel's buffer, and are lost if the buffer is full.
+"""The rate limit for the queries of all clients: a burst of BURST, and then RATE per second.
+Further datagrams wait in the kernel's buffer, and are lost if the buffer is full.
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128

@@ -41,8 +41,8 @@ MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
 """The number of connections that are accepted before other inputs get their turn."""
 MAX_FAILED = 256
-"""The number of connections that may be denied, or may fail before they transfer data: this many at
-once, and then this many per second.
+"""The limit for connections that are denied, or fail before they transfer data: a burst of this
+many, and then this many per second.
 """
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait until other connections end."""

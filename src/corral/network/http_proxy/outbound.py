@@ -59,10 +59,11 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server, and return how long its slot stays occupied.
+        """Count a connection that reached no server. Return for how many seconds it still counts
+        towards the maximum number of connections.
 
-        The pause slows down a flood of connections. The CPU limit of the target would not, because
-        the proxy's CPU time does not count against it.
+        This slows down a flood of connections. The CPU limit of the target would not, because the
+        proxy's CPU time does not count against it.
         """
         with self._lock:
             self._rate_limit.use()

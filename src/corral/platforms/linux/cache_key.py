@@ -39,8 +39,8 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return how an outer filter answers system calls, or "" if there is no outer filter. Only the
-    answers show whether the filter has changed since the probes.
+    """Return how a seccomp filter around corral answers system calls, or "" if there is none. Only
+    the answers show whether this filter has changed since the probes.
     """
     if "Seccomp:\t2" not in status:
         return ""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 WHY = "without namespaces its name is not seen; `corral learn` shows it"
 BURST, RATE = 64, 64
-"""How many calls are answered at once, and how many per second after that. Further calls wait,
-which costs no CPU time.
+"""The rate limit for answering calls: a burst of BURST, and then RATE per second. Further calls
+wait, which costs no CPU time.
 """
 
 

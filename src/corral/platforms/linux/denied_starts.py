@@ -28,8 +28,8 @@ FLAG = "--allow-subprocess"
 MAX_NAMED = 64
 """For at most this many starts, the supervisor searches for the program's name."""
 BURST, RATE = 64, 64
-"""How many starts are answered at once, and how many per second after that. Further starts wait,
-which costs no CPU time.
+"""The rate limit for answering starts: a burst of BURST, and then RATE per second. Further starts
+wait, which costs no CPU time.
 """
 PAGE = 4096
 STACK_BYTES = 8 * PAGE

@@ -1,10 +1,10 @@
 """Change modes and times of files for a target without namespaces, where the target may write.
 
-Landlock does not control these changes, so the filter passes the calls to the supervisor. A thread
-of the supervisor copies a call's path once, and looks it up beneath a place that the target may
-write to. The kernel refuses to leave the place during this lookup. So whatever the target replaces
-meanwhile, the file that is found is one that it may change. No path outside of these places is
-looked up at all.
+Landlock does not control these changes, so the filter passes the calls to the supervisor. A "place"
+is a file or directory that the target may write to. A thread of the supervisor copies a call's path
+once, and looks it up beneath a place with a flag that makes the kernel refuse a path that leads
+out. So the file that is found is always one that the target may change, even if the target replaces
+files meanwhile. A path outside of all places is not looked up.
 
 The calls are done in a thread, because a call on a file waits while the target writes to it. The
 thread has the target's ids and no capabilities, so the kernel decides who may change a file.
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 LATER = Decision(verdict="answer_later")
 BURST_SECONDS = 2.0
-"""The processor time that calls may use at once. It is enough for about 10 000 calls: a git clone
-or an archive of a thousand files is not delayed.
+"""The processor time that a burst of calls may use. It is enough for about 10 000 calls: a git
+clone or an archive of a thousand files is not delayed.
 """
 SHARE = 0.06
 """The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
@@ -261,8 +261,8 @@ def find_file(
 ) -> int:
     """Return an O_PATH descriptor of the file that a call would change.
 
-    The caller's memory and descriptors are read first. If the caller still waits afterwards, they
-    were not those of another process with the same pid.
+    First read the caller's memory and descriptors, then check that the caller still waits. If it
+    had ended, another process with the same pid could have been read.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -357,8 +357,8 @@ class Finder:
     def find(self, text: str, *, follow: bool) -> int:
         """Return an O_PATH descriptor of a file in a place. Raise OSError (EPERM) for other paths.
 
-        The kernel follows links inside a place. A link out of a place is followed here. Its target
-        must be in a place again, such as a grant to which the private home has a link.
+        The kernel follows links that stay inside one place. This function follows links that lead
+        from one place to another, such as a link in the private home to a grant.
         """
         for _ in range(MAX_LINKS):
             place, name, rest = self._locate(clean(text))

@@ -29,8 +29,8 @@ AF_NETLINK, NETLINK_ROUTE = 16, 0
 ADDRESS = struct.Struct("=HHII")
 """struct sockaddr_nl: the family, two unused bytes, the port and the multicast groups."""
 BURST, RATE = 256, 256
-"""How many calls are answered at once, and how many per second after that. Further calls wait,
-which costs no CPU time.
+"""The rate limit for answering calls: a burst of BURST, and then RATE per second. Further calls
+wait, which costs no CPU time.
 """
 
 

@@ -1,8 +1,9 @@
 """Provide a run's seccomp listener, which answers the system calls that the kernel passes to it.
 
-The supervisor runs the listener before the target executes, because the tests of `verify` make
-such calls too. `notified_calls.CALLS` has the decider of each call. A call is denied if it is
-not in the table, if this run does not have its decider, or if the answer is not permitted.
+The supervisor runs the listener before the target executes, because the tests of `verify` make such
+calls too. The table `notified_calls.CALLS` says which decider answers each call, and which answers
+are permitted. A call is denied if it is not in the table, if this run does not have its decider, or
+if the decider's answer is not permitted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """List the calls that the kernel passes to the supervisor, with their deciders and answers.
 
-The kernel reads a continued call's memory again, and other threads of the target can change it
-first. So `continue` is not permitted if a decision depends on memory, or if the policy denies the
-call itself.
+If the supervisor answers "continue", the kernel executes the call and reads its memory again, which
+another thread of the target may have changed. So this answer is not permitted if the decision
+depends on memory, or if the policy denies the call itself.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ PATH = NotifiedCall(decider="path_watch", may=("continue",))
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# The calls in SOCKET_NAMES may continue on a socket that is not corral's, because they neither
-# connect nor send.
+# The calls in SOCKET_NAMES neither connect nor send, so they may continue on a socket that the
+# broker did not make.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
-# In `corral learn` the target gets Unix sockets that cannot be connected, and the paths of connect
-# and bind are recorded.
+# In `corral learn` the target gets Unix sockets that cannot be connected. The paths that it passes
+# to connect and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
 # Without namespaces and broker the supervisor binds netlink sockets, also in `corral learn`.
@@ -141,7 +141,9 @@ CHANGES = (
 )  # fmt: skip
 """Calls that change the mode or times of a file."""
 CREATES = ("open", "openat", "creat", "mkdir", "mkdirat")
-"""Calls that create files and directories. A run that reports denied starts watches these."""
+"""Calls that create files and directories. They are watched in runs that report denied process
+starts.
+"""
 CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     **dict.fromkeys((*PATHS, MEMORY), (PATH,)),
     **dict.fromkeys(CHANGES, (CHANGE, CHANGE_WATCH)),

@@ -227,8 +227,9 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _until_zero(text: str) -> str:
-    """Return a text up to its first zero byte, where git ends a path too. No call of the kernel
-    accepts a path with a zero byte, so a planted one would otherwise end every later run.
+    """Return a text up to its first zero byte, where git ends a path too. Otherwise a target could
+    write a path with a zero byte into a repository, and every later run would fail, because Python
+    refuses such a path.
     """
     return text.partition("\0")[0]
 

@@ -1,15 +1,15 @@
 """Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
 
-The target can create TCP sockets, but may not connect them. The supervisor copies the address once
-and asks the gateway about it. Then it connects the socket to the supervisor's own loopback
-listener, and gives the other end to the gateway. So the target's sockets are only ever connected to
-corral. If pidfd_getfd works, the target's own socket is connected. Otherwise a connected socket
-replaces it.
+The target can create TCP sockets, but may not connect them. The supervisor copies the wanted
+address once and asks the gateway about it. If it is allowed, the supervisor connects the target's
+socket to its own loopback listener, and gives the accepted socket to the gateway. So the target's
+sockets are connected only to corral. If pidfd_getfd does not work, a new connected socket replaces
+the target's own.
 
-A datagram socket of the target is one end of a unix pair, because unix pairs ignore addresses. At
-the other end corral answers name lookups. Resolvers compare an answer's sender with the server that
-they asked, but a pair has no sender. So the broker writes the sender's address into the caller's
-memory before the call continues.
+In place of a datagram socket the target gets one end of a pair of unix sockets, which ignores
+addresses. At the other end corral answers name lookups. Resolvers check that an answer comes from
+the server that they asked, but a pair does not report a sender. So the broker writes the server's
+address into the caller's memory.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ ACCEPT_SECONDS = 1.0
 at once.
 """
 BURST, RATE = 4096, 4096
-"""How many calls in NAMES are answered at once, and how many per second after that. Every other
-call counts as COST such calls. The gateway has its own, lower limit for refused connections.
+"""The rate limit for answering calls: a burst of BURST, and then RATE per second. A call in NAMES
+counts as one, and every other call as COST. The gateway has its own, lower limit for refused
+connections.
 """
 COST = 2
 MAX_PEERS = 4096

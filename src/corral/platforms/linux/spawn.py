@@ -266,7 +266,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could open a file again with
-    more rights. Do nothing and return None if Landlock prevents this, and also denies truncation.
+    more rights. Return None and replace nothing if Landlock denies such opens and also truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -311,8 +311,8 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
-    """Return the deciders that report denials. If a PathWatch watches all paths, `plan` is None and
-    only denied process starts are reported.
+    """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
+    paths itself. Then only denied process starts are reported.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 

@@ -1,9 +1,10 @@
 """Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
 
-The leaf `corral/<id>` is made in a subtree that this user may write to. The leaf is beside the
-processes that are already there, because a cgroup with its own processes cannot enable controllers
-for its children. Every value is read back. Init is moved into the leaf while it waits for its id
-maps, so the target is in the leaf before its first instruction.
+Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user may write to. The
+leaf is beside the cgroups that have processes, not below them, because a cgroup with processes of
+its own cannot enable controllers for its children. Every value that corral writes is read back.
+Init is moved into the leaf while it waits for its id maps, so the target is in the leaf before its
+first instruction.
 """
 
 from __future__ import annotations

@@ -57,11 +57,11 @@ class Landlock:
     deceive a program of the host. A directory cannot be moved from `write` into `private`, because
     the kernel refuses moves that add rights.
 
-    With `unix_scope` the target reaches only `sockets` and sockets that were made in this domain.
-    If the target sees the host's /proc, `proc` says what it may read there: nothing, its own
-    directory, or everything. `seen` has (path, device, inode) of granted files. If another file is
-    now at such a path, the step fails. With `deny_tcp` the target cannot bind or connect TCP
-    sockets, if this kernel's Landlock can deny that.
+    With `unix_scope` the target can connect only to the unix sockets `sockets` and to those that it
+    made itself. If the target sees the host's /proc, `proc` says what it may read there: nothing,
+    its own directory, or everything. `seen` has (path, device, inode) of granted files. The step
+    fails if another file has taken such a path. With `deny_tcp` the target cannot bind or connect
+    TCP sockets, if this kernel's Landlock can deny that.
     """
 
     name = "landlock"

@@ -183,9 +183,10 @@ class _Search:
     def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
         """Return the subdirectories to search. Hide `.env` files, and record repositories.
 
-        In a write grant, hide a directory that this user may not list, because the target runs as
-        the same user and could make it readable again. Also hide a directory that is missing, or
-        has a file or a link in its place, because another run's target could move it back later.
+        In a write grant, also hide two kinds of directories. One is a directory that this user may
+        not list: the target runs as the same user, and could make it readable again. The other is a
+        directory that was there a moment ago and is now missing, a file or a link: the target of
+        another run could move it back after the search.
         """
         fd = -1
         try:
@@ -297,7 +298,8 @@ class _Search:
     def consider(self, path: str, kind: str, *, role: Role = "") -> None:
         """Cover a path if it exists. If it does not, record it if the target can create it.
 
-        A link is bound onto itself, so that it stays a link. The file that it points to is masked.
+        If the path is a link, the file that it points to is covered, and the link itself is
+        protected.
         """
         if not os.path.lexists(path):
             if self._layer_above(path) == "write":

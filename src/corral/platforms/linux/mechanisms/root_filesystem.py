@@ -69,9 +69,9 @@ class Mask:
     """A path in the sandbox to hide or protect.
 
     `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
-    A bind below a mask is mounted after it, and so is visible. The role is `repository` for a
-    version-control directory. It is `named` for a file in such a directory if the user grants the
-    directory by name.
+    If a grant is below a masked path, the grant is mounted later and stays visible. `role` is
+    "repository" for a version-control directory. It is "named" for a file in such a directory if
+    the user grants the directory by name.
     """
 
     path: str

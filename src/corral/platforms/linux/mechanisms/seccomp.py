@@ -84,9 +84,9 @@ class Seccomp:
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
         """Load the filter with a listener, and return whether that worked.
 
-        Return False only if an outer filter prevents a listener that is not required. Raise OSError
-        for any other failure. The filter that is then loaded without a listener denies process
-        starts and changes of modes and times, but nothing reports them.
+        If a seccomp filter around corral prevents a listener, return False, unless this run needs
+        one. The caller then loads a filter without a listener. It denies process starts and changes
+        of modes and times, but nothing reports them. Raise OSError for any other failure.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -95,8 +95,8 @@ class Seccomp:
             close_all(ends)
         flags = abi.SECCOMP_FILTER_FLAG_NEW_LISTENER
         if self.is_killable:
-            # Without this flag a signal would repeat a call that the supervisor has already done,
-            # and make a fork fail with EINTR.
+            # Without this flag a signal would interrupt calls that wait for the supervisor. A fork
+            # would then fail with EINTR, and other calls would be done twice.
             flags |= abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
         try:
             listener = abi.seccomp_set_filter(target_filter(self, cookie), flags)

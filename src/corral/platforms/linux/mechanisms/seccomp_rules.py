@@ -264,11 +264,12 @@ def _brokered() -> dict[str, Rule]:
 
 
 def _netlink_binds(*, notified: bool) -> Rule:
-    """Return the rule for `bind` without namespaces and broker, where the target has only unix
-    pairs and netlink sockets. Abstract names of unix sockets belong to the host there.
+    """Return the rule for `bind` without namespaces and broker.
 
-    Without a listener the filter can only compare the length of the address. A unix name of this
-    length stays possible.
+    The target has only unix pairs and netlink sockets then. It must not bind unix sockets, because
+    their abstract names belong to the host. The filter sees only the length of the address, so it
+    denies all lengths but that of a netlink address. If there is a listener, the supervisor checks
+    the rest. Otherwise the target can still bind a unix name of exactly this length.
     """
     return (((low(2, NETLINK_ADDRESS_BYTES),), NOTIFY if notified else ALLOW),), DENY
 
@@ -434,7 +435,8 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
 
 
 def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Deny calls that make the kernel send SIGCONT, which would undo the SIGSTOP of a duty cycle.
+    """Deny calls that make the kernel send SIGCONT, because corral limits the target's CPU share
+    with SIGSTOP, and SIGCONT would undo it.
 
     timer_create and mq_notify have their signal behind a pointer, so they are denied as a whole.
     """
@@ -465,13 +467,15 @@ def target_rules(
     """Return the rule of every syscall that is not simply allowed, by name.
 
     Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
-    the kernel ignores, and never without a cookie. `own_pid` matters only without namespaces:
-    besides 0 (the caller) it is the only process that may be signalled and adjusted. With
-    `duty_cycle`, calls that lead to SIGCONT are denied, because SIGSTOP and SIGCONT enforce a share
-    of the processors. With `notices` a listener is notified of denied process starts and of created
-    files, and with `watch_paths` of all paths. With `limit_tasks` the listener decides every new
-    process and thread, and with `broker` it connects the target's sockets. With `file_changes`,
-    which matters only without namespaces, the listener changes modes and times of files.
+    the kernel ignores. If `cookie` is None, execve is denied. `own_pid` matters only without
+    namespaces: the target may signal and adjust only this process and 0, the caller. With
+    `duty_cycle`, calls that lead to SIGCONT are denied, because corral enforces a CPU share with
+    SIGSTOP and SIGCONT.
+
+    The other flags let the supervisor's listener receive calls: denied process starts and created
+    files (`notices`), all calls with a path (`watch_paths`), new processes and threads
+    (`limit_tasks`), calls on sockets (`broker`), and, only without namespaces, changes of modes and
+    times (`file_changes`).
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),

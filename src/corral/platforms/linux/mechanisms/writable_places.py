@@ -52,8 +52,7 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # Set the decider before the first call, because no other decider may ever decide these
-        # calls.
+        # Set this before the target's first call, because nothing else may ever decide these calls.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 
