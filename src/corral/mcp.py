@@ -40,12 +40,14 @@ __all__ = ["sandboxed"]
 def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None = None) -> Server:
     """Return a changed copy of `server`, with which the server starts in a sandbox.
 
-    `server` is an SDK's parameters, a FastMCP transport, or a dict. A dict describes one server
-    (`command`, `args`, `env`) or several, by name or below `mcpServers`. Servers with a `url` run
-    elsewhere and are not changed. `policy` is a file, or a mapping with the keys of a policy file.
-    `profile` names a curated profile, which `policy` overrides. The server gets the variables in
-    `env`; those that look like secrets are passed as secrets. An error in the policy is raised
-    here, before anything is started.
+    `server` is an SDK's parameters, a FastMCP transport, or a dict. A dict is one server
+    (`command`, `args`, `env`), or {name: server}, which may be the value of a key `mcpServers`.
+    Servers with a `url` run elsewhere and are not changed.
+
+    `policy` is a file, or a mapping with the keys of a policy file. `profile` names a curated
+    profile, which `policy` overrides. The server gets the variables in `env`; those that look like
+    secrets are passed as secrets. An error in the policy is raised here, before anything is
+    started.
     """
 
     def change(command: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, object]:

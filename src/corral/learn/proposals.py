@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. The target may ask for any number of paths, so no function compares
-each path with every other path, and the user is asked about only a few of them.
+exists nowhere is not reported. The target may ask for any number of paths. So the work does not
+grow with the square of their number, and the user is asked about only a few of them.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def _path_on_host(path: str, seen: Seen) -> str:
 
 
 def find_in_home(path: str, seen: Seen) -> str:
-    """Return a path with the user's home in place of the sandbox's. Links are not resolved."""
+    """Return a path with the user's home in place of the sandbox's home. Links are not resolved."""
     if path.startswith(f"{seen.home}/"):
         return os.path.join(seen.host_home, os.path.relpath(path, seen.home))
     return path
@@ -194,9 +194,7 @@ def _is_denied(path: str, access: str, reads: Tree, writes: Tree) -> bool:
 
 
 def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
-    """Group denied accesses into the smallest grants. List paths that are never proposed, with the
-    reasons.
-    """
+    """Propose grants for denied accesses. List the paths that are never proposed, with reasons."""
     never: dict[str, str] = {}
     wanted: dict[str, dict[str, list[str]]] = {"read": {}, "write": {}}
     own = Tree(seen.own)
@@ -256,7 +254,7 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
 
 @lru_cache(maxsize=1 << 16)
 def _reason_against(path: str, access: str, home: str) -> str:
-    """Return why a path, or the file that it links to, is not proposed, or ""."""
+    """Return why a path, or the file that it links to, must not be proposed; "" if it may be."""
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)
     return next(filter(None, reasons), "")
@@ -300,8 +298,8 @@ def _is_secret(path: str) -> bool:
 
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
-    """Return the hidden paths and the protected paths in a home. If such a path is a link, the path
-    to which it leads is included.
+    """Return the paths in a home that are hidden from targets, and those that targets cannot
+    change. If such a path is a link, the path to which it leads is included.
     """
 
     def find(names: Iterable[str]) -> Tree:

@@ -11,7 +11,7 @@ from corral.messages.rules import Refusal, Rules
 REFUSED = -32010
 """The error code of refusals, in JSON-RPC's range for implementations. No SDK uses it."""
 URL_ELICITATION_REQUIRED = -32042
-"""With this code of protocol 2025-11-25 a server asks the client to open URLs."""
+"""With this error code a server asks the client to open URLs (protocol 2025-11-25)."""
 ELICITATION = "elicitation/create"
 NAMES = frozenset(("name", "uri", "uriTemplate"))
 DEFINITION = NAMES | {
@@ -26,7 +26,9 @@ class Reporter(Protocol):
 
 
 class Answers:
-    """Judges each answer by the method of its request, not by the fields that the answer has."""
+    """Applies the rules to each answer. The method of the answered request decides which rules
+    apply, not the fields that the answer has.
+    """
 
     def __init__(self, rules: Rules, reporter: Reporter) -> None:
         self._rules = rules
@@ -101,7 +103,9 @@ class Answers:
         return {**message, "result": kept}
 
     def _is_as_pinned(self, kind: str, name: str, definition: object) -> bool:
-        """Report how a definition differs from its pin; return whether the client may get it."""
+        """Report how a definition differs from its pinned one. Return whether the client may get
+        it.
+        """
         changes = self._rules.compare(kind, name, definition)
         for line in changes:
             self._reporter.change(kind, name, line)

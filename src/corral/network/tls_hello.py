@@ -67,8 +67,8 @@ class HelloReader:
     """Reads the first bytes of a connection as they arrive, until the hello is complete or
     malformed.
 
-    `data` has all bytes so far. Each record is parsed only once, so a target cannot keep corral
-    busy by sending many small records.
+    `data` has all bytes so far. Each record is parsed only once. Otherwise a target could keep
+    corral busy by sending many small records.
     """
 
     def __init__(self) -> None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     class Step(Protocol):
         """Plain data that describes, applies and verifies one part of the sandbox.
 
-        `apply` may add values to the results for later steps. `verify` runs inside the sandbox,
-        just before the target starts. A step whose effect cannot be tried has `verify =
+        `apply` may add values to the results, which later steps use. `verify` runs inside the
+        sandbox, just before the target starts. A step whose effect cannot be checked has `verify =
         unverified`.
         """
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 class Results:
     """The values that the steps of one run have made so far, at most one of each type.
 
-    The mechanism that makes a value defines its type. A value that occupies a resource of the host
-    has a method `release`, which frees it.
+    If a value occupies a resource of the host, it has a method `release`, which frees the resource.
     """
 
     def __init__(self) -> None:

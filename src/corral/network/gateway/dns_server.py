@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 BATCH = 64
-"""The number of datagrams that are answered before other clients get their turn."""
+"""The number of datagrams that are answered in a row, before other clients are served."""
 BURST, RATE = 256, 2048
 """The rate limit for the queries of all clients: a burst of BURST, and then RATE per second.
 Further datagrams wait in the kernel's buffer, and are lost if the buffer is full.

@@ -163,7 +163,7 @@ class Connection:
         self._stream.send(head.encode("ascii") + body)
         self._stream.end()
         # Read and drop further data of the client. Otherwise the kernel would send a reset, and the
-        # client could lose the answer.
+        # client could lose the answer that corral has just sent.
         deadline = self._deadline()
         while self._recv(deadline):
             pass

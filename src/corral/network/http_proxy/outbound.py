@@ -49,7 +49,9 @@ class Outbound:
             return dict(self._traffic)
 
     def stop_counting(self) -> None:
-        """Do not count connections that end after this call, because the report is made now."""
+        """Stop counting, because the report is made now. Connections that end after this call are
+        not counted.
+        """
         with self._lock:
             self._stopped = True
 

@@ -52,8 +52,8 @@ def _outer_filter(status: list[str]) -> str:
 def _root() -> str:
     """Return the identity of the root directory, and the ids of its mount and of the mount above.
 
-    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. Both can have
-    the same root directory, but after pivot_root another mount is above it.
+    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The root
+    directory can be the same in both cases, but the mount above it differs.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]

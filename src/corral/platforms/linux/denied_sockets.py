@@ -1,9 +1,9 @@
 """Report that a target wanted the network, in a run with neither a network namespace nor an allowed
 host.
 
-In such a run the call `socket` itself is denied, so corral never sees an address or a name. To see
-them, corral would have to give the target a socket of the host's network. So the report only
-recommends `corral learn`, which shows the names.
+In such a run the call `socket` itself is denied, so corral never sees which address or name the
+target wanted. To see it, corral would have to give the target a socket of the host's network. So
+the report only recommends `corral learn`, which shows the names.
 """
 
 from __future__ import annotations
