@@ -43,8 +43,8 @@ share below a hundredth needs a period longer than PERIOD.
 
 @record
 class Base:
-    """A directory of the hierarchy in which leaves can be made, and the controllers that they get.
-    With `manager` the directory is systemd's own, and systemd first makes a cgroup below it.
+    """A cgroup directory in which leaves can be made, and the controllers that the leaves get. If
+    `manager` is true, it is systemd's own, and systemd makes a cgroup for the leaf below it.
     """
 
     path: str
@@ -154,8 +154,8 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd, if it has more controllers than `best` and systemd
-    can be called.
+    """Return the cgroup of this user's systemd, or None if it has no more controllers than `best`,
+    or if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
@@ -354,8 +354,8 @@ def _remove_when_free(name: str, above: int) -> bool:
 
 
 def _remove_around(path: str) -> None:
-    """Remove the directory around a leaf if no other run uses it. If systemd made a scope for the
-    run, end the scope.
+    """Remove the directory around a leaf if no other run uses it. If systemd made a scope around
+    the leaf, end the scope.
     """
     group = os.path.dirname(path)
     try:

@@ -1,8 +1,8 @@
-"""Make idmapped mounts: files belong to the target inside, and still to their owner on disk.
+"""Make idmapped mounts: in the mount files belong to the target, on disk still to their owner.
 
 Only the host's root may make such mounts. So the supervisor makes them before the namespaces exist,
-and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the
-target can use only files that its own id may use, and the run fails if a grant needs more.
+and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the target
+can use only files that its own id may use, and the run fails if a grant needs more.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ class Found:
     """The result of a search.
 
     `masks` are ordered from the outermost. `absent` are paths that should be covered and do not
-    exist, but that the target can create. `named` are paths for a warning, because the target can
-    make git run programs through them: repositories, and paths that their settings name. Each is a
-    write grant or contains one. `unsearched` are paths that the search had to skip.
+    exist, but that the target can create. `named` are paths for a warning: repositories, and paths
+    that their settings name, if they are a write grant or contain one. Through them the target can
+    make git run programs. `unsearched` are paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -76,8 +76,9 @@ class Found:
 def find(
     grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Found:
-    """Return the paths to cover in these grants. `needed` are paths that the program itself
-    has to read. `empty` are directories that the target sees as empty, so they are not searched.
+    """Return the paths to cover in these grants. `needed` are paths that the program itself has to
+    read. They stay visible. `empty` are directories that the target sees as empty, so they are not
+    searched.
     """
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
@@ -223,9 +224,9 @@ class _Search:
         return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
-        """Hide the `.env` files of a directory. If the directory is a repository that the target
-        can write to, record it, so that `project` covers it later. Return whether the directory has
-        such files or is a repository.
+        """Hide the `.env` files of a directory. If it is a repository that the target can write to,
+        record it, so that `project` covers it later. Return whether the directory is a repository
+        or has `.env` files.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -278,8 +279,8 @@ class _Search:
                 self.protect(path)
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
-        """Protect a path, unless the user granted its repository by name (`named`). Record the path
-        for a warning if it is a write grant or contains one.
+        """Protect a path, unless the user granted its repository by name (`named`). If the path is
+        a write grant or contains one, record it for a warning.
         """
         if not named:
             self.consider(path, "protect", role=role)

@@ -1,7 +1,8 @@
 """Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules`. Compiled filters are kept on disk. A random cookie lets only
-the first exec through. It exists only in the memory of the process that becomes the target.
+The rules are data in `seccomp_rules`. Compiled filters are kept on disk. If subprocess is false,
+the filter allows an exec only with a random cookie in its registers. The cookie exists only in the
+memory of the process that becomes the target, so it is gone after the first exec.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Seccomp:
             _check_no_connection()
 
 
-# In a cached filter, these six words are in the place of the cookie. They occur nowhere else in it,
+# In a cached filter, these six words take the place of the cookie. They occur nowhere else in it,
 # because no address, flag or jump looks like them.
 PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
 SOURCES = (

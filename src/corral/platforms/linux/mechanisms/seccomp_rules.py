@@ -34,8 +34,8 @@ NO_OPTION = errno_action(92)  # ENOPROTOOPT
 NOT_SUPPORTED = errno_action(95)  # EOPNOTSUPP
 DONE = errno_action(0)
 
-# Reason -> names of denied calls. mbind, set_mempolicy and seccomp are not denied, because they
-# affect only the caller, and programs should be able to sandbox themselves.
+# {reason: names of the calls that are denied for it}. mbind, set_mempolicy and seccomp are not
+# denied, because they affect only the caller, and programs should be able to sandbox themselves.
 _DENIED = {
     "does file and socket work that no filter sees": """
         io_uring_setup io_uring_enter io_uring_register""",
@@ -123,10 +123,10 @@ TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 # A terminal keeps its size after the run, and corral could not tell whether the user changed it.
 TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
-# All ioctls of btrfs and bcachefs are denied. A snapshot could put a whole subvolume, ~/.ssh
-# included, under a granted path, and old btrfs accepts any descriptor in the subvolume for that.
-# Landlock does not control making and removing subvolumes. FICLONE, FICLONERANGE and
-# FIDEDUPERANGE, with which cp shares blocks, have the type of btrfs's ioctls and are allowed.
+# All ioctls of btrfs and bcachefs are denied. With a snapshot a target could put a whole subvolume,
+# ~/.ssh included, under a granted path; in old versions of btrfs any descriptor in the subvolume is
+# enough for that. Landlock does not control making and removing subvolumes. FICLONE, FICLONERANGE
+# and FIDEDUPERANGE, with which cp shares blocks, have the type of btrfs's ioctls and are allowed.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 # ioctls that can change a file through a descriptor that was opened only for reading, such as a
@@ -176,9 +176,9 @@ SOCKET_OPTIONS = {
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
 # Setting one of these options succeeds without effect. Resolvers give up if they cannot set
-# RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets do not have these options,
-# because they are not internet sockets. With LINGER, the process that closes a socket last waits.
-# The target could make the supervisor wait by sending it descriptors.
+# RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets are not internet sockets and
+# do not have these options. With LINGER, the process that closes a socket last has to wait. The
+# target could send its socket to the supervisor, which would then wait.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -192,9 +192,9 @@ def _sockets(
     """Return the rules for sockets. With namespaces or the broker, TCP and UDP are allowed, by
     number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
-    An unknown family fails as on a kernel without this family, and clients do without it. AF_INET
-    with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because its type is not
-    listed.
+    An unknown family fails with the error of a kernel that does not support it, which clients can
+    handle. AF_INET with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because only
+    SOCK_STREAM and SOCK_DGRAM are allowed.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []
@@ -239,9 +239,9 @@ def _sockets(
 def _brokered() -> dict[str, Rule]:
     """Return the rules for sockets that the supervisor connects and binds for the target.
 
-    An unconnected socket reaches nothing. Calls that send could connect a socket with MSG_FASTOPEN,
-    but the filter sees this flag and denies it. The supervisor also answers calls that return the
-    addresses of a socket.
+    An unconnected socket reaches nothing. A send with MSG_FASTOPEN would connect a socket, so the
+    filter denies this flag. The supervisor also answers calls that return the addresses of a
+    socket.
     """
     fast_open = (3, 2, 3)
     options: list[Alternative] = [
@@ -280,7 +280,7 @@ def _processes(
     """Return the rules for processes.
 
     clone3 fails with ENOSYS, because its flags are behind a pointer; libc then uses clone. With
-    `notices` the supervisor denies process starts instead of the filter, and so can report them.
+    `notices`, the filter passes process starts to the supervisor, which denies and reports them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
@@ -351,8 +351,8 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """Deny calls that make a set-user-ID or set-group-ID file. On the host such a file in a write
-    grant would run with the rights of its owner, who may be root.
+    """Deny calls that make a set-user-ID or set-group-ID file. Such a file in a write grant could
+    be executed on the host, with the rights of its owner, who may be root.
 
     The sandbox's mounts are nosuid, but the host's are not. openat2 has its mode in memory, which
     no filter can read, so it fails with ENOSYS; programs then use another call.
@@ -420,9 +420,11 @@ def not_init() -> dict[str, Rule]:
 
 
 def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
-    """Let every change of RLIMIT_CORE succeed without effect. At any value but 1 the kernel runs
-    the host's core handler (systemd-coredump, apport), outside and as root, when a process crashes.
-    The change does not fail, because some programs end if they cannot set 0.
+    """Let every change of RLIMIT_CORE succeed without effect.
+
+    corral sets this limit to 1. At any other value the kernel runs the host's core handler
+    (systemd-coredump, apport), outside the sandbox and as root, when a process crashes. The change
+    does not fail, because some programs end if they cannot set the limit to 0.
     """
     core = (1, 0xF, RLIMIT_CORE)  # there are 16 limits, so four bits are enough
     rest, otherwise = ((), prlimit) if isinstance(prlimit, int) else prlimit
@@ -528,7 +530,7 @@ def target_rules(
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
     """Return the rules with which `corral learn` watches connections. If Unix sockets are denied,
     the supervisor is also notified when the target makes one. It then gives the target a Unix
-    socket without a peer, and records the name that the target wants to bind.
+    socket without a peer, and records the name to which the target binds it.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]

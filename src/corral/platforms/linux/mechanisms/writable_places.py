@@ -1,7 +1,7 @@
 """Open the places where a target without namespaces may write. `file_changes` changes modes and
-times only there.
+times only in them.
 
-The places are opened before the start. Like Landlock's rules they belong to files, not to paths, so
+The places are opened before the start. Like Landlock's rules, a place is a file and not a path, so
 nothing changes if another file takes the path of a grant later.
 """
 
