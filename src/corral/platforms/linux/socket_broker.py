@@ -88,9 +88,9 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return the address that the socket claims to have. It is of the peer's family. On an IPv6
-        socket an IPv4 address is mapped to IPv6, because otherwise glibc's getaddrinfo aborts the
-        program.
+        """Return the address that the socket claims to have. It has the family of the peer's
+        address. On an IPv6 socket an IPv4 address is mapped to IPv6, because otherwise glibc's
+        getaddrinfo aborts the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -234,9 +234,10 @@ class SocketBroker:
         return own
 
     def _join(self, own: _socket.socket) -> _socket.socket:
-        """Connect a socket to the supervisor's listener without a long wait. Return the other end.
+        """Connect a socket to the supervisor's listener without a long wait. Return the accepted
+        socket.
 
-        Other users of the host can connect to that listener too. Their connections are closed.
+        Other users of the host can connect to this listener too. Their connections are closed.
         """
         listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
@@ -255,8 +256,8 @@ class SocketBroker:
             if peer[:2] == name:
                 return end
             end.close()
-        # The target can cause this wait. It counts as RATE calls, so that the supervisor still
-        # meets its deadlines.
+        # The target can cause this wait. It counts as RATE calls, which limits how often the
+        # supervisor has to wait.
         self._rate_limit.use(RATE)
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
@@ -280,7 +281,8 @@ class SocketBroker:
     def _bind(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
         """Replace the socket with one that is bound on the host, if the policy allows the port.
 
-        With port 0 nothing is bound. Such a socket can be connected, but cannot listen.
+        If the target asks for port 0, nothing is bound: the socket can be connected, but cannot
+        listen.
         """
         fd, pointer, size = arguments[:3]
         raw = _copy_address(thread, pointer, size)
@@ -304,8 +306,8 @@ class SocketBroker:
         return netlink_binds.replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
-        """Return a socket that is bound to `port`: one from an earlier bind that does not listen
-        yet, the one that was bound before the start, or a new one.
+        """Return a socket that is bound to `port`. Prefer one from an earlier bind that does not
+        listen yet, then the one that was bound before the start, and otherwise make a new one.
         """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
@@ -451,7 +453,8 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 def _check_unconnected(own: _socket.socket) -> None:
     """Raise OSError for a socket that is not TCP, or is connected. A second connect could complete
-    an unfinished first one, and the supervisor would then wait for a connection that never comes.
+    an unfinished first one. Then the listener would get no new connection, and the supervisor would
+    wait for one.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
@@ -470,8 +473,8 @@ def _failed(code: int | None) -> Decision:
 def _accept(
     listener: _socket.socket, own: _socket.socket
 ) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection, which is usually that of `own`. Return None if none comes within
-    ACCEPT_SECONDS.
+    """Return the next connection of the listener, usually the one from `own`. Return None if none
+    comes within ACCEPT_SECONDS.
     """
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001

@@ -1,10 +1,12 @@
 """Start a Linux target: supervisor -> init (PID 1 of the sandbox) -> target.
 
-Three pipes connect these processes. All are close-on-exec, so the target gets none. The control
-pipe carries signal numbers from the supervisor to init; its end of file means that the supervisor
-has ended. The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec.
-End of file after this byte means a successful exec; without the byte the process died before exec.
-The status pipe carries the target's wait status.
+Three pipes connect these processes. All are close-on-exec, so the target gets none.
+
+- The control pipe carries signal numbers from the supervisor to init. Its end of file means that
+  the supervisor has ended.
+- The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec. End of
+  file after this byte means that exec succeeded; without the byte, the process died before exec.
+- The status pipe carries the target's wait status.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 SCOPE = "signal scope"
 # The target may read these files. They have names of users and machines, but no passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# With `network.allow` the target may not read these files. With them it could resolve a name to its
-# real address, which an entry for the name does not allow. Without them every resolver asks
-# 127.0.0.1, where corral answers.
+# With `network.allow` the target may not read these files. With them a resolver could find a name's
+# real address, but the entry allows only the name. Without them every resolver asks 127.0.0.1,
+# where corral answers.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
     "set XDG_STATE_HOME to a directory that only root can write to and every user can search, such"
