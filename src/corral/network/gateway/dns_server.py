@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     class Pair(Protocol):
         """A socket pair. The target has one end, and uses it as if it were a datagram socket.
 
-        If `is_resolver`, the target's datagrams are DNS queries. Otherwise they are refused.
+        If `is_resolver` returns true, the target's datagrams are DNS queries. Otherwise they are
+        refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -33,8 +34,8 @@ Further datagrams wait in the kernel's buffer, and are lost if the buffer is ful
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128
-"""The maximum number of socket pairs, which a target without a network namespace has instead of
-datagram sockets.
+"""The maximum number of socket pairs. A target without a network namespace has one in place of each
+datagram socket.
 """
 IDLE_SECONDS = 10.0
 """A TCP client is closed if it sends no query for this time."""

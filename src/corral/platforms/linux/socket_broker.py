@@ -479,8 +479,8 @@ def _accept(
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
-        # Without TCP_QUICKACK the handshake may wait for 0.2 s, if the target has set certain
-        # options on the socket.
+        # The target may have set options that delay the handshake by 0.2 s. TCP_QUICKACK prevents
+        # the delay.
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)

@@ -98,7 +98,7 @@ class Child:
     def kill(self) -> None:
         """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
 
-        A subreaper is not killed. It gets a message, because it has to kill the tree itself.
+        Without a PID namespace, tell the subreaper to kill the tree.
         """
         if not self._has_pid_namespace:
             self.signal(SIGKILL)

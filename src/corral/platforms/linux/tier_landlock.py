@@ -53,7 +53,7 @@ STATE_HINT = (
 
 def place_state(layout: Layout) -> Layout:
     """If root's target has its own id, return a layout with a state directory that this id can
-    reach. Otherwise return the same layout.
+    reach. Otherwise return the layout unchanged.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout
@@ -206,8 +206,8 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Describe the read-only paths in write grants. They would be writable, because Landlock cannot
-    remove rights below a directory.
+    """Describe the read-only paths in write grants. They are problems, because Landlock cannot take
+    away rights below a writable directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [
