@@ -141,7 +141,8 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
         path = _path_on_host(inside, seen)
         if skipped.contains(path) or BYTECODE in path.split("/"):
             continue
-        # Programs often try to create a directory that exists already. That is not a write.
+        # Programs often try to create a directory that exists already. This does not count as a
+        # write.
         access = "write" if is_write and not os.path.isdir(path) else "read"
         if private.is_below(inside) and not _is_missing(inside, access, made, seen):
             continue
@@ -320,8 +321,8 @@ def _find_top(one: AskedFor, seen: Seen) -> str:
 
 
 def _group(groups: dict[str, list[str]], access: str, seen: Seen) -> dict[str, list[str]]:
-    """Return {path to grant: paths that were asked for}. If a directory has MIN_GROUPED or more of
-    the files, grant the directory instead of the files.
+    """Return {path to grant: paths that were asked for}. If MIN_GROUPED or more files of one
+    directory would be granted, grant the directory instead.
     """
     by_parent: dict[str, list[str]] = {}
     for top in groups:

@@ -57,7 +57,7 @@ class DestinationCheck:
 
     `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
     `host_addresses` are the addresses of the host itself. The policy has to name each of them
-    exactly; only loopback addresses can also be admitted by the name of a network. `synthetic` is
+    exactly; only loopback addresses can also be admitted by naming a network. `synthetic` is
     the network from which the gateway gives each name an address.
     """
 

@@ -2,7 +2,7 @@
 
 Only the C library supports everything that an administrator may have configured: /etc/hosts,
 nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. The children
-die with the supervisor. A child whose lookup takes too long is killed by its alarm.
+die with the supervisor. An alarm signal ends a child whose lookup takes too long.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class CallingThread:
         """Write to the caller's memory. Raise ESRCH if the caller no longer waits.
 
         The pid of a dead process may be reused. So open the memory first, and then check that the
-        call still waits: only then it is the caller's memory.
+        call still waits: only then is it the caller's memory.
         """
         memory = self._open_memory(os.O_RDWR)
         try:

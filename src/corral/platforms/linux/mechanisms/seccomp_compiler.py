@@ -137,8 +137,9 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# (label, label after the load, (offset, mask) of the load). The code at the first label loads a
-# masked word. Code that has already loaded the same word jumps to the second label instead.
+# Where a test jumps to: (label, label after the load, (offset, mask) of the load). The code at the
+# first label loads a masked word. Code that has already loaded the same word jumps to the second
+# label instead.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 

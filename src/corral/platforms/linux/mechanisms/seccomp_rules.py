@@ -98,7 +98,8 @@ _NEVER_IMPLEMENTED = (
 
 CLONE_THREAD = 0x10000
 # The flags that make namespaces: NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET.
-# NEWTIME is in the byte of the exit signal, but its bit is above the number of every signal.
+# NEWTIME shares a byte with the number of the exit signal, but no signal has a number with this
+# bit.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
@@ -386,8 +387,8 @@ ADJUSTING = (
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
     """Deny calls on other processes, because without a PID namespace the target knows their pids.
 
-    The number 0 means the caller. For kill it means the caller's group, which is in the target's
-    own session.
+    The pid 0 stays allowed. It means the caller, or for kill the caller's process group, all of
+    which is in the target's own session.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 

@@ -61,7 +61,7 @@ the kernel's records of the leaf.
 
 @record
 class Scope:
-    """Starts a scope. `leaf` is planned at the path where systemd will put the scope."""
+    """Starts a scope. `leaf` already has the path that it gets when systemd has made the scope."""
 
     name = "systemd_scope"
     unit: str
