@@ -1,8 +1,8 @@
 """Count the System V objects of the sandbox, where no cgroup counts memory.
 
 The kernel keeps these objects even if no process uses them, so the memory of the processes does not
-include them. The files in /proc/sysvipc list the objects of the process that opened them. So init
-opens the files, and the supervisor reads them.
+include them. A file in /proc/sysvipc lists the objects of the namespace in which it was opened. So
+init opens the files, and the supervisor reads them.
 """
 
 from __future__ import annotations
