@@ -19,7 +19,9 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""Larger hellos are refused. Post-quantum keys and session tickets need a few kilobytes."""
+"""Larger hellos are refused. Even with post-quantum keys and session tickets a hello has only a few
+kilobytes.
+"""
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
 """The limit of bytes that are read before the hello is complete. It is larger than MAX_HELLO_BYTES,
 because a hello may be in many small records, each with a header.
@@ -163,8 +165,8 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Return the name in a server name extension. Several names are refused, because parsers choose
-    different ones.
+    """Return the name in a server name extension. An extension with several names is malformed,
+    because parsers choose different ones.
     """
     extension = _Reader(content)
     names = _Reader(extension.vector(2))

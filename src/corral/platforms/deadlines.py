@@ -67,7 +67,8 @@ class Deadlines:
             self._kill()
         self.reason = self.reason or reason
         self.child.signal(number)
-        # The tree may be stopped to keep its CPU share, and a stopped tree would not react.
+        # corral may have stopped the tree with SIGSTOP to limit its CPU share. It must be
+        # continued, because a stopped tree does not react to a signal.
         self.child.signal(SIGCONT)
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 

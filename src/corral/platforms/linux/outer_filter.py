@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Attempt = Callable[[], object]
 
 BAD = -1
-"""An invalid descriptor, and an address that no process can read."""
+"""An invalid descriptor. As a pointer it is an address that no process can read."""
 CLONE_FS = 0x200
 CLONE_THREAD = 0x10000
 """A flag with which a clone always fails: the kernel refuses it without CLONE_SIGHAND, and also

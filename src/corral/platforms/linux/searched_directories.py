@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
 )
-"""The file systems with reliable change times. vfat is missing, because its root has no times.
-Network file systems and overlayfs are missing, because their files can change elsewhere: on a
+"""The file systems with reliable change times. vfat is not listed, because its root has no times.
+Network file systems and overlayfs are not listed, because their files can change elsewhere: on a
 server, or in a lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))

@@ -145,7 +145,9 @@ class Child:
         return f"{directory.path}/home" if directory else ""
 
     def preload(self) -> None:
-        """Import modules that a run may need later, because an update can replace their files."""
+        """Import modules that a run may need later, because an update of corral can replace their
+        files during the run.
+        """
         from corral.network.gateway import denied_network  # noqa: F401
         from corral.platforms.linux import (
             denied_sockets,  # noqa: F401

@@ -236,8 +236,9 @@ def settings(
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
-        # Swap is off, because swapped memory is not limited. If memory runs out, the kernel kills
-        # the whole group, because a server does not work with only a part of its processes.
+        # Swap is off, because memory.max does not limit swapped memory. If memory runs out, the
+        # kernel kills the whole group, because a server does not work with only a part of its
+        # processes.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:

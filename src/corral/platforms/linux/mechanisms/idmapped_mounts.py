@@ -62,8 +62,8 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # Do not clone the mounts that masks cover, because the kernel's own file
-                    # systems cannot be idmapped.
+                    # If masks cover the mounts below a path, clone the path without them. They may
+                    # belong to the kernel's own file systems, which cannot be idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree

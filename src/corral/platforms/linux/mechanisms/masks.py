@@ -83,7 +83,7 @@ def find(
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
-    # The user's own git settings apply to every repository of the user.
+    # The user's own git settings apply to every repository, so protect the files that they name.
     for path in repositories.find_named(search.home, (), search.home, search.settings):
         search.protect(path)
     for grant in directories:

@@ -1,4 +1,4 @@
-"""Let the supervisor bind the target's netlink sockets, because the filter denies other binds."""
+"""Let the supervisor bind the target's netlink sockets. The filter denies all other binds."""
 
 from __future__ import annotations
 

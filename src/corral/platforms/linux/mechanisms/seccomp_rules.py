@@ -121,7 +121,8 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
-# A terminal keeps its size after the run, and corral could not tell whether the user changed it.
+# The target may not change the size of a terminal. The terminal would keep it after the run, and
+# corral could not tell whether the user has changed it.
 TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
 # All ioctls of btrfs and bcachefs are denied. With a snapshot a target could put a whole subvolume,
@@ -131,7 +132,7 @@ IOC_TYPE = 0xFF00
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 # ioctls that can change a file through a descriptor that was opened only for reading, such as a
-# standard stream. Verity makes the file immutable for good.
+# standard stream. Verity even makes the file immutable for good.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -148,8 +149,8 @@ FS_IOC_KEYS = (
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
     0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
 )
-# Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends the owner a
-# signal of the caller's choice.
+# Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends signals about the
+# descriptor to its owner, and the caller can choose the signal.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
 # A lease makes every other process that opens the file for writing wait.
 F_SETLEASE = 1024
@@ -300,7 +301,8 @@ def _processes(
 
 
 def _ioctl(*, namespaces: bool) -> Rule:
-    # FIOSETOWN and SIOCSPGRP have the owner behind a pointer, so they are denied as a whole.
+    # FIOSETOWN and SIOCSPGRP name the owner behind a pointer, which the filter cannot read, so they
+    # are always denied.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
     denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
     choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
@@ -406,7 +408,8 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
 
 
 def not_init() -> dict[str, Rule]:
-    """Deny calls that limit or slow down PID 1. Every other process is the target's own.
+    """Deny calls that limit or slow down PID 1. All other processes are the target's own, so they
+    are not protected.
 
     PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, which includes PID 1.
     """
