@@ -40,12 +40,14 @@ __all__ = ["sandboxed"]
 def sandboxed(server: Server, policy: PolicyLike = None, *, profile: str | None = None) -> Server:
     """Return a changed copy of `server`, with which the server starts in a sandbox.
 
-    `server` is an SDK's parameters, a FastMCP transport, or a dict. A dict describes one server
-    (`command`, `args`, `env`) or several, by name or below `mcpServers`. Servers with a `url` run
-    elsewhere and are not changed. `policy` is a file, or a mapping with the keys of a policy file.
-    `profile` names a curated profile, which `policy` overrides. The server gets the variables in
-    `env`; those that look like secrets are passed as secrets. An error in the policy is raised
-    here, before anything is started.
+    `server` is an SDK's parameters, a FastMCP transport, or a dict. A dict is one server
+    (`command`, `args`, `env`), or {name: server}, which may be the value of a key `mcpServers`.
+    Servers with a `url` run elsewhere and are not changed.
+
+    `policy` is a file, or a mapping with the keys of a policy file. `profile` names a curated
+    profile, which `policy` overrides. The server gets the variables in `env`; those that look like
+    secrets are passed as secrets. An error in the policy is raised here, before anything is
+    started.
     """
 
     def change(command: str, args: Sequence[str], env: Mapping[str, str]) -> dict[str, object]:
@@ -100,10 +102,11 @@ def _change_entry(name: str, entry: object, change: Change) -> dict[str, object]
 
 
 def select_variables(env: Mapping[str, str], host: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `env` that differ from the host's if `env` contains all the host's
-    variables, otherwise all of `env`.
+    """Return the variables that the caller chose for the server.
 
-    FastMCP's transports for npx and uvx copy all of the caller's variables, with the secrets.
+    FastMCP's transports for npx and uvx add all variables of the host to `env`, with the secrets.
+    So if `env` contains all the host's variables, return only those with another value than on the
+    host. Otherwise return all of `env`.
     """
     if not host.keys() <= env.keys():
         return dict(env)

@@ -44,8 +44,8 @@ def policy_text(accepted: Sequence[Proposal]) -> str:
 
 
 def _add_profiles(profiles: Sequence[Manifest], tables: Mapping[str, list[str]]) -> None:
-    """Add two settings of profiles: whether the server's home is kept, and the variables that tell
-    the server to write its files there.
+    """Add two settings from the profiles: whether the server's home is kept after the run, and
+    variables that make the server write its files there.
     """
     if any(profile.state for profile in profiles):
         tables["filesystem"].append("state = true  # the server keeps files")

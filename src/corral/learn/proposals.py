@@ -1,8 +1,8 @@
 """Turn the denied accesses of a watched run into proposals.
 
 A path counts as denied if it exists on the host but not in the sandbox, so an access to a file that
-exists nowhere is not reported. The target may ask for any number of paths, so no function compares
-each path with every other path, and the user is asked about only a few of them.
+exists nowhere is not reported. The target may ask for any number of paths. So the work does not
+grow with the square of their number, and the user is asked about only a few of them.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class AskedFor:
 
 @record
 class Proposal:
-    """A suggested grant. The user gives it with `flag` and the value `path`. `why` is the comment
-    that is written after it in a policy file.
+    """A suggested grant: the `flag` with which the user gives it, and the flag's value `path`.
 
-    `more` describes how the path differs from the path that the target asked for.
+    `why` is the comment that a policy file has after this path. `more` describes how the path
+    differs from the path that the target asked for.
     """
 
     flag: str
@@ -141,7 +141,8 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
         path = _path_on_host(inside, seen)
         if skipped.contains(path) or BYTECODE in path.split("/"):
             continue
-        # Programs often try to create a directory that exists already. That is not a write.
+        # Programs often try to create a directory that exists already. This does not count as a
+        # write.
         access = "write" if is_write and not os.path.isdir(path) else "read"
         if private.is_below(inside) and not _is_missing(inside, access, made, seen):
             continue
@@ -158,11 +159,11 @@ def find_denied(accesses: Mapping[tuple[str, bool], int], seen: Seen) -> list[As
 
 
 def _is_missing(path: str, access: str, made: Collection[str], seen: Seen) -> bool:
-    """Return whether an access in a private directory needs a path that is missing there.
+    """Return whether an access in a private directory of the sandbox needs a path that is missing.
 
-    A read needs the path itself, and a write needs its directory. A path is missing if the target
-    did not create it. Outside the home, a directory that exists on the host counts as missing, even
-    if the target created a directory of this name in the sandbox.
+    A read needs the path itself, and a write needs the directory above it. Only paths that the
+    target created exist there. Outside the home, a directory of the host counts as missing even if
+    the target created its own directory of this name.
     """
     if access == "read":
         return path not in made
@@ -178,7 +179,7 @@ def _path_on_host(path: str, seen: Seen) -> str:
 
 
 def find_in_home(path: str, seen: Seen) -> str:
-    """Return a path with the user's home in place of the sandbox's. Links are not resolved."""
+    """Return a path with the user's home in place of the sandbox's home. Links are not resolved."""
     if path.startswith(f"{seen.home}/"):
         return os.path.join(seen.host_home, os.path.relpath(path, seen.home))
     return path
@@ -194,9 +195,7 @@ def _is_denied(path: str, access: str, reads: Tree, writes: Tree) -> bool:
 
 
 def propose(denied: Sequence[AskedFor], seen: Seen) -> Learned:
-    """Group denied accesses into the smallest grants. List paths that are never proposed, with the
-    reasons.
-    """
+    """Propose grants for denied accesses. List the paths that are never proposed, with reasons."""
     never: dict[str, str] = {}
     wanted: dict[str, dict[str, list[str]]] = {"read": {}, "write": {}}
     own = Tree(seen.own)
@@ -256,7 +255,7 @@ def _proposal(flag: str, path: str, paths: Sequence[str]) -> Proposal:
 
 @lru_cache(maxsize=1 << 16)
 def _reason_against(path: str, access: str, home: str) -> str:
-    """Return why a path, or the file that it links to, is not proposed, or ""."""
+    """Return why a path, or the file that it links to, must not be proposed; "" if it may be."""
     paths = dict.fromkeys((path, os.path.realpath(path)))
     reasons = (_reason_against_path(one, access, home) for one in paths)
     return next(filter(None, reasons), "")
@@ -300,8 +299,8 @@ def _is_secret(path: str) -> bool:
 
 @lru_cache
 def _find_secrets(home: str) -> tuple[Tree, Tree]:
-    """Return the hidden paths and the protected paths in a home. If such a path is a link, the path
-    to which it leads is included.
+    """Return the paths in a home that are hidden from targets, and those that targets cannot
+    change. If such a path is a link, the path to which it leads is included.
     """
 
     def find(names: Iterable[str]) -> Tree:
@@ -322,8 +321,8 @@ def _find_top(one: AskedFor, seen: Seen) -> str:
 
 
 def _group(groups: dict[str, list[str]], access: str, seen: Seen) -> dict[str, list[str]]:
-    """Return {path to grant: paths that were asked for}. If a directory has MIN_GROUPED or more of
-    the files, grant the directory instead of the files.
+    """Return {path to grant: paths that were asked for}. If MIN_GROUPED or more files of one
+    directory would be granted, grant the directory instead.
     """
     by_parent: dict[str, list[str]] = {}
     for top in groups:

@@ -1,8 +1,8 @@
 """Find the paths of a watched run that corral must not look up on the host.
 
-The target chooses these paths. A lookup on a network or FUSE file system that does not answer never
-ends, and an automounter (`/net/HOST`) asks any host that a path names. So such paths are only
-listed, except on file systems that the run or the user's home uses anyway.
+The target chooses these paths. On a network or FUSE file system that does not answer, a lookup
+never ends. An automounter (`/net/HOST`) contacts any host that a path names. So paths on such file
+systems are only listed, unless the run or the user's home uses the file system anyway.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ WHY = "on a network file system, where corral looks up nothing that a server ask
 
 
 class RemotePaths:
-    """The paths on network file systems. Paths on the same file systems as `used` do not count."""
+    """The paths on network file systems, except on those file systems that the paths in `used` are
+    on.
+    """
 
     def __init__(self, kinds: Kinds, used: Iterable[str]) -> None:
         self._kinds = kinds
@@ -33,7 +35,9 @@ class RemotePaths:
         """Paths that were looked up and are not links."""
 
     def contains(self, path: str) -> bool:
-        """Return whether a lookup of `path` would reach such a file system, also by a link."""
+        """Return whether a lookup of `path` would reach a network file system, directly or through
+        a link.
+        """
         if not self._remote:
             return False
         links = 0
@@ -60,7 +64,7 @@ class RemotePaths:
         return False
 
     def _read_link(self, path: str) -> str:
-        """Return the text of a link, or "" for anything else."""
+        """Return the path that a link contains, or "" for anything but a link."""
         if path in self._plain:
             return ""
         try:

@@ -1,7 +1,8 @@
 """Find variables that a server's code names and that were not passed to the server.
 
-A program reads its environment without a system call, so this cannot be watched. Instead the
-server's own files are searched for the names of the variables that corral itself was started with.
+A program reads its environment without a system call, so corral cannot watch which variables it
+reads. Instead the server's files are searched for the names of the variables in corral's own
+environment.
 """
 
 import re

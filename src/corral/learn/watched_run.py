@@ -162,7 +162,7 @@ def _hide_secrets(learned: Learned, hide: Hide) -> Learned:
 
 def _judge_own_files(plan: Plan, learned: Learned) -> Learned:
     """If the server wanted to change its own program files, propose a profile that makes it write
-    to another directory. A file for which there is no such profile is listed with another remedy.
+    to another directory. If there is no such profile, list the file with another remedy or none.
     """
     proposed: dict[str, Proposal] = {}
     kept = []
@@ -191,8 +191,8 @@ def _judge_socket(path: str) -> Learned:
 
 
 def _judge_memory(wanted: int) -> Learned:
-    """Propose a memory limit that is enough for what the target asked for, unless this machine has
-    less memory.
+    """Propose a memory limit that is high enough for what the target asked for. Propose nothing if
+    this machine has less memory.
     """
     if not wanted:
         return Learned()
@@ -206,8 +206,8 @@ def _judge_memory(wanted: int) -> Learned:
 
 
 def _judge_denials(denials: tuple[Denial, ...]) -> Learned:
-    """Propose the flag that would have prevented each denial. Do not propose to allow a service
-    that gives out the machine's credentials.
+    """Propose the flag that would have prevented each denial, but never a flag that allows a
+    service which gives out the machine's credentials.
     """
     rows = [row for row in denials if row.allow and row.kind in {"name", "address", "start"}]
     rows += [row for row in denials if row.allow and row.kind in {"port", "sni", "loopback"}]

@@ -11,7 +11,7 @@ from corral.messages.rules import Refusal, Rules
 REFUSED = -32010
 """The error code of refusals, in JSON-RPC's range for implementations. No SDK uses it."""
 URL_ELICITATION_REQUIRED = -32042
-"""With this code of protocol 2025-11-25 a server asks the client to open URLs."""
+"""With this error code a server asks the client to open URLs (protocol 2025-11-25)."""
 ELICITATION = "elicitation/create"
 NAMES = frozenset(("name", "uri", "uriTemplate"))
 DEFINITION = NAMES | {
@@ -26,7 +26,9 @@ class Reporter(Protocol):
 
 
 class Answers:
-    """Judges each answer by the method of its request, not by the fields that the answer has."""
+    """Applies the rules to each answer. The method of the answered request decides which rules
+    apply, not the fields that the answer has.
+    """
 
     def __init__(self, rules: Rules, reporter: Reporter) -> None:
         self._rules = rules
@@ -51,8 +53,9 @@ class Answers:
         return message
 
     def _find_request(self, result: Message) -> str | None:
-        """Return the method of a request inside an answer that the server may not make, or None.
-        Protocol 2026-07-28 has such requests.
+        """Return the method of the first request in an answer that the rules forbid, or None.
+
+        In protocol 2026-07-28 a server can put requests to the client into an answer.
         """
         if has_lookalikes(result, {INPUT_REQUESTS}):
             return INPUT_REQUESTS
@@ -67,9 +70,9 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove the entries that may not be called or that differ from their pin. Replace the
-        answer with an error if it has no list, or if another key differs from the list's key only
-        in case.
+        """Remove the items of a list that the rules forbid or that differ from the pinned
+        definitions. Replace the answer with an error if it has no list, or if another key differs
+        from the list's key only in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):
@@ -100,7 +103,9 @@ class Answers:
         return {**message, "result": kept}
 
     def _is_as_pinned(self, kind: str, name: str, definition: object) -> bool:
-        """Report how a definition differs from its pin; return whether the client may get it."""
+        """Report how a definition differs from its pinned one. Return whether the client may get
+        it.
+        """
         changes = self._rules.compare(kind, name, definition)
         for line in changes:
             self._reporter.change(kind, name, line)

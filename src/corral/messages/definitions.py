@@ -53,8 +53,10 @@ def canonical(definition: object) -> str:
 
 
 def group_pins(pins: Iterable[Pin]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return {(kind, name): all definitions of this name}. A server may offer a name several times.
-    If only one of these definitions counted, the order of the pins would decide which one.
+    """Return {(kind, name): all definitions of this name}.
+
+    A server may offer several definitions with one name. All of them are pinned, because otherwise
+    the order of the pins would decide which one counts.
     """
     found: dict[tuple[str, str], set[str]] = {}
     for kind, name, text in pins:
@@ -91,9 +93,10 @@ def describe_changes(old: str, new: str) -> list[str]:
 
 
 def _differences(path: str, old: object, new: object) -> Iterable[str]:
-    """Yield a line for each value that differs. Canonical texts are compared, because in Python
-    1 equals True. A key with the value null differs from a missing key, because a model reads the
-    key's name.
+    """Yield a line for each value that differs.
+
+    Canonical texts are compared, because in Python 1 equals True. A key with the value null differs
+    from a missing key, because the model sees the key's name.
     """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
@@ -107,8 +110,8 @@ def _differences(path: str, old: object, new: object) -> Iterable[str]:
 
 
 def _show_both(old: object, new: object) -> tuple[str, str]:
-    """Describe two values that differ. Long texts start shortly before their first difference,
-    because a server could put a change where texts are cut.
+    """Describe two values that differ. Of long texts, show the part around the first difference. If
+    only the start were shown, a server could hide a change behind it.
     """
     if old is ABSENT:
         return "absent", _show(_to_text(new))

@@ -119,7 +119,7 @@ def encode(value: object) -> bytes:
 
 
 def kind_of(message: object) -> Kind | None:
-    """Return the kind of a message; None if it is not a message, or could be of two kinds."""
+    """Return the kind of a message, or None if it is not a message or could be of two kinds."""
     if not isinstance(message, dict) or message.get("jsonrpc") != "2.0":
         return None
     if has_lookalikes(message, ENVELOPE):
@@ -143,7 +143,9 @@ def has_lookalikes(value: Message, known: Collection[str]) -> bool:
 
 
 def id_key(value: object) -> IdKey | None:
-    """Return an id with its type, because `1 == 1.0 == True` in Python; None for an invalid id."""
+    """Return an id together with its type, because `1 == 1.0 == True` in Python. Return None for an
+    invalid id.
+    """
     if type(value) is int or (isinstance(value, str) and len(value) <= MAX_ID_LENGTH):
         return type(value), value
     return None

@@ -1,8 +1,8 @@
 """Decide for each message between a client and its server whether it is passed on.
 
-The client is the user's and is trusted, but its model may be misled. The server is not trusted. A
-frame to which no rule applies is passed on unchanged. A refused request is answered with an error
-that names the rule, so that no side waits forever.
+The client is the user's and is trusted, but the server may mislead its model. The server is not
+trusted. A message to which no rule applies is passed on unchanged. A refused request is answered
+with an error that names the rule, so that no side waits forever.
 """
 
 import time
@@ -210,7 +210,9 @@ class Guard:
         )
 
     def _cancel(self, identity: object) -> None:
-        """Remove a cancelled request from the pending ones: its answer may come late or never."""
+        """Remove a cancelled request from the pending ones, because its answer may come late or
+        never.
+        """
         key = _key(identity)
         if (asked := self._asked.pop(key, None)) is None:
             return
@@ -339,7 +341,9 @@ def _judge_frame(frame: bytes, judge: Judge) -> Routed:
 
 
 def _replaced(message: Message, path: Sequence[str], change: Callable[[object], object]) -> Message:
-    """Return the message with the value at `path` changed; the same object if nothing changes."""
+    """Return a copy of the message with the value at `path` changed; the message itself if nothing
+    changes.
+    """
     key, *rest = path
     old = message.get(key)
     new = _replaced(as_table(old), rest, change) if rest else change(old)

@@ -52,8 +52,9 @@ FIELDS = (*(listed.field for listed in LISTS.values()), "instructions")
 
 @record
 class Mark:
-    """A warning. `kind` is hidden, bidirectional, addressed (text that addresses a model), out of
-    view, name (an unusual tool name) or shadows (confusable with another server's tool).
+    """A warning. `kind` is "hidden" (invisible characters), "bidirectional", "addressed" (text that
+    addresses a model), "out of view" (text after many spaces or empty lines), "name" (an unusual
+    tool name) or "shadows" (confusable with another server's tool).
     """
 
     kind: str
@@ -78,8 +79,8 @@ def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]])
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield every text in a value, and the names of its keys, each with its position.
 
-    Positions are cut, because the server chooses the keys: together, the positions of deeply nested
-    values with long keys would need much more memory than the message.
+    A position consists of keys, which the server chooses. Long positions are cut, because the
+    positions of many nested values could need much more memory than the message itself.
     """
     waiting = [(path, value)]
     while waiting:
@@ -153,8 +154,8 @@ def _mark_name(name: str, count: int) -> Iterator[Mark]:
 def _find_shadows(
     texts: Iterable[tuple[str, str]], names: list[str], server: str, tools: set[str]
 ) -> Iterator[Mark]:
-    """Mark tools whose names can be confused with a tool of another server, and texts that mention
-    a tool of another server.
+    """Mark tools whose names can be confused with those of another server's tools, and texts that
+    mention another server's tool.
     """
     alike = {_fold(tool): tool for tool in tools}
     for name in names:

@@ -88,12 +88,16 @@ class Rules:
         return Refusal(kind=kind, what=name, rule=f"mcp.{table}.allow", allow=flag)
 
     def may_request(self, method: str) -> bool:
-        """Return whether a server may make a request. `sampling` allows every `sampling/...`."""
+        """Return whether a server may make a request. A rule `sampling` allows every
+        `sampling/...`.
+        """
         family = method.partition("/")[0]
         return any(pattern == family or fnmatchcase(method, pattern) for pattern in self._requests)
 
     def compare(self, kind: str, name: str, definition: object) -> list[str]:
-        """Return the differences between a definition and its pin; [] if nothing is pinned."""
+        """Return the differences between a definition and its pinned one; [] if the rules have no
+        pins.
+        """
         if self._pins is None or kind == "resource":
             return []
         pinned, text = self._pins.get((kind, name), ()), canonical(definition)
@@ -111,9 +115,9 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 
 def _spellings(uri: str) -> tuple[str, ...]:
-    """Return a URI and the forms in which servers may read it. In these, percent escapes are
-    decoded, control characters are left out, and dots are resolved. An empty part of a path is a
-    directory for some programs, but not for file systems, so both forms are returned.
+    """Return a URI and the forms in which servers may read it: percent escapes are decoded, control
+    characters are left out, and dots are resolved. In `a//b` some programs treat the empty part as
+    a directory, but file systems do not, so the dots are resolved in both ways.
     """
     plain = CONTROLS.sub("", unquote(uri)).replace("\\", "/")
     return uri, _without_dots(plain, is_part=True), _without_dots(plain, is_part=False)

@@ -23,7 +23,9 @@ MAX_ADDRESSES = 16
 
 @record
 class Network:
-    """All addresses with the same first `bits` bits as `address`, whose other bits are zero."""
+    """A network: all addresses whose first `bits` bits are the same as in `address`. The other bits
+    of `address` are zero.
+    """
 
     address: bytes
     bits: int

@@ -1,9 +1,9 @@
 """Limit how many dials and descriptors of the supervisor, and how much of its time, a target can
 use up.
 
-The target decides how many connections there are, and the owner of a DNS zone decides how many
-addresses are dialled for each connection. Without limits they could use up the supervisor's
-descriptors, and the supervisor could no longer measure the target's usage.
+The target decides how many connections there are, and whoever owns a DNS zone decides how many
+addresses a name has. Without limits they could use up the supervisor's descriptors, and the
+supervisor could no longer measure the target's usage.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ACCEPT_RETRY_SECONDS = 0.1
 waiting, so an immediate retry would fail again.
 """
 RESUME_FRACTION = 1 / 4
-"""A pause of `RateLimit` lasts until this fraction of the burst is available again, to avoid a
-wake-up for each request.
+"""A pause of `RateLimit` ends when this fraction of the burst is available again. If it ended as
+soon as one request was allowed, the supervisor would wake up for each request.
 """
 
 
@@ -44,8 +44,8 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits how many extra dials run at once, for all connections together. A connection's dial is
-    extra if another dial of the same connection is running.
+    """Limits the extra dials of all connections together. While a connection dials several
+    addresses at the same time, all but one of these dials are extra.
     """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:

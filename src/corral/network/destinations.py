@@ -56,9 +56,9 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
-    `host_addresses` are the addresses of the host itself. Each of them needs an entry for exactly
-    this address; only loopback addresses can also be admitted by an entry for a network.
-    `synthetic` is the network from which the gateway gives each name an address.
+    `host_addresses` are the addresses of the host itself. The policy has to name each of them
+    exactly; only loopback addresses can also be admitted by naming a network. `synthetic` is
+    the network from which the gateway gives each name an address.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class DestinationCheck:
         incomplete.
 
         Record a denial if the hello is malformed or names a server that is not allowed. A client
-        that does not use TLS, or whose hello names no server, is allowed, because it reaches only
-        the allowed host.
+        that does not use TLS, or whose hello names no server, is allowed: its connection goes to
+        the allowed host in any case.
         """
         port = destination.port
         if hello.state == "incomplete":

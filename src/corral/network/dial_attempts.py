@@ -28,10 +28,10 @@ class Attempts:
         self._taken = 0
 
     def next(self, under_way: int) -> bytes | None:
-        """Return the next address to try while `under_way` attempts are running, or None.
+        """Return the next address to try while `under_way` attempts are running.
 
-        None means that no address is left or that the budget is used up. If addresses are left in
-        `waiting`, call this again after STAGGER_SECONDS.
+        Return None if no address is left or the budget is used up. If `waiting` is not empty then,
+        call this again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):

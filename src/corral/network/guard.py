@@ -115,8 +115,8 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """The reason why an address must not be dialled. `remedy` is the address that a policy would
-    have to name, or None if no policy can admit the address.
+    """The reason why an address must not be dialled. `remedy` is the address to name in a policy
+    that allows it, or None if no policy can allow it.
     """
 
     why: str
@@ -150,8 +150,8 @@ def is_metadata_service(address: bytes) -> bool:
 
 
 def find_guarded(address: bytes, max_bits: int = 128) -> GuardedNetwork | None:
-    """Return the smallest guarded network that contains the address, or None. Ignore networks with
-    a prefix longer than `max_bits`.
+    """Return the smallest guarded network with a prefix of at most `max_bits` bits that contains
+    the address, or None.
     """
     for guarded in guarded_networks():
         if guarded.network.bits <= max_bits and address in guarded.network:
@@ -184,8 +184,8 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
         # RFC 6052: the position of the IPv4 address depends on the length of the prefix, which is
-        # unknown. So each position counts, except those with a zero byte first, because an IPv4
-        # address of a host does not begin with zero.
+        # unknown. So the bytes at each position count as an address, unless the first byte is zero,
+        # because no host has such an address.
         split = (address[6:8] + address[9:11], address[7:8] + address[9:12])
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
@@ -198,10 +198,11 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 
 
 class HostAddresses:
-    """The current addresses of this host.
+    """The current addresses of this host, as a container.
 
-    An address is the host's own if the kernel would use it as the source of packets to this same
-    address. `connect` on a datagram socket chooses the source address and sends nothing.
+    For packets to one of its own addresses, the kernel uses this same address as the source. So
+    `in` connects a datagram socket to the address and compares the socket's own address. This sends
+    nothing.
     """
 
     def __contains__(self, address: object) -> bool:

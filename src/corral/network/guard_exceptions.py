@@ -1,9 +1,10 @@
 """Parse the exceptions from the address guard in the user's config (`network.admit`).
 
 An exception is a network to whose addresses allowed names may resolve. It does not allow a name
-itself. It applies to every run and every allowed name, so the entries are restricted. No entry may
-be larger than its guarded network. Loopback and link-local addresses are admitted one by one.
-Services that give out a cloud's credentials are never admitted.
+itself. Because it applies to every run and every allowed name, not every network is accepted: an
+exception may not be larger than the guarded network that contains it, each loopback or link-local
+address needs its own exception, and services that give out a cloud's credentials cannot be
+excepted.
 """
 
 from corral.network.addresses import Network, parse_network

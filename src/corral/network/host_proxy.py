@@ -1,8 +1,8 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
 A host behind such a proxy often cannot look up names, so the proxy looks up the name. The policy
-has to allow the name as usual. The address guard checks an address only if the target itself named
-it, because corral does not know the addresses that the proxy finds.
+has to allow the name as usual. corral does not know the address that the proxy finds for a name, so
+the address guard checks only addresses that the target itself named.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Connections to these hosts never go through the proxy, because they would reach the loopback of
-the proxy's machine.
+"""Connections to these hosts never go through the proxy, because the proxy would connect to its own
+machine.
 """
 
 

@@ -31,7 +31,9 @@ MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
 MAX_PORTS = 64
-"""The maximum number of ports in the whole allowlist. Each port needs a listener in the sandbox."""
+"""The maximum number of ports in the whole allowlist, because each port needs a listener in the
+sandbox.
+"""
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
 """The network from which the gateway gives each name an address. No entry can allow these
 addresses.
@@ -117,7 +119,7 @@ def parse_rules(texts: Iterable[str]) -> Rules:
 
 
 def _parse_unmapped(host: str) -> Network:
-    """Parse a network. Return a network of mapped addresses as the IPv4 network inside it."""
+    """Parse a network. If it consists of IPv4 addresses mapped to IPv6, return the IPv4 network."""
     network = parse_network(host)
     address = unmap(network.address)
     if len(address) == len(network.address) or network.bits < 96:
@@ -234,8 +236,8 @@ def _looks_like_v4(host: str) -> bool:
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. If there are more than `max_ports`, return only some of
-    them, but more than `max_ports`, so that the caller notices.
+    """Return the ports of these entries. Stop early if there are more than `max_ports`: the result
+    then has more than `max_ports` ports, but perhaps not all.
     """
     found: set[int] = set()
     for text in entries:

@@ -19,7 +19,9 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""Larger hellos are refused. Post-quantum keys and session tickets need a few kilobytes."""
+"""Larger hellos are refused. Even with post-quantum keys and session tickets a hello has only a few
+kilobytes.
+"""
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
 """The limit of bytes that are read before the hello is complete. It is larger than MAX_HELLO_BYTES,
 because a hello may be in many small records, each with a header.
@@ -67,8 +69,8 @@ class HelloReader:
     """Reads the first bytes of a connection as they arrive, until the hello is complete or
     malformed.
 
-    `data` has all bytes so far. Each record is parsed only once, so a target cannot keep corral
-    busy by sending many small records.
+    `data` has all bytes so far. Each record is parsed only once. Otherwise a target could keep
+    corral busy by sending many small records.
     """
 
     def __init__(self) -> None:
@@ -124,8 +126,8 @@ class HelloReader:
 
 
 def _classify_other(data: bytearray) -> Hello:
-    """Classify bytes that do not begin a TLS record. An SSL 2 hello counts as malformed, because
-    old servers would accept it.
+    """Classify bytes that do not begin a TLS record. An SSL 2 hello counts as malformed and not as
+    "not TLS", because old servers accept it as a hello.
     """
     if not data[0] & 0x80:
         return Hello(state="not TLS")
@@ -163,8 +165,8 @@ def _server_name(message: bytes) -> str | None:
 
 
 def _host_name(content: bytes) -> str:
-    """Return the name in a server name extension. Several names are refused, because parsers choose
-    different ones.
+    """Return the name in a server name extension. An extension with several names is malformed,
+    because parsers choose different ones.
     """
     extension = _Reader(content)
     names = _Reader(extension.vector(2))

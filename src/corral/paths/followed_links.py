@@ -9,8 +9,8 @@ MAX_LINKS = 40  # Linux follows this many links before it reports a loop
 def follow(path: str) -> tuple[list[str], str]:
     """Return the path of each link that an absolute path goes through, and the final path.
 
-    The final path need not exist; it is "" if the links form a loop. In each returned path only the
-    last part can be a link. On Windows no links are looked up.
+    The final path need not exist; it is "" if the links form a loop. In each returned
+    path only the last name can be a link. On Windows no links are looked up.
     """
     if sys.platform == "win32":
         return [], path

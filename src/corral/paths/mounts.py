@@ -62,7 +62,7 @@ def read_mounts() -> Mounts:
 
 
 def read_kinds() -> Kinds:
-    """Return {mount point: whether the kernel, a network or a disk provides its files}."""
+    """Return {mount point: "kernel", "network" or "disk", by where its files come from}."""
     return {parse_mount(line)[0]: _kind(_file_system(line)) for line in _read_lines()}
 
 

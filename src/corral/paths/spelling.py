@@ -4,7 +4,9 @@ import os
 
 
 def true_spelling(path: str) -> str:
-    """Return a real path as its directories spell it, or "" if a directory cannot be listed."""
+    """Return a real path with each name spelled as its directory lists it, or "" if a directory
+    cannot be listed.
+    """
     parent, name = os.path.split(path)
     if not name:
         return path

@@ -46,8 +46,8 @@ class Refused(Exception):  # noqa: N818 - becomes one line of a PolicyError
 
 @record
 class KnownDirectories:
-    """Directories that cannot be granted, each with its description. Directories that contain them
-    cannot be granted either, nor can anything inside a directory in `system`.
+    """Directories that cannot be granted, each with its description. A directory that contains one
+    of them cannot be granted either, nor can anything inside a directory in `system`.
     """
 
     home: str
@@ -60,8 +60,8 @@ def known_directories(
 ) -> KnownDirectories:
     """Return the directories that the caller's environment names, in variables of any case.
 
-    `real` must resolve paths as grants are resolved, because a variable may name a directory by a
-    short name or through a link.
+    `real` resolves links and short names as it is done for grants, because a variable may name a
+    directory in another way than the grant does.
     """
     values = {name.upper(): value for name, value in environment.items()}
     around = [(home, "your profile")]

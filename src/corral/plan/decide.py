@@ -1,13 +1,13 @@
-"""Choose the mechanism that enforces each control, or refuse the run.
+"""Choose the mechanism that enforces each control, or refuse the run. This code is pure.
 
-This code is pure. Each control has a list of options, best first. The first option whose needs were
-all proven on this host is chosen. Without such an option the control is not enforced:
+Each control has a list of options, best first. The first option whose needs were all proven on this
+host is chosen. Without such an option the control is not enforced:
 
 - If the control is a wall or a stated limit, the run is refused. The error names all such controls.
 - If the control is a default limit, the run continues with a warning, unless the policy is strict.
 - The user may allow any control to be unenforced.
 
-After planning nothing degrades: each step succeeds, or the target never runs.
+The chosen mechanisms are not exchanged later: if a step fails, the target does not run.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _decide(control: Control, policy: Policy, host: Host, chain: Sequence[Option
 
 def _absence(control: Control, host: Host, chain: Sequence[Option]) -> str:
     """Return why a control is not enforced. Of the missing capabilities, name only those that the
-    user can best do something about; `corral doctor` shows all.
+    user can provide most easily; `corral doctor` shows all.
     """
     named = _name_missing(control, host, chain)
     if not named:
@@ -127,9 +127,9 @@ def _hint(control: Control, host: Host, chains: Chains) -> str:
 
 
 def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the missing capabilities to name in an error: the first that any option needs. If the
-    control is a wall, without which nothing runs, add the first that the last option needs, because
-    it may be easier to provide.
+    """Return the missing capabilities to name in an error: the first missing one of all options.
+    For a wall also return the first one that the last option lacks, because it may be easier to
+    provide.
     """
     absent = _missing(host, chain)
     last = _missing(host, chain[-1:]) if control in WALLS else []
@@ -137,8 +137,8 @@ def _name_missing(control: Control, host: Host, chain: Sequence[Option]) -> list
 
 
 def _missing(host: Host, chain: Sequence[Option]) -> list[str]:
-    """Return the needs that the host lacks. Needs that could not be probed and have a hint come
-    first, because the user can remove the obstacle that kept the probe from running.
+    """Return the needs that the host lacks. First come needs that could not be probed and have a
+    hint: the user may be able to remove what kept the probe from running.
     """
     needs = [need for option in chain for need in option.needs if not host.has(need)]
     found = {need: host.finding(need) for need in needs}

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     class Step(Protocol):
         """Plain data that describes, applies and verifies one part of the sandbox.
 
-        `apply` may add values to the results for later steps. `verify` runs inside the sandbox,
-        just before the target starts. A step whose effect cannot be tried has `verify =
+        `apply` may add values to the results, which later steps use. `verify` runs inside the
+        sandbox, just before the target starts. A step whose effect cannot be checked has `verify =
         unverified`.
         """
 
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
 class Results:
     """The values that the steps of one run have made so far, at most one of each type.
 
-    The mechanism that makes a value defines its type. A value that occupies a resource of the host
-    has a method `release`, which frees it.
+    If a value occupies a resource of the host, it has a method `release`, which frees the resource.
     """
 
     def __init__(self) -> None:
@@ -127,8 +126,9 @@ class Sample:
 class Cover:
     """A path in the grant `top` that is hidden or read-only for the target.
 
-    It stays covered only as long as it names the file with this `device` and `inode`. If the cover
-    of a `repository` ends, the run ends even if `Covers.strict` is False.
+    It stays covered only as long as it names the file with this `device` and `inode`. `repository`
+    is true for a version-control directory. If such a directory is no longer covered, the run ends
+    even if `Covers.strict` is False.
     """
 
     path: str
@@ -155,13 +155,13 @@ class Composition:
 
     `environment` are variables that every target gets on this system. `home` is the target's home,
     in which it starts if no other directory is given. `run` is the unique name of the run.
-    `residue` names what a crash leaves behind.
+    `residue` are the paths that a crashed run leaves on the host.
 
-    `watched` are files that the host would execute by itself if the target created them. They do
-    not exist yet and cannot be blocked, so those that exist after the run are reported.
+    `watched` are paths of files that the host would execute by itself. They do not exist yet, and
+    the target cannot be kept from creating them, so those that exist after the run are reported.
 
-    `controls` are shown in addition to those that the policy asks for. `start_in` replaces the
-    directory that the program names, if the target could not work there.
+    `controls` are shown in addition to those that the policy asks for. `start_in` is the directory
+    to start in if the target cannot work in the program's own one.
     """
 
     steps: tuple[Step, ...]
@@ -180,13 +180,13 @@ class Composition:
 class Plan:
     """The steps that enforce a policy on this host, and the decision for each control.
 
-    `environment` may contain secrets, so it is never printed. The server chose the values of the
-    variables `requested_names`. `given_values` are the user's secrets in the server's settings.
+    `environment` may contain secrets, so it is never printed. `requested_names` are variables whose
+    values the server chose. `given_values` are the user's secrets in the server's settings.
 
     `ungranted` lists paths and names in the command that the target does not get, as (kind, name,
     flag that would grant it). `mcp` are the settings of the MCP guard, or None if there is no
-    guard. `pins` are (kind, name, definition), or None if pins are not compared. The pins of this
-    server are stored under the words `pinned_as`.
+    guard. `pins` are the pinned definitions as (kind, name, definition), or None if definitions are
+    not compared with pins. `pinned_as` is the key under which the pins of this server are stored.
     """
 
     program: Program

@@ -87,7 +87,7 @@ if TYPE_CHECKING:
         # systems where `spawn` itself raises the error.
         exec_pipe: int
 
-        # Services that run from the start. Those of `open_services` run only after exec.
+        # Services that run from the start. The services of `open_services` run only after exec.
         @property
         def services(self) -> Sequence[Service]: ...
         def target(self) -> int: ...
@@ -136,8 +136,8 @@ if TYPE_CHECKING:
     class Service(Protocol):
         """Does work for a sandbox during a run, such as passing on its network connections.
 
-        The watcher's loop calls `run_ready`. `fileno` is -1 for a service with its own threads.
-        `close` is called after the target's end.
+        The watcher's loop calls `run_ready` when `fileno` is ready or `deadline` is over. `fileno`
+        is -1 for a service with its own threads. `close` is called after the target's end.
         """
 
         def fileno(self) -> int: ...

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 GRACE_SECONDS = 5.0
 """Seconds between asking the tree to stop and killing it."""
 MAX_EXACT_MEASUREMENTS = 3
-"""How often one sample measures the memory exactly before the limit counts as exceeded. A single
-result may be too high: an exact measurement adds up each process's share of shared pages, and the
-shares grow if a process ends meanwhile. The next result is then lower.
+"""How many exact measurements must show too much memory before the limit counts as exceeded.
+
+A single result may be too high: an exact measurement adds up each process's share of shared pages,
+and the shares grow if a process ends meanwhile. The next result is then lower.
 """
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
-"""The longest wait while a timeout is set. A wait does not count the time that the machine sleeps,
-but a timeout does. So the timeout is checked at most this long after the machine wakes up.
+"""The longest wait while a timeout is set. The kernel's waits do not count time during which the
+machine sleeps, but the timeout does. So the timeout is checked at most this long after the machine
+wakes up.
 """
 
 
@@ -65,7 +67,8 @@ class Deadlines:
             self._kill()
         self.reason = self.reason or reason
         self.child.signal(number)
-        # The tree may be stopped to keep its CPU share, and a stopped tree would not react.
+        # corral may have stopped the tree with SIGSTOP to limit its CPU share. It must be
+        # continued, because a stopped tree does not react to a signal.
         self.child.signal(SIGCONT)
         self._kill_at = self._kill_at or time.monotonic() + GRACE_SECONDS
 
@@ -110,10 +113,9 @@ class Deadlines:
         return max(0, min(int(min(waits) * 1000) + 1, most)) if waits else None
 
     def account(self, reaped: Reaped) -> Reaped:
-        """Return the result of a run with its usage. Of the system's value and the highest sampled
-        value, use the higher one.
-
-        Raise SupervisionError if the run was stopped because its usage could not be measured.
+        """Return the result of a run with its usage: the higher value of the system's report and of
+        the samples. Raise SupervisionError if the run was stopped because its usage could not be
+        measured.
         """
         if self._sampling_error:
             raise SupervisionError(

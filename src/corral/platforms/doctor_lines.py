@@ -39,8 +39,8 @@ def format_lines(
 
 
 def add_basis(lines: Iterable[Line], system: "System") -> list[Line]:
-    """Add to each line how the project knows that the capability works. If that is "read" for any
-    line, explain the word in a last line.
+    """Add to each line how the project knows that the capability works. If this is "read" in any
+    line, explain this word in a last line.
     """
     found: list[Line] = []
     for status, text, finding in lines:

@@ -52,10 +52,9 @@ class Dial:
         self._finish(None)
 
     def _try_next(self) -> None:
-        """Start one more connection attempt. Skip addresses for which connect fails at once.
-
-        If addresses are left, the next attempt starts after STAGGER_SECONDS. If none is left or
-        under way, report failure.
+        """Start one more connection attempt. Skip addresses to which connect fails immediately. If
+        addresses are left, the next attempt starts after STAGGER_SECONDS. If no address is left and
+        no attempt is running, report failure.
         """
         if self._stagger is not None:
             self._stagger.cancel()

@@ -106,7 +106,9 @@ def parse_name(data: bytes, start: int) -> tuple[str, int]:
 
 
 def escape_label(label: bytes) -> str:
-    """Escape a label as in zone files, because a dot inside a label does not separate labels."""
+    """Escape a label as zone files do, so that a dot inside a label does not look like the end of
+    the label.
+    """
     return "".join(chr(byte) if byte in PLAIN else f"\\{byte:03d}" for byte in label.lower())
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     class Pair(Protocol):
         """A socket pair. The target has one end, and uses it as if it were a datagram socket.
 
-        If `is_resolver`, the target's datagrams are DNS queries. Otherwise they are refused.
+        If `is_resolver` returns true, the target's datagrams are DNS queries. Otherwise they are
+        refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -26,15 +27,15 @@ if TYPE_CHECKING:
 
 
 BATCH = 64
-"""The number of datagrams that are answered before other clients get their turn."""
+"""The number of datagrams that are answered in a row, before other clients are served."""
 BURST, RATE = 256, 2048
-"""How many queries of all clients together are answered at once, and how many per second after
-that. Further datagrams wait in the kernel's buffer, and are lost if the buffer is full.
+"""The rate limit for the queries of all clients: a burst of BURST, and then RATE per second.
+Further datagrams wait in the kernel's buffer, and are lost if the buffer is full.
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128
-"""The maximum number of socket pairs, which a target without a network namespace has instead of
-datagram sockets.
+"""The maximum number of socket pairs. A target without a network namespace has one in place of each
+datagram socket.
 """
 IDLE_SECONDS = 10.0
 """A TCP client is closed if it sends no query for this time."""

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
-"""The number of connections that are accepted before other inputs get their turn."""
+"""The number of connections that are accepted in a row, before other inputs are served."""
 MAX_FAILED = 256
-"""The number of connections that may be denied, or may fail before they transfer data: this many at
-once, and then this many per second.
+"""The limit for connections that are denied, or fail before they transfer data: a burst of this
+many, and then this many per second.
 """
 MAX_WAITING = 256
 """The number of the socket broker's connections that may wait until other connections end."""
@@ -192,8 +192,9 @@ class Gateway:
     def _open_waiting(self) -> None:
         """Open waiting connections while there is room.
 
-        A connection that fails at once calls `_ended`, which calls this method again. The inner
-        call returns, because otherwise hundreds of waiting connections could exhaust the stack.
+        A connection that fails immediately calls `_ended`, which calls this method again. This
+        inner call returns without doing anything, because otherwise hundreds of waiting connections
+        could exhaust the stack.
         """
         if self._opens_waiting:
             return

@@ -2,7 +2,7 @@
 
 Only the C library supports everything that an administrator may have configured: /etc/hosts,
 nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. The children
-die with the supervisor. A child whose lookup takes too long is killed by its alarm.
+die with the supervisor. An alarm signal ends a child whose lookup takes too long.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # Keep one child for the next name. An empty reply means that the child is dead.
+        # Keep one child for the next name. An empty reply means that the child has ended.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:
@@ -156,7 +156,7 @@ class Lookups:
 
 def pack(addresses: Sequence[bytes]) -> bytes:
     """Return the reply that a child sends for these addresses. It is never empty, because the
-    parent would take an empty message for the child's end.
+    parent reads an empty message when the child has ended.
     """
     return " ".join(["", *map(bytes.hex, deduplicate(addresses)), ""]).encode("ascii")
 

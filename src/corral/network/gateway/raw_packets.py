@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 BATCH = 64
 BURST, RATE = 128, 256
-"""How many packets are read at once, and how many per second after that, so that a flood cannot
-keep the host busy.
+"""The rate limit for reading packets: a burst of BURST, and then RATE per second. Without it a
+flood could keep the host busy.
 """
 HEADERS = 128
 IPV6_PKTINFO = 50
@@ -44,7 +44,8 @@ WHY = "nothing listens there inside; the sandbox does not share the host's loopb
 class Packet:
     """A packet from a raw socket: its sender, its receiver, and the bytes after the IP header.
 
-    An IPv6 socket receives no IP header, so the addresses are in the other results of `recvmsg`.
+    A raw IPv6 socket does not deliver the IP header. `recvmsg` returns the two addresses
+    separately.
     """
 
     def __init__(self, one: _socket.socket) -> None:

@@ -33,9 +33,9 @@ limits the memory that is used for a target which does not read.
 """
 MAX_FREE_PIPES = 4
 ROUNDS = 4
-"""How many times one direction may read before other directions get their turn."""
+"""How many times in a row one direction may read, before other directions are served."""
 FEW_BYTES = 4096
-"""After a read of fewer bytes do not read again, because there are rarely more bytes."""
+"""After a read of fewer bytes, no second read is tried, because there are rarely more bytes."""
 F_SETPIPE_SZ = 1031
 FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 ERRORS = 0x008 | 0x010
@@ -88,7 +88,7 @@ class Pipes:
 
 
 class Direction:
-    """Copies from one socket to another. `stuck` counts bytes that are read but not written."""
+    """Copies from one socket to another. `stuck` counts the bytes read but not yet written."""
 
     def __init__(
         self, source: _socket.socket, sink: _socket.socket, pipes: Pipes, head: bytes

@@ -59,8 +59,9 @@ class Connection:
                 pass  # the client is lost already
 
     def pause_seconds(self) -> float:
-        """Return for how many seconds this connection still occupies its slot after `serve`. This
-        is 0 if the connection reached a server. Otherwise count the connection as failed.
+        """Return for how many seconds after its end this connection still counts towards the
+        maximum number of connections. This is 0 if it reached a server. Otherwise count it as
+        failed.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 
@@ -162,7 +163,7 @@ class Connection:
         self._stream.send(head.encode("ascii") + body)
         self._stream.end()
         # Read and drop further data of the client. Otherwise the kernel would send a reset, and the
-        # client could lose the answer.
+        # client could lose the answer that corral has just sent.
         deadline = self._deadline()
         while self._recv(deadline):
             pass

@@ -95,8 +95,8 @@ class PolledCopy:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
         ready = wait(masks, self._idle_milliseconds, stop=self._stop)
         for direction, end, mask in waiting:
-            # After an error or a hang-up, let the direction read or write too, because this raises
-            # the error.
+            # After an error or a hang-up, let the direction read or write anyway, because this
+            # raises the error.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
                 direction.pump()
         return True

@@ -49,7 +49,9 @@ class Outbound:
             return dict(self._traffic)
 
     def stop_counting(self) -> None:
-        """Do not count connections that end after this call, because the report is made now."""
+        """Stop counting, because the report is made now. Connections that end after this call are
+        not counted.
+        """
         with self._lock:
             self._stopped = True
 
@@ -59,10 +61,11 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server, and return how long its slot stays occupied.
+        """Count a connection that reached no server. Return for how many seconds it still counts
+        towards the maximum number of connections.
 
-        The pause slows down a flood of connections. The CPU limit of the target would not, because
-        the proxy's CPU time does not count against it.
+        This slows down a flood of connections. The CPU limit of the target would not, because the
+        proxy's CPU time does not count against it.
         """
         with self._lock:
             self._rate_limit.use()

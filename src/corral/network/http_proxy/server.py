@@ -100,8 +100,8 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes ready only at `close`, because the proxy has its own
-        threads.
+        """Return a descriptor that becomes ready only at `close`. Until then the proxy's own
+        threads do all the work.
         """
         return self._stop
 
@@ -126,8 +126,8 @@ class HttpProxy:
             left = not _join(handler, deadline) or left
         self._out.stop_counting()
         self._listener.close()
-        # If a thread is left, it waits for a lookup or a dial and polls this descriptor later, so
-        # the descriptor stays open.
+        # A thread that is still running waits for a lookup or a dial, and will poll this descriptor
+        # later. So the descriptor is not closed then.
         if not left:
             os.close(self._stop)
 

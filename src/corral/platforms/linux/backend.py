@@ -113,8 +113,8 @@ def warm_up() -> None:
 def clean(path: str, budget: Budget) -> None:
     """Remove the leftovers of a dead run: its private directory or its cgroup.
 
-    The path and the type of the file system decide which of the two it is. The content does not,
-    because the target wrote it.
+    The path and the type of the file system show which of the two it is. The content is not used,
+    because the target could choose it.
     """
     from corral.platforms.posix import run_directories
 

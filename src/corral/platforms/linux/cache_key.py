@@ -39,8 +39,8 @@ def cache_key() -> tuple[str, ...]:
 
 
 def _outer_filter(status: list[str]) -> str:
-    """Return how an outer filter answers system calls, or "" if there is no outer filter. Only the
-    answers show whether the filter has changed since the probes.
+    """Return how a seccomp filter around corral answers system calls, or "" if there is none. Only
+    the answers show whether this filter has changed since the probes.
     """
     if "Seccomp:\t2" not in status:
         return ""
@@ -52,8 +52,8 @@ def _outer_filter(status: list[str]) -> str:
 def _root() -> str:
     """Return the identity of the root directory, and the ids of its mount and of the mount above.
 
-    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. Both can have
-    the same root directory, but after pivot_root another mount is above it.
+    The kernel refuses user namespaces in a chroot, but allows them after pivot_root. The root
+    directory can be the same in both cases, but the mount above it differs.
     """
     lines = [line.split(" ", 5) for line in _read("/proc/self/mountinfo").split("\n")]
     mounts = [f"{words[0]} {words[1]}" for words in lines if words[4:5] == ["/"]]

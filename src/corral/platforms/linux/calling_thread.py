@@ -1,9 +1,9 @@
 """Read the memory and descriptors of a thread whose system call waits for the supervisor.
 
-Reading them through /proc and pidfds needs a debugger's rights. An ordinary user has these
-rights over processes with the same id. Root without CAP_SYS_PTRACE, which is the default in
-containers, does not have them over the target, because the target has another id. So the
-supervisor's thread takes on the target's id while it reads.
+For this the supervisor needs a debugger's rights over the target. An ordinary user has these rights
+over processes with the same id. Root's target has another id, and root has no such rights over it
+without CAP_SYS_PTRACE, which containers do not have by default. So the supervisor's thread takes on
+the target's id while it reads.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TargetIds:
 
     def as_target(self) -> TargetIds:
         """Return these ids, so that a `with` block takes them even if this thread could read the
-        target without them. A unix socket that is connected in the block shows its peer these ids.
+        target without them. If a unix socket is connected in the block, the peer sees these ids.
         """
         return replace(self, taken=self.uid != os.geteuid())
 
@@ -112,8 +112,8 @@ class CallingThread:
     def write(self, address: int, data: bytes) -> None:
         """Write to the caller's memory. Raise ESRCH if the caller no longer waits.
 
-        The pid of a dead process may be reused. So the opened memory is the caller's only if the
-        call still waits after the memory was opened.
+        The pid of a dead process may be reused. So open the memory first, and then check that the
+        call still waits: only then is it the caller's memory.
         """
         memory = self._open_memory(os.O_RDWR)
         try:
@@ -178,8 +178,8 @@ class CallingThread:
             os.close(pidfd)
         try:
             self.check()
-            # Name a type and a protocol, so that Python does not ask the kernel for them, which
-            # saves two calls. They may be wrong, because no code uses them.
+            # Give any type and protocol, so that Python does not ask the kernel for them, which
+            # saves two calls. Wrong values do no harm, because no code uses them.
             return _socket.socket(type=_socket.SOCK_STREAM, proto=0, fileno=taken)
         except OSError:
             os.close(taken)

@@ -1,9 +1,9 @@
 """Report that a target wanted the network, in a run with neither a network namespace nor an allowed
 host.
 
-In such a run the call `socket` itself is denied, so corral never sees an address or a name. To see
-them, corral would have to give the target a socket of the host's network. So the report only
-recommends `corral learn`, which shows the names.
+In such a run the call `socket` itself is denied, so corral never sees which address or name the
+target wanted. To see it, corral would have to give the target a socket of the host's network. So
+the report only recommends `corral learn`, which shows the names.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 WHY = "without namespaces its name is not seen; `corral learn` shows it"
 BURST, RATE = 64, 64
-"""How many calls are answered at once, and how many per second after that. Further calls wait,
-which costs no CPU time.
+"""The rate limit for answering calls: a burst of BURST, and then RATE per second. Further calls
+wait, which costs no CPU time.
 """
 
 

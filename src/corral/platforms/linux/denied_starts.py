@@ -28,8 +28,8 @@ FLAG = "--allow-subprocess"
 MAX_NAMED = 64
 """For at most this many starts, the supervisor searches for the program's name."""
 BURST, RATE = 64, 64
-"""How many starts are answered at once, and how many per second after that. Further starts wait,
-which costs no CPU time.
+"""The rate limit for answering starts: a burst of BURST, and then RATE per second. Further starts
+wait, which costs no CPU time.
 """
 PAGE = 4096
 STACK_BYTES = 8 * PAGE
@@ -134,9 +134,10 @@ class Memory:
 
 
 def _is_vfork(call: str, arguments: tuple[int, ...]) -> bool:
-    """Return whether libc's vfork() made this call. On machines without a system call vfork,
-    vfork() calls clone without a stack. posix_spawn makes a similar clone, but gives the new
-    process its own stack.
+    """Return whether libc's vfork() made this call.
+
+    Some machines have no system call vfork, and libc's vfork() calls clone without a stack there.
+    posix_spawn makes a similar clone, but gives the new process its own stack.
     """
     by_clone = call == "clone" and arguments[0] & CLONE_VFORK and not arguments[1]
     return call == "vfork" or bool(by_clone)

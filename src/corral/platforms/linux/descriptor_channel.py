@@ -1,7 +1,7 @@
 """Provide the only channel through which descriptors leave a sandbox (SCM_RIGHTS).
 
-Init has the inner end until it has locked itself down, and the target has it until exec. The first
-byte of a message is the kind of its descriptors.
+Init has the sandbox's end of the channel until it has locked itself down, and the target's process
+has it until exec. The first byte of a message says what the descriptors are.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ kernel refuses to send a descriptor while the user's processes together have mor
 flight than the sender's RLIMIT_NOFILE.
 """
 FIRST_DESCRIPTOR = 3
-"""The lowest descriptor number for the inner end of the channel, because the target's streams need
-the numbers 0 to 2.
+"""The lowest descriptor number for the sandbox's end of the channel, because the target's streams
+need the numbers 0 to 2.
 """
 
 
@@ -59,7 +59,9 @@ class DescriptorChannel:
             time.sleep(0.01)
 
     def receive(self) -> None:
-        """Receive all messages so far. `open` is False once every inner end is closed."""
+        """Receive all messages so far. `open` is False once the sandbox's end is closed in all
+        processes.
+        """
         while self.open:
             try:
                 code, found = sockets.receive_descriptors(self.outer)

@@ -1,10 +1,10 @@
 """Change modes and times of files for a target without namespaces, where the target may write.
 
-Landlock does not control these changes, so the filter passes the calls to the supervisor. A thread
-of the supervisor copies a call's path once, and looks it up beneath a place that the target may
-write to. The kernel refuses to leave the place during this lookup. So whatever the target replaces
-meanwhile, the file that is found is one that it may change. No path outside of these places is
-looked up at all.
+Landlock does not control these changes, so the filter passes the calls to the supervisor. A "place"
+is a file or directory that the target may write to. A thread of the supervisor copies a call's path
+once, and looks it up beneath a place with a flag that makes the kernel refuse a path that leads
+out. So the file that is found is always one that the target may change, even if the target replaces
+files meanwhile. A path outside of all places is not looked up.
 
 The calls are done in a thread, because a call on a file waits while the target writes to it. The
 thread has the target's ids and no capabilities, so the kernel decides who may change a file.
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 LATER = Decision(verdict="answer_later")
 BURST_SECONDS = 2.0
-"""The processor time that calls may use at once. It is enough for about 10 000 calls: a git clone
-or an archive of a thousand files is not delayed.
+"""The processor time that a burst of calls may use. It is enough for about 10 000 calls: a git
+clone or an archive of a thousand files is not delayed.
 """
 SHARE = 0.06
 """The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
@@ -58,12 +58,12 @@ MODE_BITS = 0o1777
 KINDS = frozenset((stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK))
 FLAGS = abi.AT_SYMLINK_NOFOLLOW | abi.AT_EMPTY_PATH
 RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
-"""Mounts below a place are not entered, because a network file system there could make the thread
-wait without an end.
+"""Mounts below a place are not entered, because a lookup on a network file system could wait for
+ever.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""The kernel follows links inside a place, but not out of it. corral itself follows at most
-MAX_LINKS links out of places, and only those among the first MAX_PARTS names of a path.
+"""The kernel follows links that stay inside a place. corral itself follows links out of a place: at
+most MAX_LINKS, and only among the first MAX_PARTS names of a path.
 """
 MAX_RETRIES = 8
 """How often a lookup with `..` is repeated while files are moved."""
@@ -86,8 +86,8 @@ class Place:
     written: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the paths by which the target knows the place. If the place was moved, only its
-        new path counts.
+        """Return the paths by which the target knows the place. If the place was moved, this is
+        only its new path.
         """
         now = os.readlink(f"/proc/self/fd/{self.fd}")
         return (now, self.written) if now == self.path else (now,)
@@ -148,9 +148,8 @@ class FileChanges:
         return LATER
 
     def release(self) -> None:
-        """Let the thread close the files. Close them here if there is no thread.
-
-        This does not wait for the thread, because the thread may be waiting for a file system.
+        """Close the files. If the thread has been started, only tell the thread to close them, and
+        do not wait, because the thread may be waiting for a file system.
         """
         if self._listener >= 0:
             self._jobs.put(None)
@@ -207,8 +206,8 @@ class Budget:
 
 
 def _has_become(uid: int, gid: int) -> bool:
-    """Give this thread the target's ids and no capabilities, for ever. Return whether that
-    worked.
+    """Give this thread the target's ids and take away its capabilities, for ever. Return whether
+    that worked.
     """
     try:
         if uid != os.geteuid():
@@ -261,8 +260,8 @@ def find_file(
 ) -> int:
     """Return an O_PATH descriptor of the file that a call would change.
 
-    The caller's memory and descriptors are read first. If the caller still waits afterwards, they
-    were not those of another process with the same pid.
+    First read the caller's memory and descriptors, then check that the caller still waits. If it
+    had ended, another process with the same pid could have been read.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -299,7 +298,7 @@ def _find_open_file(
     """Find an open file of the caller by its path, and check that it is the same file.
 
     `by_path` is true if the call names the file by a path such as /proc/self/fd/3, and false if it
-    names the descriptor, as fchmod does. Only calls by descriptor fail if the file was opened with
+    names the descriptor, as fchmod does. A call by descriptor fails if the file was opened with
     O_PATH.
     """
     path = thread.path_of(number)
@@ -328,8 +327,8 @@ def _own_descriptor(text: str) -> int | None:
 
 
 def join(base: str, text: str) -> str:
-    """Join a relative path to `base`. Resolve the `..` at its start, which is safe because `base`
-    contains no links. Keep later `..`, because the name before them may be a link.
+    """Join a relative path to `base`. Resolve only the `..` at the start of the path, which is safe
+    because `base` contains no links. A later `..` stays, because the name before it may be a link.
     """
     parts = text.split("/")
     while parts and parts[0] in {"", ".", ".."}:
@@ -339,8 +338,8 @@ def join(base: str, text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Remove empty names and `.` from an absolute path. A slash at the end stays, because it makes
-    the kernel follow a link.
+    """Remove empty names and `.` from an absolute path. Keep a slash at the end: with it, the
+    kernel follows a link that is the last name.
     """
     parts = [part for part in text.split("/") if part not in {"", "."}]
     ending = "/" if text.endswith(("/", "/.")) else ""
@@ -357,8 +356,8 @@ class Finder:
     def find(self, text: str, *, follow: bool) -> int:
         """Return an O_PATH descriptor of a file in a place. Raise OSError (EPERM) for other paths.
 
-        The kernel follows links inside a place. A link out of a place is followed here. Its target
-        must be in a place again, such as a grant to which the private home has a link.
+        The kernel follows links that stay inside one place. This function follows links that lead
+        from one place to another, such as a link in the private home to a grant.
         """
         for _ in range(MAX_LINKS):
             place, name, rest = self._locate(clean(text))
@@ -404,8 +403,8 @@ def open_beneath(directory: int, path: str, *, follow: bool) -> int:
 
 
 def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
-    """Return the path with its first link replaced by the link's target. Raise OSError (EPERM) if
-    something other than a link leads out of the place.
+    """Return the path with its first link replaced by the path that the link contains. Raise
+    OSError (EPERM) if the path leads out of the place without a link.
     """
     parts = rest.rstrip("/").split("/")
     follow = follow or rest.endswith("/")

@@ -40,8 +40,8 @@ ETC = (
 MUSL = "ld-musl-{machine}.path"
 HOME = "/home/user"
 OTHER_HOME = "/home/corral"
-"""Replaces HOME as the home inside the sandbox if the user's own home has the path HOME. With the
-same path for both, the user's paths would seem to exist in the sandbox.
+"""The home inside the sandbox if the user's own home is already HOME. With the same path for both
+homes, the user's paths would seem to exist in the sandbox.
 """
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 

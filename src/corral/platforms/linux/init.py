@@ -47,8 +47,8 @@ class InitDescriptors:
 
 @record
 class Pipes:
-    """The supervisor's or init's ends of the pipes that `spawn` describes. Only init has `start`,
-    with which it releases the target.
+    """The ends of the pipes that `spawn` describes, for the supervisor or for init. Only init has
+    `start`, with which it lets the target start.
     """
 
     control: int
@@ -62,8 +62,8 @@ class Pipes:
 
 
 def follow_supervisor() -> None:
-    """Let this process die with its supervisor. Call this again after each change of ids, because
-    the kernel then clears the setting.
+    """Let the kernel kill this process when its supervisor dies. Call this again after each change
+    of ids, because a change of ids clears this setting.
     """
     abi.prctl(abi.PR_SET_PDEATHSIG, SIGKILL)
 

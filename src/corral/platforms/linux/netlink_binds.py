@@ -1,9 +1,9 @@
 """Bind route netlink sockets for a target without namespaces, which may bind no other socket.
 
-Without a network namespace a pair of unix sockets belongs to the host's network. A target that
-binds one end could take an abstract name that a program of the host needs. But the C library binds
-a netlink socket to list the interfaces. The filter cannot distinguish these sockets, so the
-supervisor binds a new netlink socket, which replaces the target's.
+Without a network namespace, the abstract names of unix sockets are the host's. A target that binds
+one end of a unix pair could take a name that a program of the host needs. But the C library has to
+bind a netlink socket to list the interfaces. The filter cannot tell netlink sockets from unix
+sockets, so the supervisor binds a new netlink socket, which replaces the target's.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ AF_NETLINK, NETLINK_ROUTE = 16, 0
 ADDRESS = struct.Struct("=HHII")
 """struct sockaddr_nl: the family, two unused bytes, the port and the multicast groups."""
 BURST, RATE = 256, 256
-"""How many calls are answered at once, and how many per second after that. Further calls wait,
-which costs no CPU time.
+"""The rate limit for answering calls: a burst of BURST, and then RATE per second. Further calls
+wait, which costs no CPU time.
 """
 
 

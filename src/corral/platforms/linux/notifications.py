@@ -1,8 +1,9 @@
 """Provide a run's seccomp listener, which answers the system calls that the kernel passes to it.
 
-The supervisor runs the listener before the target executes, because the tests of `verify` make
-such calls too. `notified_calls.CALLS` has the decider of each call. A call is denied if it is
-not in the table, if this run does not have its decider, or if the answer is not permitted.
+The supervisor runs the listener before the target executes, because the tests of `verify` make such
+calls too. The table `notified_calls.CALLS` says which decider answers each call, and which answers
+are permitted. A call is denied if it is not in the table, if this run does not have its decider, or
+if the decider's answer is not permitted.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ if TYPE_CHECKING:
 EPERM = 1
 BATCH = 16
 TURN_SECONDS = 0.05
-"""After this time the supervisor checks its deadlines before it decides another call, because a
-target can delay each read of its memory with a long mprotect in another thread.
+"""After this time the supervisor checks its deadlines before it decides another call. A target can
+make each decision slow: a long mprotect in another thread delays each read of its memory.
 """
 POLLIN = 1
 
@@ -79,7 +80,7 @@ def _send(request: Notification, decision: Decision | None) -> bool:
 
 
 def _give(request: Notification, given: Given) -> bool:
-    """Give the caller a descriptor. Return whether this has also answered the call."""
+    """Give the caller a descriptor. Return whether this also answered the call."""
     try:
         if given.number < 0:
             abi.add_descriptor(request, given.fd, flags=given.flags)
@@ -122,8 +123,8 @@ class Notifications:
         """Open the service.
 
         With `killable`, only a deadly signal interrupts a call that the supervisor has received. So
-        calls are received during a pause too, and decided after it. Otherwise a signal would make a
-        waiting fork fail with EINTR, which programs do not expect.
+        during a pause calls are received, and decided after the pause. If they were received later,
+        another signal could make a waiting fork fail with EINTR, which programs do not expect.
         """
         self._channel = channel
         self._killable = killable

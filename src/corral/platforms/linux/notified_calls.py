@@ -1,8 +1,8 @@
 """List the calls that the kernel passes to the supervisor, with their deciders and answers.
 
-The kernel reads a continued call's memory again, and other threads of the target can change it
-first. So `continue` is not permitted if a decision depends on memory, or if the policy denies the
-call itself.
+If the supervisor answers "continue", the kernel executes the call and reads its memory again, which
+another thread of the target may have changed. So this answer is not permitted if the decision
+depends on memory, or if the policy denies the call itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EPERM = 1
 UNKNOWN = "an unknown address"
-"""The destination of a denied connection whose address is not seen."""
+"""The destination in the report of a denied connection whose address corral did not see."""
 
 
 @record
@@ -57,9 +57,9 @@ class Given:
 class Decision:
     """The answer to a call.
 
-    With `answer` the supervisor has done the call, which returns `value`. With `answer_later` the
-    decider itself sends the answer. A call that is denied, or that the supervisor could not do,
-    fails with `error`. `then` is called once the thread has the answer.
+    If `verdict` is "answer", the supervisor has done the call, which returns `value`. If it is
+    "answer_later", the decider itself sends the answer. A call that is denied, or that the
+    supervisor could not do, fails with `error`. `then` is called once the thread has the answer.
     """
 
     verdict: Verdict
@@ -72,19 +72,21 @@ class Decision:
 DENIED = Decision(verdict="deny")
 START = NotifiedCall(decider="denied_starts", may=("deny",))
 PATH = NotifiedCall(decider="path_watch", may=("continue",))
-# Without namespaces only the supervisor changes modes and times. `corral learn` with namespaces
-# uses `change_watch`, because a continued call cannot leave the private root there.
+# Without namespaces only the supervisor changes modes and times. With namespaces the call may
+# continue, because it cannot reach a file outside the private root; `corral learn` then only
+# watches it with `change_watch`.
 CHANGE = NotifiedCall(decider="file_changes", may=("answer_later",))
 CHANGE_WATCH = NotifiedCall(decider="change_watch", may=("continue",))
 SOCKET = NotifiedCall(decider="socket_broker", may=("answer",))
-# The calls in SOCKET_NAMES may continue on a socket that is not corral's, because they neither
-# connect nor send.
+# The calls in SOCKET_NAMES neither connect nor send, so they may continue on a socket that the
+# broker did not make.
 SOCKET_NAME = NotifiedCall(decider="socket_broker", may=("answer", "continue"))
-# In `corral learn` the target gets Unix sockets that cannot be connected, and the paths of connect
-# and bind are recorded.
+# In `corral learn` the target gets Unix sockets that cannot be connected. The paths that it passes
+# to connect and bind are recorded.
 SOCKET_WATCH = NotifiedCall(decider="socket_watch", may=("answer",))
 CONNECT_WATCH = NotifiedCall(decider="socket_watch", may=("continue",))
-# Without namespaces and broker the supervisor binds netlink sockets, also in `corral learn`.
+# Without namespaces and without the broker, the supervisor binds netlink sockets, also in `corral
+# learn`.
 NETLINK_BIND = NotifiedCall(decider="netlink_binds", may=("answer",))
 SOCKET_DENIED = NotifiedCall(decider="denied_sockets", may=("deny",))
 TASK = NotifiedCall(decider="task_count", may=("deny", "continue"))
@@ -119,8 +121,8 @@ PATHS: dict[str, tuple[tuple[int, int], ...]] = {
     "symlinkat": ((2, 1),),
     "inotify_add_watch": ((1, -1),),
 }  # fmt: skip
-"""For each call, the positions of the arguments that are paths. Beside each is the position of the
-argument with its base directory; -1 means the working directory. The text of a symbolic link does
+"""For each call, the positions of the arguments that are paths. Beside each position is that of the
+argument with the base directory; -1 means the working directory. The text of a symbolic link does
 not count as a path.
 """
 MEMORY = "mmap"
@@ -141,7 +143,9 @@ CHANGES = (
 )  # fmt: skip
 """Calls that change the mode or times of a file."""
 CREATES = ("open", "openat", "creat", "mkdir", "mkdirat")
-"""Calls that create files and directories. A run that reports denied starts watches these."""
+"""Calls that create files and directories. They are watched in runs that report denied process
+starts.
+"""
 CALLS: dict[str, tuple[NotifiedCall, ...]] = {
     **dict.fromkeys((*PATHS, MEMORY), (PATH,)),
     **dict.fromkeys(CHANGES, (CHANGE, CHANGE_WATCH)),
@@ -158,5 +162,5 @@ CALLS: dict[str, tuple[NotifiedCall, ...]] = {
 
 
 def name_call(name: str, arguments: tuple[int, ...]) -> str:
-    """Return the call's name in CALLS. There a clone that makes a thread has the name THREAD."""
+    """Return the call's name in CALLS. A clone that makes a thread has its own name, THREAD."""
     return THREAD if name == "clone" and arguments[0] & CLONE_THREAD else name

@@ -86,8 +86,8 @@ def _cgroup(controller: str) -> Option:
 
 
 def _io(policy: Policy) -> tuple[Option, ...]:
-    """Return the option for limiting I/O. There is no such option if neither /usr nor a grant is on
-    a disk, because io.max limits each disk.
+    """Return the option for limiting I/O. io.max limits each disk, so there is no such option if
+    neither /usr nor a grant is on a disk.
     """
     if policy.limits.io is None:
         return ()
@@ -119,7 +119,8 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
     A signal makes a fork fail with EINTR if it arrives before the supervisor receives the call,
     unless the signal is blocked or its handler has SA_RESTART. Common libraries block signals, but
     dash does not: a script with 400 jobs, 20 at a time, failed in each of nine runs, and in none
-    without the limit. So a default limit is dropped where processes are allowed.
+    without the limit. So if the target may start processes, this option is used only for a limit
+    that the user states.
     """
     if policy.subprocess and "pids" not in policy.stated:
         return ()
@@ -135,8 +136,8 @@ def _counted(policy: Policy) -> tuple[Option, ...]:
 
 
 def _per_process(policy: Policy) -> tuple[Option, ...]:
-    """Return the option that limits each process. Use it only for a default limit, because a stated
-    limit must apply to the whole tree.
+    """Return the option that limits each process by itself. It is used only for a default limit,
+    because a stated limit must apply to the whole tree.
     """
     if policy.limits.memory is None or "memory" in policy.stated:
         return ()

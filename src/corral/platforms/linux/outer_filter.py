@@ -1,10 +1,13 @@
 """Find out how an outer seccomp filter answers the calls that a sandbox needs.
 
-The kernel reports that there is a filter, but not what it does. So each call is made with arguments
-that the kernel refuses. Nothing happens then, and a filter that denies the call gives another
-error. Whether a listener is possible can be seen only by loading one. A filter may also kill the
-caller, so a child makes the calls. The child first enters its own namespaces if it can, because the
-kernel refuses some calls of an ordinary user before it reads an argument.
+The kernel reports that there is a filter, but not what it does. So each call is made with invalid
+arguments. If the filter allows the call, the kernel refuses it because of its arguments, and
+nothing happens. If the filter denies the call, the error is another one. Whether a listener is
+possible can be seen only by loading one.
+
+A filter may also kill the caller, so a child makes the calls. The child first enters its own
+namespaces if it can, because the kernel refuses some calls of an ordinary user before it looks at
+the arguments.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ if TYPE_CHECKING:
     Attempt = Callable[[], object]
 
 BAD = -1
-"""An invalid descriptor, and an address that no process can read."""
+"""An invalid descriptor. As a pointer it is an address that no process can read."""
 CLONE_FS = 0x200
 CLONE_THREAD = 0x10000
-"""The kernel refuses a clone with this flag if CLONE_SIGHAND is missing, and also together with
-most of the namespace flags.
+"""A flag with which a clone always fails: the kernel refuses it without CLONE_SIGHAND, and also
+together with most of the namespace flags.
 """
 CALLS: tuple[Call, ...] = (
     ("unshare", (1,)),

@@ -77,11 +77,11 @@ def find_read_grants(plan: Plan) -> Iterable[str]:
 
 
 def find_remedy(program: Program, top: str, path: str, make: str) -> tuple[str, str]:
-    """Return (flag, reason) for a file among the server's own files. The flag allows the write. It
-    is "" if no flag does.
+    """Return (flag, reason) for a file among the server's own files. The flag allows the server to
+    write; it is "" if no flag does.
 
     A file in a user's directory can be made writable. A package in corral's store cannot be
-    changed, but its profile may let it write elsewhere.
+    changed, but a profile may let it write elsewhere.
     """
     if any(is_inside(top, store) for store in (directories().cache, directories().state)):
         name = _find_profile(program)

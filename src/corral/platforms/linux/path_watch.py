@@ -1,9 +1,9 @@
 """Record the paths that a target uses.
 
-Every call with a path continues, and is restricted in the same way as without this module. Another
-thread of the target can change a path after corral has read it and before the kernel does. So a
-recorded path is only the target's claim. `corral learn` watches all calls with a path. Other runs
-watch calls that create files.
+This module restricts nothing: every call with a path continues. Another thread of the target can
+change a path after corral has read it and before the kernel reads it. So the kernel may have used
+another path than the recorded one. `corral learn` watches all calls with a path. Other runs watch
+calls that create files.
 """
 
 from __future__ import annotations
@@ -49,10 +49,11 @@ CONTINUED = Decision(verdict="continue")
 class PathWatch:
     """Records for `corral learn` what the target uses.
 
-    `seen` counts calls by (path, whether they write). `unreadable` counts calls whose path was not
-    read. `bound` is the first name that the target wanted to give its own Unix socket. `memory` is
-    the largest amount that a limit denied. `seconds` is the time that calls waited here. With
-    `only_opens`, calls that only read metadata are not counted, because Landlock allows them.
+    `seen` counts calls by (path, whether they write). `unreadable` counts calls whose path could
+    not be read. `bound` is the first name that the target wanted to give its own Unix socket.
+    `memory` is the largest amount of memory that a limit denied. `seconds` is the total time that
+    calls waited for this object. With `only_opens`, calls that only read metadata are not counted,
+    because Landlock allows them.
     """
 
     def __init__(self, channel: DescriptorChannel, *, only_opens: bool = False) -> None:
@@ -127,8 +128,8 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` with the call and the path of each file that the target creates, once the call
-    continues. Reads at most MAX_READ paths.
+    """Calls `then` with the name of the call and the path, for each call that creates a file, once
+    the call continues. Reads at most MAX_READ paths.
     """
 
     def __init__(self, then: Callable[[str, str], None]) -> None:
@@ -174,8 +175,8 @@ def read_accesses(call: str, request: Notification) -> list[Access]:
 
 
 def read_denied_memory(request: Notification) -> int:
-    """Return how many bytes of data the process would have after this request for memory, if
-    RLIMIT_DATA denies the request. Otherwise return 0.
+    """Return 0 if RLIMIT_DATA allows this request for memory. Otherwise return how many bytes of
+    data the process would have after the request.
     """
     with open(f"/proc/{request.pid}/limits", encoding="ascii") as file:
         limit = next(line for line in file if line.startswith("Max data size")).split()[3]
@@ -186,7 +187,7 @@ def read_denied_memory(request: Notification) -> int:
 
 
 def _read_base(request: Notification, directory: int) -> str:
-    """Return the directory that a relative path is relative to, as the target sees it."""
+    """Return the directory to which a path is relative, as the target sees it."""
     fd = AT_FDCWD if directory < 0 else request.arguments[directory] & WORD
     name = "cwd" if fd == AT_FDCWD else f"fd/{fd}"
     return os.readlink(f"/proc/{request.pid}/{name}")

@@ -1,9 +1,10 @@
 """Watch the covers: mounts that hide or protect a path, but that a host program can remove.
 
 The kernel detaches a mount when a process outside the namespace removes the mount point, or renames
-another file over it. Mounting again would come too late. So the watcher only reports, and ends the
-run if the plan says so. inotify reports that a covered file is removed. It does not report this for
-a directory that a process has open, so the directory above is watched too.
+another file over it. The target could use the path before corral could mount again. So the watcher
+only reports, and ends the run if the plan says so. inotify reports that a covered file is removed.
+It does not report this for a directory that a process has open, so the directory above is watched
+too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class ReplacedFiles:
     """Watches the covers, as a service of the supervisor.
 
     `replaced` has a sentence for each path that lost its cover. The service's descriptor is an
-    epoll that contains the inotify instance. During a pause the instance is removed from the epoll.
+    epoll descriptor, which watches the inotify descriptor except during a pause.
     """
 
     def __init__(self, covers: Covers, child: Child) -> None:

@@ -1,8 +1,8 @@
 """Find the directories, files and programs that a repository makes git, Mercurial or Jujutsu use.
 
 The host's git uses them when the user types `git status`, so a target must not change them. The
-functions here find more than git would use, because a file that is read-only without need does less
-harm than a file that runs.
+functions here find more files than git would use: to make a file read-only without need does less
+harm than to miss a file that git runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ GITLINK = b"\0\0\xe0\0"
 
 
 def find_directories(entry: str) -> list[str]:
-    """Return `entry` (a `.git`, `.hg` or `.jj`) and every directory that its pointer files name."""
+    """Return `entry` (a `.git`, `.hg` or `.jj`) and every directory that the files in POINTERS
+    name.
+    """
     found: dict[str, None] = {}
     pending = [entry]
     while pending and len(found) < MAX_FILES:
@@ -87,8 +89,8 @@ def find_named(
     which apply to all repositories.
 
     A relative path of hooks is looked up in `top`, the repository's working directory. The path of
-    an included file is looked up in the directory of the file that contains the setting. Other
-    paths are looked up in both directories.
+    an included file is looked up in the directory of the settings file. Other paths are looked up
+    in both.
     """
     left = [MAX_WORDS]
     files = [f"{directory}/{name}" for directory in directories for name in SETTINGS]
@@ -109,7 +111,8 @@ def _files_in_words(
     """Yield the files that the words of a setting name. A word may be `$(...)/FILE`, `$NAME/FILE`,
     or a file in a directory that another word names (as after `cd DIRECTORY`).
 
-    Read at most `left[0]` words, and subtract their number from it.
+    `left[0]` is the number of words that may still be read. It is reduced by the number of words
+    read.
     """
     words = (value, *value.translate(SEPARATORS).split())[: left[0]]
     left[0] -= len(words)
@@ -127,8 +130,8 @@ def _files_in_words(
 def find_submodules(top: str, directories: Iterable[str]) -> Iterator[str]:
     """Yield the directories below `top` that git treats as repositories.
 
-    Only the index lists all of them. A submodule that was never initialised is an empty directory,
-    but git runs in it as soon as it has a `.git`.
+    Only the index lists all of them. A submodule that was never initialised is still an empty
+    directory, but git would use a `.git` that a target puts into it.
     """
     left = MAX_INDEX_BYTES
     for directory in directories:
@@ -227,8 +230,9 @@ def _parse(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _until_zero(text: str) -> str:
-    """Return a text up to its first zero byte, where git ends a path too. No call of the kernel
-    accepts a path with a zero byte, so a planted one would otherwise end every later run.
+    """Return a text up to its first zero byte, where git ends a path too. Otherwise a target could
+    write a path with a zero byte into a repository, and every later run would fail, because Python
+    refuses such a path.
     """
     return text.partition("\0")[0]
 

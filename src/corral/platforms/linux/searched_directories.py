@@ -3,8 +3,8 @@
 The kernel updates a directory's change time when an entry is added, removed or renamed, and when
 the mode changes. No program can set this time back. So one system call shows whether a directory
 has to be listed again. Only directories on known file systems are cached. Encrypted directories are
-not cached, because without its key such a directory lists other names, but its change time stays
-the same.
+not cached, because their names look different when the key is removed or added, but the change time
+stays the same.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 FILE_SYSTEMS = frozenset(
     ("ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "zfs", "f2fs", "bcachefs")
 )
-"""The file systems with reliable change times. vfat is missing, because its root has no times.
-Network file systems and overlayfs are missing, because their files can change elsewhere: on a
+"""The file systems with reliable change times. vfat is not listed, because its root has no times.
+Network file systems and overlayfs are not listed, because their files can change elsewhere: on a
 server, or in a lower directory.
 """
 LINK_COUNTS = frozenset(("ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "zfs"))
-"""The file systems where a directory has two links if it has no subdirectories, and otherwise
-another number. Listing a directory with two links does not need the type of each entry.
+"""The file systems where a directory has two links exactly if it has no subdirectories. In such a
+directory the search need not find out which entries are directories.
 """
 MAX_LEAF_BYTES = 1 << 16
-"""If a directory without subdirectories has at most this size, all its names are read at once, even
-if they exceed the budget. On the file systems in LINK_COUNTS the size of a directory limits the
-number of its names.
+"""A directory without subdirectories is listed completely if it has at most this size, even if the
+budget allows fewer names. On the file systems in LINK_COUNTS a directory of this size cannot have
+many names.
 """
 RULES = ("mechanisms/masks.py", "../../policy/secret_files.py")
 """The files with the rules of a search. When one of them changes, the cache is discarded."""
 SETTLED_NS = 2_000_000_000
-"""A directory that changed in the last two seconds is not cached. The clock of change times has
-steps, and two changes within one step have the same time.
+"""A directory that changed in the last two seconds is not cached, because change times are not
+exact: a second change shortly after the first can have the same time.
 """
 MIN_DIRECTORIES = 50
 
 
 class SearchedDirectories:
-    """A cache of the directories below `top` that are on the same file system as `top`. Without
-    `keep` it stays empty.
+    """A cache of the directories below `top` that are on the same file system as `top`. If `keep`
+    is false, it stays empty.
     """
 
     def __init__(self, top: str, *, keep: bool) -> None:
@@ -100,8 +100,8 @@ class SearchedDirectories:
         return [entry.name for entry in listed], inner
 
     def add(self, fd: int, seen: os.stat_result, names: Iterable[str]) -> None:
-        """Cache an open directory. `names` are its subdirectories. `seen` is its status from before
-        they were listed.
+        """Cache an open directory. `names` are its subdirectories. `seen` is the directory's status
+        from before the subdirectories were listed.
 
         Do nothing if the directory changed in the last two seconds, or may be encrypted.
         """

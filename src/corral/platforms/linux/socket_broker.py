@@ -1,15 +1,15 @@
 """Connect, bind and listen for a target without a network namespace, by deciding its socket calls.
 
-The target can create TCP sockets, but may not connect them. The supervisor copies the address once
-and asks the gateway about it. Then it connects the socket to the supervisor's own loopback
-listener, and gives the other end to the gateway. So the target's sockets are only ever connected to
-corral. If pidfd_getfd works, the target's own socket is connected. Otherwise a connected socket
-replaces it.
+The target can create TCP sockets, but may not connect them. The supervisor copies the wanted
+address once and asks the gateway about it. If it is allowed, the supervisor connects the target's
+socket to its own loopback listener, and gives the accepted socket to the gateway. So the target's
+sockets are connected only to corral. If pidfd_getfd does not work, a new connected socket replaces
+the target's own.
 
-A datagram socket of the target is one end of a unix pair, because unix pairs ignore addresses. At
-the other end corral answers name lookups. Resolvers compare an answer's sender with the server that
-they asked, but a pair has no sender. So the broker writes the sender's address into the caller's
-memory before the call continues.
+In place of a datagram socket the target gets one end of a pair of unix sockets, which ignores
+addresses. At the other end corral answers name lookups. Resolvers check that an answer comes from
+the server that they asked, but a pair does not report a sender. So the broker writes the server's
+address into the caller's memory.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ ACCEPT_SECONDS = 1.0
 at once.
 """
 BURST, RATE = 4096, 4096
-"""How many calls in NAMES are answered at once, and how many per second after that. Every other
-call counts as COST such calls. The gateway has its own, lower limit for refused connections.
+"""The rate limit for answering calls: a burst of BURST, and then RATE per second. A call in NAMES
+counts as one, and every other call as COST. The gateway has its own, lower limit for refused
+connections.
 """
 COST = 2
 MAX_PEERS = 4096
@@ -87,9 +88,9 @@ class DatagramSocket:
         return is_resolver(*parse_address(self.peer))
 
     def own_address(self) -> bytes:
-        """Return the address that the socket claims to have. It is of the peer's family. On an IPv6
-        socket an IPv4 address is mapped to IPv6, because otherwise glibc's getaddrinfo aborts the
-        program.
+        """Return the address that the socket claims to have. It has the family of the peer's
+        address. On an IPv6 socket an IPv4 address is mapped to IPv6, because otherwise glibc's
+        getaddrinfo aborts the program.
         """
         if _family(self.peer) == _socket.AF_INET6:
             return LOOPBACK6
@@ -233,9 +234,10 @@ class SocketBroker:
         return own
 
     def _join(self, own: _socket.socket) -> _socket.socket:
-        """Connect a socket to the supervisor's listener without a long wait. Return the other end.
+        """Connect a socket to the supervisor's listener without a long wait. Return the accepted
+        socket.
 
-        Other users of the host can connect to that listener too. Their connections are closed.
+        Other users of the host can connect to this listener too. Their connections are closed.
         """
         listener, where = self._listener(own.family)
         blocking = os.get_blocking(own.fileno())
@@ -254,8 +256,8 @@ class SocketBroker:
             if peer[:2] == name:
                 return end
             end.close()
-        # The target can cause this wait. It counts as RATE calls, so that the supervisor still
-        # meets its deadlines.
+        # The target can cause this wait. It counts as RATE calls, which limits how often the
+        # supervisor has to wait.
         self._rate_limit.use(RATE)
         abi.syscall("connect", own.fileno(), UNSPECIFIED, len(UNSPECIFIED))
         raise OSError(errno.ECONNREFUSED, "the listener is busy")
@@ -279,7 +281,8 @@ class SocketBroker:
     def _bind(self, thread: CallingThread, arguments: tuple[int, ...]) -> Decision:
         """Replace the socket with one that is bound on the host, if the policy allows the port.
 
-        With port 0 nothing is bound. Such a socket can be connected, but cannot listen.
+        If the target asks for port 0, nothing is bound: the socket can be connected, but cannot
+        listen.
         """
         fd, pointer, size = arguments[:3]
         raw = _copy_address(thread, pointer, size)
@@ -303,8 +306,8 @@ class SocketBroker:
         return netlink_binds.replace_socket(thread, fd, own)
 
     def _take_port(self, port: int) -> _socket.socket:
-        """Return a socket that is bound to `port`: one from an earlier bind that does not listen
-        yet, the one that was bound before the start, or a new one.
+        """Return a socket that is bound to `port`. Prefer one from an earlier bind that does not
+        listen yet, then the one that was bound before the start, and otherwise make a new one.
         """
         for inode, own in self._bound.items():
             if own.getsockname()[1] == port:
@@ -450,7 +453,8 @@ def _listen_on_first(family: int, addresses: tuple[str, ...]) -> _socket.socket:
 
 def _check_unconnected(own: _socket.socket) -> None:
     """Raise OSError for a socket that is not TCP, or is connected. A second connect could complete
-    an unfinished first one, and the supervisor would then wait for a connection that never comes.
+    an unfinished first one. Then the listener would get no new connection, and the supervisor would
+    wait for one.
     """
     if own.family not in {_socket.AF_INET, _socket.AF_INET6}:
         raise OSError(errno.EAFNOSUPPORT, "the socket is not TCP")
@@ -469,14 +473,14 @@ def _failed(code: int | None) -> Decision:
 def _accept(
     listener: _socket.socket, own: _socket.socket
 ) -> tuple[_socket.socket, tuple[str, int]] | None:
-    """Return the next connection, which is usually that of `own`. Return None if none comes within
-    ACCEPT_SECONDS.
+    """Return the next connection of the listener, usually the one from `own`. Return None if none
+    comes within ACCEPT_SECONDS.
     """
     try:
         fd, peer = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
     except BlockingIOError:
-        # Without TCP_QUICKACK the handshake may wait for 0.2 s, if the target has set certain
-        # options on the socket.
+        # The target may have set options that delay the handshake by 0.2 s. TCP_QUICKACK prevents
+        # the delay.
         own.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_QUICKACK, 1)
         poll = select.poll()
         poll.register(listener.fileno(), select.POLLIN)

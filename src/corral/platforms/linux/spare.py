@@ -35,8 +35,8 @@ GONE = select.POLLHUP | select.POLLRDHUP
 def find_maker(plan: Plan) -> Callable[[], Spare] | None:
     """Return a function that makes a spare for a plan, or None if the plan does not allow a spare.
 
-    A plan does not allow a spare if a step uses a resource of the host, or if the streams are
-    needed from the start. The MCP guard needs them, and so does a run without Landlock.
+    A plan does not allow a spare if a step of the supervisor is needed for each run, or if the
+    streams are needed from the start, as for the MCP guard and without Landlock.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if plan.residue or plan.mcp is not None or not any("landlock" in one for one in held):
@@ -88,8 +88,9 @@ class Spare:
     def is_current(self) -> bool:
         """Return whether the sandbox's sources and mounts are the same as when it was made.
 
-        The kernel detaches a mask when its path is removed on the host. A later file at that path
-        may have the same inode, so the sandbox's own mounts are compared too.
+        The kernel detaches a mask when its path is removed on the host. A new file at this path may
+        get the same inode, so comparing the sources is not enough, and the sandbox's mounts are
+        compared too.
         """
         if not self._mounts or self._mounts != self._read_mounts():
             return False

@@ -1,10 +1,12 @@
 """Start a Linux target: supervisor -> init (PID 1 of the sandbox) -> target.
 
-Three pipes connect these processes. All are close-on-exec, so the target gets none. The control
-pipe carries signal numbers from the supervisor to init; its end of file means that the supervisor
-has ended. The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec.
-End of file after this byte means a successful exec; without the byte the process died before exec.
-The status pipe carries the target's wait status.
+Three pipes connect these processes. All are close-on-exec, so the target gets none.
+
+- The control pipe carries signal numbers from the supervisor to init. Its end of file means that
+  the supervisor has ended.
+- The exec pipe carries the error of a failed step, or the byte EXECUTED just before exec. End of
+  file after this byte means that exec succeeded; without the byte, the process died before exec.
+- The status pipe carries the target's wait status.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ class Child:
     def kill(self) -> None:
         """Kill PID 1. The kernel then kills all processes of the namespace before PID 1 is reaped.
 
-        A subreaper is not killed. It gets a message, because it has to kill the tree itself.
+        Without a PID namespace, tell the subreaper to kill the tree.
         """
         if not self._has_pid_namespace:
             self.signal(SIGKILL)
@@ -143,7 +145,9 @@ class Child:
         return f"{directory.path}/home" if directory else ""
 
     def preload(self) -> None:
-        """Import modules that a run may need later, because an update can replace their files."""
+        """Import modules that a run may need later, because an update of corral can replace their
+        files during the run.
+        """
         from corral.network.gateway import denied_network  # noqa: F401
         from corral.platforms.linux import (
             denied_sockets,  # noqa: F401
@@ -266,7 +270,7 @@ def spawn(plan: Plan, stdio: Stdio, request: Request | None = None) -> Child:
 
 def _relay_files(plan: Plan, results: Results, stdio: Stdio) -> Relay | None:
     """Replace streams that are files with pipes, because the target could open a file again with
-    more rights. Do nothing and return None if Landlock prevents this, and also denies truncation.
+    more rights. Return None and replace nothing if Landlock denies such opens and also truncation.
     """
     held = [one.mechanism for one in plan.controls if one.control == "filesystem"]
     if any("landlock" in one for one in held) and abi.landlock_abi() >= abi.LANDLOCK_TRUNCATE_ABI:
@@ -311,8 +315,8 @@ def _make_path_watch(plan: Plan, results: Results) -> PathWatch | None:
 
 
 def _make_deciders(denials: Denials, plan: Plan | None) -> dict[str, notifications.Decider]:
-    """Return the deciders that report denials. If a PathWatch watches all paths, `plan` is None and
-    only denied process starts are reported.
+    """Return the deciders that report denials. `plan` is None in `corral learn`, which watches all
+    paths itself. Then only denied process starts are reported.
     """
     from corral.platforms.linux.denied_starts import DeniedStarts
 

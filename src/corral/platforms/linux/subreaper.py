@@ -2,14 +2,14 @@
 
 Reports call the subreaper "guardian". Every orphan of the target becomes a child of the subreaper,
 so the whole tree is below it. When the target ends or the supervisor dies, the subreaper kills the
-tree until it has no child left, dead or alive. Where Landlock can deny signals out of its domain,
-only the subreaper and the tree are in that domain. So one call signals the whole tree and no other
-process, whatever the tree starts meanwhile. Elsewhere the subreaper walks the tree and signals each
-process.
+tree until it has no child left, dead or alive. If this kernel's Landlock can confine signals to a
+domain, the subreaper and the tree get a domain of their own. Then one call signals the whole tree
+and no other process, even if the tree starts new processes meanwhile. Otherwise the subreaper walks
+the tree and signals each process.
 
 The target cannot signal or trace the subreaper (seccomp, Landlock). If another process kills the
-subreaper, the target dies too (PDEATHSIG, which the target may not clear). Other processes of the
-target then survive, unless they are in a cgroup.
+subreaper, the target dies too (PDEATHSIG, which the target may not clear). But processes that the
+target has started survive then, unless they are in a cgroup.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _kill_tree(target: int, send: Send) -> int | None:
     """Kill every process until none is left. Return the target's wait status if it was reaped here.
 
     A walk through the tree can miss a process that forks faster than the walk, and a process whose
-    first thread has ended looks dead. So the loop ends only when waitpid finds no child, dead or
-    alive, because then there is no descendant.
+    first thread has ended looks dead. So the loop ends only when waitpid reports that there is no
+    child, dead or alive.
     """
     status: int | None = None
     while True:

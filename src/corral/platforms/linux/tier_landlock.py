@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 SCOPE = "signal scope"
 # The target may read these files. They have names of users and machines, but no passwords or keys.
 ETC = ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/hosts")
-# With `network.allow` the target may not read these files. With them it could resolve a name to its
-# real address, which an entry for the name does not allow. Without them every resolver asks
-# 127.0.0.1, where corral answers.
+# With `network.allow` the target may not read these files. With them a resolver could find a name's
+# real address, but the entry allows only the name. Without them every resolver asks 127.0.0.1,
+# where corral answers.
 NOT_WITH_NAMES = frozenset(("/etc/nsswitch.conf", "/etc/hosts"))
 STATE_HINT = (
     "set XDG_STATE_HOME to a directory that only root can write to and every user can search, such"
@@ -53,7 +53,7 @@ STATE_HINT = (
 
 def place_state(layout: Layout) -> Layout:
     """If root's target has its own id, return a layout with a state directory that this id can
-    reach. Otherwise return the same layout.
+    reach. Otherwise return the layout unchanged.
     """
     if not layout.state or not layout.who.drop_groups:
         return layout
@@ -206,8 +206,8 @@ def _refuse(policy: Policy, program: Program, layout: Layout) -> None:
 
 
 def _read_only_in_writable(policy: Policy, program: Program) -> list[str]:
-    """Describe the read-only paths in write grants. They would be writable, because Landlock cannot
-    remove rights below a directory.
+    """Describe the read-only paths in write grants. They are problems, because Landlock cannot take
+    away rights below a writable directory.
     """
     reads = [grant.path for grant in policy.grants if grant.access == "read"]
     return [

@@ -237,8 +237,8 @@ def _binds(policy: Policy, program: Program, layout: Layout) -> tuple[Bind, ...]
 
 
 def _masks(policy: Policy, layout: Layout) -> tuple[Mask, ...]:
-    """Return all masks: one for each mount that the policy covers as a whole, and those masks of
-    the layout that are not inside such a mount.
+    """Return all masks: one for each path that the policy covers as a whole, and the masks of the
+    layout that are not inside such a path.
     """
     covered = policy.covered
     reached = [

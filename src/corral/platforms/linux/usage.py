@@ -58,8 +58,9 @@ MAX_DESCRIPTORS = 16384
 MAX_MAP_BYTES = 16 << 20
 KCMP_FILES = 2
 MAX_READS_OF_ROOT = 64
-"""The maximum number of times that one walk reads the root's list of children. A target can start
-and end processes for ever, and each of them adds an orphan to the list.
+"""The maximum number of times that one walk reads the root's list of children. Without it a walk
+might never end, because a target can start and end processes all the time, and each adds an orphan
+to the list.
 """
 
 
@@ -85,8 +86,8 @@ def measure(
     objects: int = 0,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Usage:
-    """Measure the descendants of `root`. `root` is a process of corral, so its own usage does not
-    count. The CPU time of its reaped children does.
+    """Measure the descendants of `root`, which is a process of corral. Its own usage does not
+    count, but the CPU time of its reaped children does.
 
     `objects` are the bytes of the tree's System V objects. When `interrupted` returns True, return
     the memory found so far.
@@ -160,13 +161,13 @@ def tree(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Return a process's children. The kernel keeps a list of children for each thread: the
-    children that this thread forked.
+    """Return a process's children. The kernel keeps one list for each thread, with the children
+    that this thread forked.
 
     When a thread ends, its children move to the list of the process's first living thread. A child
-    that moves during the reading may be missed. So at the end the lists are read again, from the
-    first thread to the first living one. The lists after it are not read again, because a target
-    whose threads end all the time could make one walk last for minutes.
+    that moves while the lists are read may be missed. So at the end the lists are read again, up to
+    that of the first living thread. Reading the others again could make one walk last for minutes,
+    if a target's threads end all the time.
     """
     threads = _threads(pid)
     found = _lists_of_children(pid, threads)

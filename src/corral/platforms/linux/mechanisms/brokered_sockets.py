@@ -1,8 +1,8 @@
 """Prepare the sockets with which `socket_broker` serves a target without a network namespace.
 
-The step binds the ports of `network.listen` before the target starts, so that corral refuses to
-start it if a port is in use. It also opens the granted unix sockets. Later connections go to these
-files, even if other files have taken their paths.
+The ports of `network.listen` are bound before the target starts. If a port is in use, the run
+fails. The granted unix sockets are opened before the start too. So later connections go to the
+granted files, even if other files have taken their paths.
 """
 
 from __future__ import annotations

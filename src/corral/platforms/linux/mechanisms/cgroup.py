@@ -1,9 +1,10 @@
 """Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
 
-The leaf `corral/<id>` is made in a subtree that this user may write to. The leaf is beside the
-processes that are already there, because a cgroup with its own processes cannot enable controllers
-for its children. Every value is read back. Init is moved into the leaf while it waits for its id
-maps, so the target is in the leaf before its first instruction.
+Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user may write to. The
+leaf is beside the cgroups that have processes, not below them, because a cgroup with processes of
+its own cannot enable controllers for its children. Every value that corral writes is read back.
+Init is moved into the leaf while it waits for its id maps, so the target is in the leaf before its
+first instruction.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ share below a hundredth needs a period longer than PERIOD.
 
 @record
 class Base:
-    """A directory of the hierarchy in which leaves can be made, and the controllers that they get.
-    With `manager` the directory is systemd's own, and systemd first makes a cgroup below it.
+    """A cgroup directory in which leaves can be made, and the controllers that the leaves get. If
+    `manager` is true, it is systemd's own, and systemd makes a cgroup for the leaf below it.
     """
 
     path: str
@@ -153,8 +154,8 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd, if it has more controllers than `best` and systemd
-    can be called.
+    """Return the cgroup of this user's systemd, or None if it has no more controllers than `best`,
+    or if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
@@ -235,8 +236,9 @@ def settings(
     chosen = set(controllers)
     values: list[tuple[str, str]] = []
     if "memory" in chosen and limits.memory is not None:
-        # Swap is off, because swapped memory is not limited. If memory runs out, the kernel kills
-        # the whole group, because a server does not work with only a part of its processes.
+        # Swap is off, because memory.max does not limit swapped memory. If memory runs out, the
+        # kernel kills the whole group, because a server does not work with only a part of its
+        # processes.
         values += [("memory.max", str(limits.memory))]
         values += [("memory.swap.max", "0"), ("memory.oom.group", "1")]
     if "pids" in chosen and limits.pids is not None:
@@ -353,8 +355,8 @@ def _remove_when_free(name: str, above: int) -> bool:
 
 
 def _remove_around(path: str) -> None:
-    """Remove the directory around a leaf if no other run uses it. If systemd made a scope for the
-    run, end the scope.
+    """Remove the directory around a leaf if no other run uses it. If systemd made a scope around
+    the leaf, end the scope.
     """
     group = os.path.dirname(path)
     try:

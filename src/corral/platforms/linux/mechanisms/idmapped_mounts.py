@@ -1,8 +1,8 @@
-"""Make idmapped mounts: files belong to the target inside, and still to their owner on disk.
+"""Make idmapped mounts: in the mount files belong to the target, on disk still to their owner.
 
 Only the host's root may make such mounts. So the supervisor makes them before the namespaces exist,
-and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the
-target can use only files that its own id may use, and the run fails if a grant needs more.
+and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the target
+can use only files that its own id may use, and the run fails if a grant needs more.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # Do not clone the mounts that masks cover, because the kernel's own file
-                    # systems cannot be idmapped.
+                    # If masks cover the mounts below a path, clone the path without them. They may
+                    # belong to the kernel's own file systems, which cannot be idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree

@@ -26,8 +26,8 @@ PROC_FILES = (
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
 # The files in its own /proc directory that the target may read. `net` is missing, because it shows
-# the host's sockets, and `task` is missing, because it has a `net` for each thread. Links such as
-# `exe` need no rule, because the rules of the files to which they point decide.
+# the host's sockets, and so is `task`, because it has a `net` for each thread. Links such as `exe`
+# need no rule: what counts are the rules for the files that they lead to.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
@@ -57,11 +57,11 @@ class Landlock:
     deceive a program of the host. A directory cannot be moved from `write` into `private`, because
     the kernel refuses moves that add rights.
 
-    With `unix_scope` the target reaches only `sockets` and sockets that were made in this domain.
-    If the target sees the host's /proc, `proc` says what it may read there: nothing, its own
-    directory, or everything. `seen` has (path, device, inode) of granted files. If another file is
-    now at such a path, the step fails. With `deny_tcp` the target cannot bind or connect TCP
-    sockets, if this kernel's Landlock can deny that.
+    With `unix_scope` the target can connect only to the unix sockets `sockets` and to those that it
+    made itself. If the target sees the host's /proc, `proc` says what it may read there: nothing,
+    its own directory, or everything. `seen` has (path, device, inode) of granted files. The step
+    fails if another file has taken such a path. With `deny_tcp` the target cannot bind or connect
+    TCP sockets, if this kernel's Landlock can deny that.
     """
 
     name = "landlock"
@@ -112,8 +112,8 @@ class Landlock:
             os.close(ruleset)
 
     def verify(self, _results: Results) -> None:
-        """Check that the host's root directory can no longer be listed. Skip the check in a sandbox
-        with a private root, which has "/" in `read`.
+        """Check that the host's root directory can no longer be listed. Skip the check if "/" is in
+        `read`, as it is in a sandbox with a private root.
         """
         if "/" in self.read:
             return
@@ -146,11 +146,11 @@ def scope_signals() -> None:
 
 
 def open_proc_files(pid: int) -> list[int]:
-    """Open the files in /proc that have rules, so that the rules stay valid. The process that calls
-    this has to outlive the target.
+    """Open the files in /proc that have rules, so that the rules stay valid. The caller keeps them
+    open and has to outlive the target.
 
-    A rule belongs to an inode. When memory is short, procfs drops inodes and makes new ones, and
-    the target would lose access to its own directory. An open file keeps its inode.
+    A rule belongs to an inode. When memory is short, procfs drops inodes that no process has open
+    and makes new ones later. Then the target would lose access to its own directory.
     """
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (f"/proc/{pid}", *_proc_files(pid))]
 

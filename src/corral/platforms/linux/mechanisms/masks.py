@@ -62,9 +62,9 @@ class Found:
     """The result of a search.
 
     `masks` are ordered from the outermost. `absent` are paths that should be covered and do not
-    exist, but that the target can create. `named` are paths for a warning, because the target can
-    make git run programs through them: repositories, and paths that their settings name. Each is a
-    write grant or contains one. `unsearched` are paths that the search had to skip.
+    exist, but that the target can create. `named` are paths for a warning: repositories, and paths
+    that their settings name, if they are a write grant or contain one. Through them the target can
+    make git run programs. `unsearched` are paths that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -76,13 +76,14 @@ class Found:
 def find(
     grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Found:
-    """Return the paths to cover in these grants. `needed` are paths that the program itself
-    has to read. `empty` are directories that the target sees as empty, so they are not searched.
+    """Return the paths to cover in these grants. `needed` are paths that the program itself has to
+    read. They stay visible. `empty` are directories that the target sees as empty, so they are not
+    searched.
     """
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
     search.look_up_home(directories)
-    # The user's own git settings apply to every repository of the user.
+    # The user's own git settings apply to every repository, so protect the files that they name.
     for path in repositories.find_named(search.home, (), search.home, search.settings):
         search.protect(path)
     for grant in directories:
@@ -183,9 +184,10 @@ class _Search:
     def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
         """Return the subdirectories to search. Hide `.env` files, and record repositories.
 
-        In a write grant, hide a directory that this user may not list, because the target runs as
-        the same user and could make it readable again. Also hide a directory that is missing, or
-        has a file or a link in its place, because another run's target could move it back later.
+        In a write grant, also hide two kinds of directories. One is a directory that this user may
+        not list: the target runs as the same user, and could make it readable again. The other is a
+        directory that was there a moment ago and is now missing, a file or a link: the target of
+        another run could move it back after the search.
         """
         fd = -1
         try:
@@ -222,9 +224,9 @@ class _Search:
         return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
-        """Hide the `.env` files of a directory. If the directory is a repository that the target
-        can write to, record it, so that `project` covers it later. Return whether the directory has
-        such files or is a repository.
+        """Hide the `.env` files of a directory. If it is a repository that the target can write to,
+        record it, so that `project` covers it later. Return whether the directory is a repository
+        or has `.env` files.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -277,8 +279,8 @@ class _Search:
                 self.protect(path)
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
-        """Protect a path, unless the user granted its repository by name (`named`). Record the path
-        for a warning if it is a write grant or contains one.
+        """Protect a path, unless the user granted its repository by name (`named`). If the path is
+        a write grant or contains one, record it for a warning.
         """
         if not named:
             self.consider(path, "protect", role=role)
@@ -297,7 +299,8 @@ class _Search:
     def consider(self, path: str, kind: str, *, role: Role = "") -> None:
         """Cover a path if it exists. If it does not, record it if the target can create it.
 
-        A link is bound onto itself, so that it stays a link. The file that it points to is masked.
+        If the path is a link, the file that it points to is covered, and the link itself is
+        protected.
         """
         if not os.path.lexists(path):
             if self._layer_above(path) == "write":

@@ -1,4 +1,4 @@
-"""Let the supervisor bind the target's netlink sockets, because the filter denies other binds."""
+"""Let the supervisor bind the target's netlink sockets. The filter denies all other binds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @record
 class NetlinkSockets:
-    """Sets the decider of `bind` before the first call. `uid` and `gid` are the target's."""
+    """Lets `NetlinkBinds` decide the target's `bind` calls, from the first call on. `uid` and `gid`
+    are the target's ids.
+    """
 
     name = "netlink_sockets"
     uid: int

@@ -1,9 +1,9 @@
 """Make sockets in the target's network namespace. Init makes them, and the supervisor uses them.
 
 Every run has a DNS server on the sandbox's loopback, and raw sockets that see refused connections.
-With `network.allow`, local routes send packets for all addresses to loopback. So a connection to
-any address reaches a listener on its port. The accepted socket shows the address that the target
-wanted.
+With `network.allow`, local routes send the packets for all addresses to loopback. So a connection
+to any address reaches corral's listener on the same port. The accepted socket shows which address
+the target wanted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ LOCALHOST = bytes((127, 0, 0, 1))
 ANY = {sockets.AF_INET: bytes(4), sockets.AF_INET6: bytes(16)}
 RST = 4
 # Each instruction is code, jump if true, jump if false, constant (linux/bpf_common.h). The filters
-# accept resets with sequence number 0. The kernel answers a refused connection with such a reset,
-# but does not reset an open connection with one. Only IPv4 raw sockets see the IP header.
+# accept TCP resets with sequence number 0: with such a reset the kernel answers a refused
+# connection, but it never ends an open connection with one. Only IPv4 raw sockets see the IP
+# header.
 IF_ZERO = ((0x15, 1, 0, 0), (0x06, 0, 0, 0), (0x06, 0, 0, 128))
 REFUSED = {
     sockets.AF_INET: (

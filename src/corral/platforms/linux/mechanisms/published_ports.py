@@ -1,9 +1,9 @@
 """Publish ports of the target on the host's loopback (`network.listen`).
 
 The ports are bound on the host before anything starts, on loopback unless the user chose otherwise.
-A socket belongs to the network namespace in which it is made, whichever process connects it. So a
-small process joins the target's user and network namespaces and makes sockets there. It joins no
-other namespace, so the target cannot see it.
+To connect to the target, corral needs sockets of the target's network namespace. So a small process
+joins the target's user and network namespaces, makes sockets there, and sends them to the
+supervisor. It joins no other namespace, so the target cannot see it.
 """
 
 from __future__ import annotations

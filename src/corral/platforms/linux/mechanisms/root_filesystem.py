@@ -1,9 +1,9 @@
 """Build the filesystem view: a private root that contains only granted paths.
 
-Detached mounts get their flags before they are attached, so nothing is ever visible with too many
-rights. Sources and mount points are opened without following symlinks, and sources are compared
-with the files that the policy saw. Mount points are made only on the sandbox's own tmpfs, so corral
-never creates a directory on the host.
+Each mount gets its flags before it is attached, so nothing is ever visible with too many rights.
+Sources and mount points are opened without following symlinks, and sources are compared with the
+files that the policy saw. Mount points are made only on the sandbox's own tmpfs, so corral never
+creates a directory on the host.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Bind:
     """A path of the host to mount in the sandbox.
 
     `device` and `inode` identify the file that the policy saw. They are 0 for a path of the system,
-    which is not compared. With `covers`, masks cover the mounts below the path, so an idmapped
-    mount leaves them out.
+    which is not compared. `covers` is true if masks cover the mounts below the path. An idmapped
+    mount of the path then leaves these mounts out.
     """
 
     source: str
@@ -69,9 +69,9 @@ class Mask:
     """A path in the sandbox to hide or protect.
 
     `hide` shows an empty, read-only file or directory instead. `protect` makes the path read-only.
-    A bind below a mask is mounted after it, and so is visible. The role is `repository` for a
-    version-control directory. It is `named` for a file in such a directory if the user grants the
-    directory by name.
+    If a grant is below a masked path, the grant is mounted later and stays visible. `role` is
+    "repository" for a version-control directory. It is "named" for a file in such a directory if
+    the user grants the directory by name.
     """
 
     path: str
@@ -310,7 +310,7 @@ class _NewRoot:
 
     def _make_empty(self, *, directory: bool) -> int:
         """Make an empty file or directory in the private space, where the target cannot reach it.
-        It keeps its name there, because an unlinked file cannot be attached (ENOENT).
+        Its name is not removed, because an unlinked file cannot be mounted (ENOENT).
         """
         self.made += 1
         name = f".space/{self.made}"

@@ -1,7 +1,8 @@
 """Load the target's syscall filter, which also enforces subprocess = false.
 
-The rules are data in `seccomp_rules`. Compiled filters are kept on disk. A random cookie lets only
-the first exec through. It exists only in the memory of the process that becomes the target.
+The rules are data in `seccomp_rules`. Compiled filters are kept on disk. If subprocess is false,
+the filter allows an exec only with a random cookie in its registers. The cookie exists only in the
+memory of the process that becomes the target, so it is gone after the first exec.
 """
 
 from __future__ import annotations
@@ -84,9 +85,9 @@ class Seccomp:
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
         """Load the filter with a listener, and return whether that worked.
 
-        Return False only if an outer filter prevents a listener that is not required. Raise OSError
-        for any other failure. The filter that is then loaded without a listener denies process
-        starts and changes of modes and times, but nothing reports them.
+        If a seccomp filter around corral prevents a listener, return False, unless this run needs
+        one. The caller then loads a filter without a listener. It denies process starts and changes
+        of modes and times, but nothing reports them. Raise OSError for any other failure.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -95,8 +96,8 @@ class Seccomp:
             close_all(ends)
         flags = abi.SECCOMP_FILTER_FLAG_NEW_LISTENER
         if self.is_killable:
-            # Without this flag a signal would repeat a call that the supervisor has already done,
-            # and make a fork fail with EINTR.
+            # Without this flag a signal would interrupt calls that wait for the supervisor. A fork
+            # would then fail with EINTR, and other calls would be done twice.
             flags |= abi.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
         try:
             listener = abi.seccomp_set_filter(target_filter(self, cookie), flags)
@@ -123,7 +124,7 @@ class Seccomp:
             _check_no_connection()
 
 
-# In a cached filter, these six words are in the place of the cookie. They occur nowhere else in it,
+# In a cached filter, these six words take the place of the cookie. They occur nowhere else in it,
 # because no address, flag or jump looks like them.
 PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
 SOURCES = (

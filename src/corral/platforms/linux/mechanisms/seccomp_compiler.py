@@ -123,9 +123,9 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
-    """Return how to test a word: the jump's code and operand, whether its branches are swapped, and
-    the (offset, mask) of the word to load before the jump. JSET itself tests only the bits of its
-    operand, so for JSET the word is loaded without a mask.
+    """Return how to test a word of the syscall's data: the code and operand of the jump, whether
+    its branches are swapped, and the (offset, mask) of the word to load before the jump. JSET
+    itself tests only the bits of its operand, so for JSET the word is loaded without a mask.
     """
     at, mask, value = word
     if mask == WORD:
@@ -137,8 +137,9 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
     return JEQ, value, False, (at, mask)
 
 
-# (label, label after the load, (offset, mask) of the load). The code at the first label loads a
-# masked word. Code that has already loaded the same word jumps to the second label instead.
+# Where a test jumps to: (label, label after the load, (offset, mask) of the load). The code at the
+# first label loads a masked word. Code that has already loaded the same word jumps to the second
+# label instead.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 

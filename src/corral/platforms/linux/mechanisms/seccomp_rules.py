@@ -34,8 +34,8 @@ NO_OPTION = errno_action(92)  # ENOPROTOOPT
 NOT_SUPPORTED = errno_action(95)  # EOPNOTSUPP
 DONE = errno_action(0)
 
-# Reason -> names of denied calls. mbind, set_mempolicy and seccomp are not denied, because they
-# affect only the caller, and programs should be able to sandbox themselves.
+# {reason: names of the calls that are denied for it}. mbind, set_mempolicy and seccomp are not
+# denied, because they affect only the caller, and programs should be able to sandbox themselves.
 _DENIED = {
     "does file and socket work that no filter sees": """
         io_uring_setup io_uring_enter io_uring_register""",
@@ -98,7 +98,8 @@ _NEVER_IMPLEMENTED = (
 
 CLONE_THREAD = 0x10000
 # The flags that make namespaces: NEWTIME NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET.
-# NEWTIME is in the byte of the exit signal, but its bit is above the number of every signal.
+# NEWTIME shares a byte with the number of the exit signal, but no signal has a number with this
+# bit.
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
@@ -120,17 +121,18 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
-# A terminal keeps its size after the run, and corral could not tell whether the user changed it.
+# The target may not change the size of a terminal. The terminal would keep it after the run, and
+# corral could not tell whether the user has changed it.
 TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
-# All ioctls of btrfs and bcachefs are denied. A snapshot could put a whole subvolume, ~/.ssh
-# included, under a granted path, and old btrfs accepts any descriptor in the subvolume for that.
-# Landlock does not control making and removing subvolumes. FICLONE, FICLONERANGE and
-# FIDEDUPERANGE, with which cp shares blocks, have the type of btrfs's ioctls and are allowed.
+# All ioctls of btrfs and bcachefs are denied. With a snapshot a target could put a whole subvolume,
+# ~/.ssh included, under a granted path; in old versions of btrfs any descriptor in the subvolume is
+# enough for that. Landlock does not control making and removing subvolumes. FICLONE, FICLONERANGE
+# and FIDEDUPERANGE, with which cp shares blocks, have the type of btrfs's ioctls and are allowed.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 # ioctls that can change a file through a descriptor that was opened only for reading, such as a
-# standard stream. Verity makes the file immutable for good.
+# standard stream. Verity even makes the file immutable for good.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -147,8 +149,8 @@ FS_IOC_KEYS = (
     0xC0406618,  # FS_IOC_REMOVE_ENCRYPTION_KEY
     0xC0406619,  # FS_IOC_REMOVE_ENCRYPTION_KEY_ALL_USERS
 )
-# Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends the owner a
-# signal of the caller's choice.
+# Commands of fcntl and ioctl that set the owner of a descriptor. The kernel sends signals about the
+# descriptor to its owner, and the caller can choose the signal.
 F_SETOWN, F_SETOWN_EX, FIOSETOWN, SIOCSPGRP = 8, 15, 0x8901, 0x8902
 # A lease makes every other process that opens the file for writing wait.
 F_SETLEASE = 1024
@@ -176,9 +178,9 @@ SOCKET_OPTIONS = {
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
 # Setting one of these options succeeds without effect. Resolvers give up if they cannot set
-# RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets do not have these options,
-# because they are not internet sockets. With LINGER, the process that closes a socket last waits.
-# The target could make the supervisor wait by sending it descriptors.
+# RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets are not internet sockets and
+# do not have these options. With LINGER, the process that closes a socket last has to wait. The
+# target could send its socket to the supervisor, which would then wait.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -192,9 +194,9 @@ def _sockets(
     """Return the rules for sockets. With namespaces or the broker, TCP and UDP are allowed, by
     number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
-    An unknown family fails as on a kernel without this family, and clients do without it. AF_INET
-    with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because its type is not
-    listed.
+    An unknown family fails with the error of a kernel that does not support it, which clients can
+    handle. AF_INET with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because only
+    SOCK_STREAM and SOCK_DGRAM are allowed.
     """
     unix = ALLOW if unix_sockets and not broker else DENY
     choices: list[Alternative] = []
@@ -239,9 +241,9 @@ def _sockets(
 def _brokered() -> dict[str, Rule]:
     """Return the rules for sockets that the supervisor connects and binds for the target.
 
-    An unconnected socket reaches nothing. Calls that send could connect a socket with MSG_FASTOPEN,
-    but the filter sees this flag and denies it. The supervisor also answers calls that return the
-    addresses of a socket.
+    An unconnected socket reaches nothing. A send with MSG_FASTOPEN would connect a socket, so the
+    filter denies this flag. The supervisor also answers calls that return the addresses of a
+    socket.
     """
     fast_open = (3, 2, 3)
     options: list[Alternative] = [
@@ -264,11 +266,12 @@ def _brokered() -> dict[str, Rule]:
 
 
 def _netlink_binds(*, notified: bool) -> Rule:
-    """Return the rule for `bind` without namespaces and broker, where the target has only unix
-    pairs and netlink sockets. Abstract names of unix sockets belong to the host there.
+    """Return the rule for `bind` without namespaces and broker.
 
-    Without a listener the filter can only compare the length of the address. A unix name of this
-    length stays possible.
+    The target has only unix pairs and netlink sockets then. It must not bind unix sockets, because
+    their abstract names belong to the host. The filter sees only the length of the address, so it
+    denies all lengths but that of a netlink address. If there is a listener, the supervisor checks
+    the rest. Otherwise the target can still bind a unix name of exactly this length.
     """
     return (((low(2, NETLINK_ADDRESS_BYTES),), NOTIFY if notified else ALLOW),), DENY
 
@@ -279,7 +282,7 @@ def _processes(
     """Return the rules for processes.
 
     clone3 fails with ENOSYS, because its flags are behind a pointer; libc then uses clone. With
-    `notices` the supervisor denies process starts instead of the filter, and so can report them.
+    `notices`, the filter passes process starts to the supervisor, which denies and reports them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
     if subprocess:
@@ -298,7 +301,8 @@ def _processes(
 
 
 def _ioctl(*, namespaces: bool) -> Rule:
-    # FIOSETOWN and SIOCSPGRP have the owner behind a pointer, so they are denied as a whole.
+    # FIOSETOWN and SIOCSPGRP name the owner behind a pointer, which the filter cannot read, so they
+    # are always denied.
     owners = () if namespaces else (FIOSETOWN, SIOCSPGRP)
     denied = (TIOCSTI, TIOCLINUX, TIOCSETD, TIOCSWINSZ, *FS_IOC_CHANGES, *FS_IOC_KEYS, *owners)
     choices: list[Alternative] = [((low(1, command),), DENY) for command in denied]
@@ -350,8 +354,8 @@ def _with_set_id(mode: int, *when: Condition) -> tuple[Alternative, ...]:
 
 
 def _set_ids() -> dict[str, Rule]:
-    """Deny calls that make a set-user-ID or set-group-ID file. On the host such a file in a write
-    grant would run with the rights of its owner, who may be root.
+    """Deny calls that make a set-user-ID or set-group-ID file. Such a file in a write grant could
+    be executed on the host, with the rights of its owner, who may be root.
 
     The sandbox's mounts are nosuid, but the host's are not. openat2 has its mode in memory, which
     no filter can read, so it fails with ENOSYS; programs then use another call.
@@ -385,8 +389,8 @@ ADJUSTING = (
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
     """Deny calls on other processes, because without a PID namespace the target knows their pids.
 
-    The number 0 means the caller. For kill it means the caller's group, which is in the target's
-    own session.
+    The pid 0 stays allowed. It means the caller, or for kill the caller's process group, all of
+    which is in the target's own session.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -404,7 +408,8 @@ def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
 
 
 def not_init() -> dict[str, Rule]:
-    """Deny calls that limit or slow down PID 1. Every other process is the target's own.
+    """Deny calls that limit or slow down PID 1. All other processes are the target's own, so they
+    are not protected.
 
     PRIO_USER and IOPRIO_WHO_USER mean all processes with the same id, which includes PID 1.
     """
@@ -419,9 +424,11 @@ def not_init() -> dict[str, Rule]:
 
 
 def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
-    """Let every change of RLIMIT_CORE succeed without effect. At any value but 1 the kernel runs
-    the host's core handler (systemd-coredump, apport), outside and as root, when a process crashes.
-    The change does not fail, because some programs end if they cannot set 0.
+    """Let every change of RLIMIT_CORE succeed without effect.
+
+    corral sets this limit to 1. At any other value the kernel runs the host's core handler
+    (systemd-coredump, apport), outside the sandbox and as root, when a process crashes. The change
+    does not fail, because some programs end if they cannot set the limit to 0.
     """
     core = (1, 0xF, RLIMIT_CORE)  # there are 16 limits, so four bits are enough
     rest, otherwise = ((), prlimit) if isinstance(prlimit, int) else prlimit
@@ -434,7 +441,8 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
 
 
 def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Deny calls that make the kernel send SIGCONT, which would undo the SIGSTOP of a duty cycle.
+    """Deny calls that make the kernel send SIGCONT, because corral limits the target's CPU share
+    with SIGSTOP, and SIGCONT would undo it.
 
     timer_create and mq_notify have their signal behind a pointer, so they are denied as a whole.
     """
@@ -465,13 +473,15 @@ def target_rules(
     """Return the rule of every syscall that is not simply allowed, by name.
 
     Without `subprocess`, execve is allowed only with `cookie` in its last three registers, which
-    the kernel ignores, and never without a cookie. `own_pid` matters only without namespaces:
-    besides 0 (the caller) it is the only process that may be signalled and adjusted. With
-    `duty_cycle`, calls that lead to SIGCONT are denied, because SIGSTOP and SIGCONT enforce a share
-    of the processors. With `notices` a listener is notified of denied process starts and of created
-    files, and with `watch_paths` of all paths. With `limit_tasks` the listener decides every new
-    process and thread, and with `broker` it connects the target's sockets. With `file_changes`,
-    which matters only without namespaces, the listener changes modes and times of files.
+    the kernel ignores. If `cookie` is None, execve is denied. `own_pid` matters only without
+    namespaces: the target may signal and adjust only this process and 0, the caller. With
+    `duty_cycle`, calls that lead to SIGCONT are denied, because corral enforces a CPU share with
+    SIGSTOP and SIGCONT.
+
+    The other flags let the supervisor's listener receive calls: denied process starts and created
+    files (`notices`), all calls with a path (`watch_paths`), new processes and threads
+    (`limit_tasks`), calls on sockets (`broker`), and, only without namespaces, changes of modes and
+    times (`file_changes`).
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
@@ -524,7 +534,7 @@ def target_rules(
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
     """Return the rules with which `corral learn` watches connections. If Unix sockets are denied,
     the supervisor is also notified when the target makes one. It then gives the target a Unix
-    socket without a peer, and records the name that the target wants to bind.
+    socket without a peer, and records the name to which the target binds it.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]

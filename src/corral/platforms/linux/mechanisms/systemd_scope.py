@@ -1,12 +1,12 @@
 """Get a cgroup from systemd, for users who may not make one in the cgroup of their session.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. The leaf of `cgroup` is made inside, because only in a
-leaf can the whole tree be killed at once when memory runs out, and because systemd changes nothing
-below a delegated unit.
+properties, and systemd puts init into it. The leaf of `cgroup` is made inside the scope. In the
+leaf corral can make the kernel kill the whole tree at once when memory runs out, and systemd
+changes nothing below a delegated unit.
 
 systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
-process stays beside the leaf until the counts are read. It dies with the supervisor.
+process stays in the scope, beside the leaf, until the counts are read. It dies with the supervisor.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ INTERFACE = "org.freedesktop.systemd1.Manager"
 OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0='{NAME}'"
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
-"""The cgroup for processes beside the leaf. They cannot be in the scope's own cgroup, because it
-enables controllers.
+"""The cgroup of the scope's processes that are not in the leaf. They cannot be in the scope's own
+cgroup, because it enables controllers for its children.
 """
 START_SECONDS = 5.0
 END_SECONDS = 1.0
@@ -61,7 +61,7 @@ the kernel's records of the leaf.
 
 @record
 class Scope:
-    """Starts a scope. `leaf` is planned at the path where systemd will put the scope."""
+    """Starts a scope. `leaf` already has the path that it gets when systemd has made the scope."""
 
     name = "systemd_scope"
     unit: str
@@ -196,7 +196,9 @@ def stop(unit: str) -> None:
 
 
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
-    """Return the properties of a scope around a leaf. No limit is stricter than the leaf's."""
+    """Return the properties of a scope around a leaf. The scope's limits are at least as high as
+    the leaf's.
+    """
     from corral.platforms.linux.dbus import Variant
 
     found: list[tuple[str, str, Value]] = [

@@ -1,8 +1,8 @@
 """Count the System V objects of the sandbox, where no cgroup counts memory.
 
-The kernel keeps these objects even if no process uses them, so no process's numbers include them.
-An open list in /proc/sysvipc shows the namespace of the process that opened it. So init opens the
-lists, and the supervisor reads them.
+The kernel keeps these objects even if no process uses them, so the memory of the processes does not
+include them. A file in /proc/sysvipc lists the objects of the namespace in which it was opened. So
+init opens the files, and the supervisor reads them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ OBJECT = 64
 """Bytes of kernel memory for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list that is read: more than a thousand objects. A longer list is an error, because a
-target decides how many objects exist, and each count reads all of them.
+"""The longest list that is read: more than a thousand objects. A longer list is an error, because
+the target decides how many objects there are, and every measurement reads the whole list.
 """
 
 

@@ -1,9 +1,9 @@
 """Limit processes and threads where no cgroup and no user namespace counts them.
 
 The kernel passes every clone, fork and vfork to the supervisor, which counts the tree and answers
-EAGAIN at the limit. A call below the limit continues. That is safe, because the decision depends on
-registers and counts, never on memory, which the target could change afterwards. The tree is counted
-only if the calls allowed since the last count might have reached the limit.
+EAGAIN at the limit. Below the limit the call continues. That is safe, because the decision depends
+only on registers and counts, and not on memory, which the target could change afterwards. The tree
+is counted again only when enough calls were allowed since the last count to reach the limit.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class TaskCount:
     def _count(self) -> None:
         """Set how many more tasks may start. Count the unfinished clones first, then the tree.
 
-        A clone that finishes in between counts twice, which is better than not at all. No other
-        clone can begin, because its call waits for an answer.
+        If a clone finishes between the two counts, it counts twice, which is better than not at
+        all. No new clone can begin, because its call waits for the supervisor's answer.
         """
         started = time.thread_time()
         self._allowed = {
@@ -113,9 +113,9 @@ class TaskCount:
 
 
 def _time_in_clone(thread: int, before: int | None) -> int | None:
-    """Return None if a thread can no longer be inside its clone. Otherwise return the processor
-    time in nanoseconds that the thread had used when it was first seen inside the clone. `before`
-    is the result for this thread at the last count, or None at the first count.
+    """Return None if a thread can no longer be inside its clone. Otherwise return how much
+    processor time, in nanoseconds, the thread had used when it was first seen inside the clone.
+    `before` is the result for this thread at the last count, or None at the first count.
     """
     try:
         state = abi.read_file(f"/proc/{thread}/stat").rpartition(b") ")[2][:1]

@@ -1,7 +1,7 @@
 """Choose and set the target's ids. In a user namespace one id is mapped, never the host's root.
 
-Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So the
-target of a run that root starts has its own id outside, from a range that no distribution uses.
+Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So if root
+starts a run, its target has another id on the host, from a range that no distribution uses.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
-"""The outside id of root's target. It is above systemd's container range (0x6FFFFFFF), and below
-2**31, because some file systems have signed ids.
+"""The id on the host of the target that root starts. It is above systemd's container range
+(0x6FFFFFFF), and below 2**31, because some file systems have signed ids.
 """
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
@@ -104,8 +104,8 @@ def choose(uid: int, gid: int) -> IdMaps:
     """Return the target's ids. An ordinary user's target has the user's own ids. Root's target has
     ids that own nothing, if this namespace has such ids.
 
-    If root lacks a capability in NEEDED, as in a container that drops all of them, the target has
-    root's ids outside.
+    If root lacks a capability in NEEDED, as in a container that drops all of them, root's target
+    has root's ids on the host.
     """
     if uid != 0:
         return IdMaps(uid=uid, gid=gid, outside_uid=uid, outside_gid=gid, drop_groups=False)
@@ -123,8 +123,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    In a user namespace that maps only its root, the last mapped id is root's own. Outside, this id
-    is an ordinary user.
+    If the user namespace maps only root, the last mapped id is root's own. Outside of this
+    namespace it is the id of an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]

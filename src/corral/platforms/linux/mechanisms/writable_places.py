@@ -1,7 +1,7 @@
 """Open the places where a target without namespaces may write. `file_changes` changes modes and
-times only there.
+times only in them.
 
-The places are opened before the start. Like Landlock's rules they belong to files, not to paths, so
+The places are opened before the start. Like Landlock's rules, a place is a file and not a path, so
 nothing changes if another file takes the path of a grant later.
 """
 
@@ -52,8 +52,7 @@ class WritablePlaces:
             if (seen.st_dev, seen.st_ino) != (device, inode):
                 raise OSError(0, "this is no longer the file that was granted", path)
         places += [_open(path, path) for path in self.private]
-        # Set the decider before the first call, because no other decider may ever decide these
-        # calls.
+        # Set this before the target's first call, because nothing else may ever decide these calls.
         results.get(notifications.Deciders).by_name["file_changes"] = changes
 
 

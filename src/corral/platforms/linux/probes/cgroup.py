@@ -86,8 +86,8 @@ def doctor_lines(findings: list[Finding]) -> list[Line]:
 
 
 def _in_scope(base: cgroup.Base, controller: str) -> tuple[bool, str]:
-    """Probe inside a scope that systemd makes. Stay in it, because systemd removes an empty
-    scope.
+    """Probe a controller in a scope that systemd makes. The probe's process stays in the scope,
+    because systemd removes an empty scope.
     """
     from corral.platforms.linux.mechanisms import systemd_scope
 
@@ -198,8 +198,8 @@ def _io(base: cgroup.Base) -> str:
 
 
 def _is_held(base: cgroup.Base, file: str, disk: str, settings: Settings) -> bool:
-    """Return whether a read waits while the kernel has not counted any byte of it. The duration of
-    the read is not used, because it proves little on a busy host.
+    """Return whether io.max holds back a read: its process waits, and the kernel has not counted
+    any byte. The duration of the read is not used, because it proves little on a busy host.
     """
     with _started(base, "io", settings, lambda: _read(file)) as (leaf, pid):
         looks = 0

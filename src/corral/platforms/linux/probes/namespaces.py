@@ -108,7 +108,9 @@ def _fill_space() -> str:
 
 
 def _try_sandbox() -> str:
-    """Make a sandbox as `run` does and try it. As the control, the same acts succeed outside."""
+    """Make a sandbox as `run` does, and try forbidden acts in it. As a control, first do the same
+    acts outside, where they must succeed.
+    """
     read, write = os.pipe()
     port, listener = network.listen()
     with tempfile.NamedTemporaryFile() as marker:
@@ -132,8 +134,8 @@ def _try_sandbox() -> str:
     os.close(listener)
     with open(read, "rb") as answer:
         words = answer.read().decode()
-    # After the trial, the plan executes "/". This must fail, because "/" is a directory. If another
-    # step failed, the sandbox does not work here.
+    # The plan executes "/" after the trial. This must fail, because "/" is a directory. If it was
+    # another step that failed, the sandbox does not work here.
     if failed is None or failed.step != "exec":
         raise failed or StepFailed("trial", "the plan could execute a directory")
     return words

@@ -20,8 +20,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 UNUSED_ADDRESS = bytes((198, 18, 0, 7))
 LOCALHOST = bytes((127, 0, 0, 1))
 MAX_SECONDS = 15
-"""The longest wait for a connection, which is long enough for a busy host. If the connection is
-missed, the capability counts as absent until the next boot.
+"""The longest wait for a connection. It is long enough for a busy host, because a connection that
+comes too late makes the capability count as absent until the next boot.
 """
 
 

@@ -20,10 +20,10 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 class Probe:
     """Tests whether this host has one capability.
 
-    `attempt` runs in a disposable child. It checks that something is denied and that a control
-    succeeds, and returns the evidence. `doctor` shows `label`, with `word` if the capability is
-    proven, or with `hint` if it is absent. `hints` are pairs (error text, hint) that replace `hint`
-    for these errors.
+    `attempt` runs in a disposable child. It checks that something is denied and that the same is
+    possible where it is allowed, and returns the evidence. `doctor` shows `label`, with `word` if
+    the capability is proven, or with `hint` if it is absent. `hints` are pairs (error text, hint)
+    that replace `hint` for these errors.
     """
 
     attempt: Callable[[], str]
@@ -63,7 +63,9 @@ def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
 def probe(
     capability: str, label: str, hints: tuple[tuple[str, str], ...] = (), **words: str
 ) -> Callable[[Callable[[], str]], Probe]:
-    """Make a probe of the decorated function. `words` are the probe's `hint` and `word`."""
+    """Make a probe of the decorated function. `words` are the probe's `hint` and `word`, in this
+    order.
+    """
     return lambda attempt: Probe(
         attempt=attempt, capability=capability, label=label, hints=hints, **words
     )

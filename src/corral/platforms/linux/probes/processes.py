@@ -76,8 +76,8 @@ def adopt_orphan() -> str:
 
 @probe.probe("sampling", "Sampling", hint="a kernel with CONFIG_PROC_CHILDREN")
 def measure_grandchild() -> str:
-    """Check that 32 MiB that a grandchild allocates are measured. The evidence also has the
-    measurement from before the allocation.
+    """Check that the measured memory includes 32 MiB that a grandchild allocates. The evidence also
+    has the measurement from before the allocation.
     """
     ready_read, ready_write = os.pipe()
     go_read, go_write = os.pipe()

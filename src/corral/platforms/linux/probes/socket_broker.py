@@ -55,9 +55,9 @@ def connect_same() -> str:
 def _try_broker(*, same_file: bool) -> str:
     """Try the broker with a process under the filter, and return the evidence.
 
-    Raise RuntimeError unless the process reaches the allowed port, cannot reach the other port, and
-    reaches no port after the seccomp listener was closed. The control is that both ports are
-    reached without the filter.
+    First check that both ports are reached without the filter. Raise RuntimeError unless the
+    process under the filter reaches the allowed port, cannot reach the other port, and reaches no
+    port after the seccomp listener was closed.
     """
     allowed, server = network.listen()
     other, second = network.listen()

@@ -19,8 +19,8 @@ STORES = (
     (b"containerd", "containerd"),
     (b"/containers/storage", "podman"),
 )
-"""Pairs (part of a path, container engine). The engine keeps the layers of a container's root
-directory at a path that contains this part.
+"""Pairs (part of a path, container engine). If the path of the root directory's layers contains
+this part, the engine has made the container.
 """
 APPARMOR = "kernel.apparmor_restrict_unprivileged_userns"
 SWITCHES = (("user.max_user_namespaces", b"0"), ("kernel.unprivileged_userns_clone", b"0"))
@@ -36,8 +36,8 @@ SPACE = {
 class Surroundings:
     """Says what prevents namespaces on this host.
 
-    `label` names it, and `forbids` describes it; both are "" if nothing is known. `hint` says how
-    to get namespaces, and `space_hint` how to limit disk space.
+    `label` is the name of the obstacle, and `forbids` describes it; both are "" if none is known.
+    `hint` says how to get namespaces, and `space_hint` how to limit disk space.
     """
 
     label: str
@@ -72,8 +72,8 @@ def find() -> Surroundings:
 
 
 def _walls_left() -> str:
-    """Describe whether Landlock can restrict files here without namespaces. Its ABI does not matter
-    for network and signals, because seccomp restricts these.
+    """Describe whether Landlock can restrict files here without namespaces. For network and signals
+    Landlock's version does not matter, because seccomp restricts them.
     """
     try:
         version = abi.landlock_abi()
