@@ -16,7 +16,7 @@ sys.path.insert(0, sys.argv[1])
 from corral.cli import main
 from corral.abi import linux as abi
 from corral.platforms.linux import backend, tier_landlock, spawn, subreaper, init
-from corral.platforms.linux.mechanisms import root_filesystem, seccomp, idmapped_mounts, user_ids, landlock, privileges, sysv_ipc, task_limit, writable_places
+from corral.platforms.linux.mechanisms import root_filesystem, seccomp, idmapped_mounts, user_ids, landlock, privileges, sysv_ipc, task_limit, writable_places, netlink_sockets
 from corral.platforms.posix import run_directories
 from corral.platforms import steps
 

@@ -5,6 +5,7 @@ Root may run corral with an ordinary user's HOME, in which the user has written 
 
 from __future__ import annotations
 
+import marshal
 import os
 import struct
 
@@ -21,13 +22,8 @@ RET_ALLOW = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 def forge(path) -> None:
     """Replace each BPF program in a kept filter with one that allows everything, with a correct checksum."""
-    body, at_byte, parts = path.read_bytes()[8:], 0, []
-    while at_byte < len(body):
-        (size,) = struct.unpack_from("<I", body, at_byte)
-        parts.append(body[at_byte + 4 : at_byte + 4 + size])
-        at_byte += 4 + size
-    forged = [parts[0], *[RET_ALLOW] * (len(parts) - 1)]
-    body = b"".join(struct.pack("<I", len(part)) + part for part in forged)
+    key, *programs = marshal.loads(path.read_bytes()[8:])
+    body = marshal.dumps((key, *[RET_ALLOW] * len(programs)))
     path.write_bytes(checksum(body).to_bytes(8, "little") + body)
 
 

@@ -527,7 +527,7 @@ def test_a_server_in_a_file_that_was_wrapped_by_path_is_found(desk, name):
         [row] = json.loads(desk.does("why", "--json", word))
         assert row["names"] == [f"{path}:app"]
         assert "api.x.com" in {one["destination"] for one in row["denials"]}
-    assert f"to choose: corral grant {path}:app" in desk.does("why", "app")
+    assert f"to allow some of these: corral grant {path}:app" in desk.does("why", "app")
     assert f"{path}\n  app  wrapped" in desk.does("status")
     for word, flags in (
         ("app", ["--allow-net", "a.x"]),
