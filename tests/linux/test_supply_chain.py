@@ -408,7 +408,9 @@ def test_a_projects_configuration_cannot_start_another_project(user, env, scratc
     if "$" not in str(more):  # only the client knows the path
         assert "one  wrapped" in wrapped({**entry, **more}, "--read", str(scratch / "private"))
     # A link before `..` is also refused there, because a project could change the link later.
-    expected = "is not the server's own and not granted" if "link/.." in str(more) else "one  wrapped"
+    expected = (
+        "is not the server's own and not granted" if "link/.." in str(more) else "one  wrapped"
+    )
     assert expected in wrapped({**entry, **more}, name="settings.json")
 
 
