@@ -58,8 +58,9 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # An installer, which the user starts, may get a grant of one package's directory inside
-            # corral's own files. A server's request never gets such a grant.
+            # corral stores packages among its own files. An installer, which the user starts, may
+            # get a grant of one package's directory there. A server's request never gets such a
+            # grant.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts
@@ -111,10 +112,9 @@ def _check_mounts(
     kinds: Kinds,
 ) -> list[str]:
     """Return the mounts below a grant that the target must not see: file systems of the kernel, and
-    mounts that contain one of SYSTEM_PATHS or are inside one.
-
-    Refuse a grant if another mount below it contains the home directory or corral's own files, or
-    is a network mount without its own grant.
+    mounts that contain one of SYSTEM_PATHS or are inside one. Refuse the grant if any other mount
+    below it contains the home directory or corral's own files. Also refuse it if a network file
+    system is mounted below it and has no grant of its own.
     """
     covered: list[str] = []
     named = {one.path for one in grants}

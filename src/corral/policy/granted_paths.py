@@ -63,8 +63,8 @@ def _read(file: str) -> str:
 
 
 def remember(file: str, paths: Mapping[str, str]) -> None:
-    """Add entries to the file. Rewrite it if its end is damaged or if it has become large; a
-    rewritten file has no entries of paths that no longer exist.
+    """Add entries to the file. If its end is damaged or if it has become large, write it anew,
+    without the entries of paths that no longer exist.
     """
     directory = os.path.dirname(file)
     try:
@@ -114,10 +114,9 @@ def _append(file: str, entries: bytes) -> None:
 
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
-    """Refuse grants that resolve to other files than before, and record new ones.
-
-    If the record cannot be read or written, for example because the disk is full, raise PolicyError
-    if a grant goes through a link, and otherwise return a warning.
+    """Refuse grants that resolve to other files than before, and record new ones. If the record
+    cannot be read or written, for example because the disk is full, return a warning. But raise
+    PolicyError if the path of a grant contains a link.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
@@ -136,7 +135,7 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     except ChangedPathsError:
         raise
     except PolicyError as error:
-        # Without links no granted path can have changed, so a warning is enough.
+        # A path without links cannot lead to another file, so a warning is enough.
         if linked:
             error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
@@ -164,11 +163,11 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a grant must have if its written path has no record.
-
-    Paths directly in a directory such as /tmp are not recorded, so a link there may have replaced a
-    granted file. For a path through such a link, return the written path. It differs from the real
-    path, so the grant is refused.
+    """Return the real path that a grant must have if its written path has no record. Usually this
+    is the grant's real path, and the grant is accepted. Paths directly in a directory such as /tmp
+    are not recorded, so a target may have replaced a granted file there with a link. For a path
+    through such a link, return the written path. It differs from the real path, so the grant is
+    refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

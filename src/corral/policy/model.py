@@ -138,8 +138,8 @@ class Policy:
     `admit` are networks from the user's configuration to which the hosts in `allow` may resolve.
     `covered` are mounts below grants that belong to the kernel or to services; the target sees
     empty directories there. `mcp` is None if no source asks for the guard; messages are then not
-    checked. `requested_names` are variables whose values the server chose, and `given_values` are
-    secrets that the user gave for the server's settings.
+    checked. `requested_names` are variables that the server asked for, and `given_values` are
+    secrets that the user entered for the server's settings.
     """
 
     limits: Limits = Limits()

@@ -35,8 +35,8 @@ def program_name(command: str) -> str:
 
 
 def may_install(words: Sequence[str]) -> bool:
-    """Return whether a command may install a package. Check only its name, so that a plain command
-    imports no further module.
+    """Return whether a command may install a package. Check only the program's name, because to
+    parse the command corral would have to import another module.
     """
     name = program_name(words[0]) if words else ""
     return name in INSTALLERS or name in INSTALLING or name == "cmd"

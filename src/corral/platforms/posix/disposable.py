@@ -42,8 +42,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # If `attempt` forks and its child raises, the child writes its error here too, and
-            # before its parent, which waits for it.
+            # If `attempt` forks and its child raises, the child writes its error here too. Its
+            # parent waits for it, so the child's error comes first.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)

@@ -177,7 +177,7 @@ def _get_locks(fd: int) -> object:
 
 
 def _set_locks(fd: int, value: object) -> None:
-    """Release added locks. Removed locks cannot be taken again: that could wait for others."""
+    """Release locks that were added. Do not take removed locks again, which could block."""
     now = _get_locks(fd)
     if sys.platform == "linux" and isinstance(value, frozenset) and isinstance(now, frozenset):
         if b"FLOCK" in now - value:
@@ -229,7 +229,7 @@ def _get_mode(fd: int) -> object:
 
 
 def _set_mode(fd: int, value: object) -> None:
-    """Remove added bits. Do not add missing bits, because the user may have removed them."""
+    """Remove bits that were added. Do not restore removed bits: the user may have removed them."""
     if isinstance(value, int):
         os.chmod(_at(fd), os.fstat(fd).st_mode & value)
 

@@ -114,8 +114,9 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in their order. The mechanism chosen for
-    `syscalls` decides which layers are used.
+    """Return the target's private directory, and all steps in their order. The mechanism that was
+    chosen for the control `syscalls` decides whether the target gets an AppContainer or a
+    restricted token.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]

@@ -228,8 +228,8 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path, and `beside`. These are the keys of
-    other copies whose paths the copied files contain, and digests of added files.
+    """Return a key that changes with the files, their path, and `beside`. `beside` has the keys of
+    other copies whose paths occur in the copied files, and digests of files that corral adds.
 
     Compiled modules do not change the key, because Python may write them at any time, and ignores
     those that do not match their source.
@@ -274,7 +274,7 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 def find_copies(directory: str) -> dict[str, list[str]]:
     """Return {key: names} for the copies in a store. Each copy is a directory that has its key as
     its name. `names` are the names of the files beside it that begin with the key and a dot, such
-    as its mark file.
+    as the mark file that is written when the copy is complete.
     """
     found: dict[str, list[str]] = {}
     try:

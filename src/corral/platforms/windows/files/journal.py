@@ -94,9 +94,9 @@ class Journal:
     def drop(self, root: Root) -> None:
         """Record that this run no longer uses a root.
 
-        The caller must hold the root's mutex since it looked for other runs that use the root.
-        Otherwise two runs that end at the same time could each leave the root's access list entries
-        to the other.
+        The caller must lock the root's mutex, look for other runs that use the root, and call this
+        while it still holds the mutex. Otherwise two runs that end at the same time could each
+        leave the root's access list entries to the other.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)

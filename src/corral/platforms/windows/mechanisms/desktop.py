@@ -99,8 +99,8 @@ def create(package: str) -> Desktop:
 
 
 def _open_to_targets(station: int) -> None:
-    """Add to the station the entry and the label that targets need, because an existing station may
-    lack them.
+    """Add the targets' access list entry and the Low label to a window station, because an existing
+    station may lack them.
     """
     found = abi.user_object_security(station)
     try:

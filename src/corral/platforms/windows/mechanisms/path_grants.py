@@ -122,8 +122,8 @@ class Grants:
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
     """Return the tree of each grant, by path. Raise PolicyError if a tree cannot be read.
 
-    A read grant leaves out installed packages, such as `node_modules`, in the `copied` paths,
-    because the target uses copies of them.
+    The tree of a read grant leaves out installed packages, such as `node_modules`, below the
+    `copied` paths, because the target uses copies of them.
     """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}

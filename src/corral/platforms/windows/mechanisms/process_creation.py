@@ -38,8 +38,8 @@ user's desktop.
 
 @record
 class Launch:
-    """The plan and the streams of the process to create. `spawn` adds them to the results before
-    the first step, because the steps read them there.
+    """The plan and the streams of the process to create. `spawn` adds this object to `Results`
+    before the first step, so that all steps can read it.
     """
 
     plan: Plan
