@@ -30,8 +30,8 @@ STORE = "approvals"
 class Request:
     """A server's request: its manifest, the server's name, and the digest that an approval is for.
 
-    `asks` are values that the user stored for a server of this name. An approval also gives the
-    server these values.
+    `asks` describes values that the user stored for a server of this name. With the approval, the
+    server gets these values too.
     """
 
     source: Source

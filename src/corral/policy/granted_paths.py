@@ -1,8 +1,8 @@
 """Record to which real path each granted path resolved when it was first granted.
 
-A server with a write grant can replace a part of that directory with a link. If another server has
-a grant of that part, its next run would get access to the destination of the link. So corral
-refuses a grant that resolves to another path than the recorded one.
+A server with a write grant can replace a path inside the grant with a link. If another server has a
+grant of this path, its next run would get access to the destination of the link. So corral refuses
+a grant that resolves to another path than the recorded one.
 """
 
 from __future__ import annotations
@@ -99,8 +99,9 @@ def _format(paths: Mapping[str, str]) -> bytes:
 
 
 def _append(file: str, entries: bytes) -> None:
-    """Add entries with a single write, so that concurrent runs do not mix their entries. Take a
-    lock, so that a run on a full disk does not cut off the entries of another run.
+    """Add entries with a single write, so that concurrent runs do not mix their entries. If the
+    disk is full, cut off what was written. Hold a lock, so that this cuts off no entries of another
+    run.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600)
     try:

@@ -169,8 +169,8 @@ class Policy:
 
 @record
 class Source:
-    """A manifest of the user, or a request that came with a server. `approved` is about requests
-    only: the user has approved this one.
+    """A manifest of the user, or a request that came with a server. `approved` is true for a
+    request that the user has approved.
 
     `given_values` are secrets that the user entered for the server's settings, or None if the
     source has no such settings. The server chose all other text in the manifest's variables.

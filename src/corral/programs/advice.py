@@ -47,8 +47,8 @@ def find_advice(
 ) -> tuple[str, ...]:
     """Return warnings about a program that works by starting other programs.
 
-    Without subprocesses, raise SandboxError for package runners and for clients of containers such
-    as docker, because they would hang.
+    If the policy denies subprocesses, raise SandboxError for package runners and for clients of
+    containers such as docker, because they would hang.
     """
     name = program_name(typed[0])
     verbs = [word for word in typed[1:] if not word.startswith("-")]

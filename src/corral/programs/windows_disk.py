@@ -18,8 +18,8 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Follow links, and return the kind of a file: "alias" for an alias of the Store, "" for a
-        missing file.
+        """Follow links, and return the kind of the file at their end. "alias" is an alias of the
+        Microsoft Store, and "" means that there is no file.
         """
 
     def read(self, path: str) -> bytes:

@@ -109,7 +109,7 @@ class TreeWatcher:
                 self._handle(fd)
 
     def _lock_down(self) -> None:
-        """Give up the target's streams, the inherited descriptors, and the environment."""
+        """Close the target's streams and the inherited descriptors, and clear the environment."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)

@@ -135,8 +135,8 @@ class State:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make or check the home of a target that has another user id than root, who runs corral.
-        Raise OSError if the home belongs to a third user.
+        """Make or check the home of a target, if root runs corral and the target has another user
+        id. Raise OSError if the home belongs to a third user.
 
         The directory above belongs to root, and only the target's group can search it. So no other
         process can replace a home or list the homes, and a server that opens its home to everyone

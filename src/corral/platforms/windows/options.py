@@ -106,7 +106,8 @@ def _network(policy: Policy) -> Sequence[Option]:
         return (Option(mechanism=f"{APP_CONTAINER} + relay", needs=needs, note=note),)
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
-    # The probe tries only the level "none", so other levels are applied but not proven.
+    # The probe tries only windows.network = "none", so other values are reported as applied, not as
+    # proven.
     return (option if level == "none" else replace(option, status="applied"),)
 
 

@@ -4,9 +4,10 @@ Everything that no rule allows is denied, and the last matching rule decides. Pa
 and of the program are parameters (`(param "READ_0")`), so they cannot be read as rules. They have
 to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches nothing.
 
-`(version 1)` allows 28 operations that `deny default` does not change. Each is either denied by
-name here, or is in a test's list with a reason. Denials of operations that some macOS versions lack
-are inside `(if (defined? ...))`, because one unknown word makes the whole profile fail.
+`(version 1)` allows 28 operations that `deny default` does not change. The profile denies each of
+them by name, except those for which a list in the tests gives a reason. Denials of operations that
+some macOS versions lack are inside `(if (defined? ...))`, because one unknown word makes the whole
+profile fail.
 
 A rule for one operation (`file-write-data`) has precedence over rules for a class of operations
 (`file-write*`), whatever their order. The rules below are written so that this precedence does not

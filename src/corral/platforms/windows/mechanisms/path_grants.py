@@ -12,7 +12,8 @@ directories above secrets and above files that other programs run cannot be rena
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
-the entries stay, and a later run sets only those of objects with less access than the grant.
+the entries stay. A later run then sets only the entries of objects that get less access than the
+grant.
 """
 
 from __future__ import annotations

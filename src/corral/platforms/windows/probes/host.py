@@ -251,7 +251,8 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The limit of the control is four, because the process of a console may count too.
+    # A second process must start under a limit of four. The limit is not two, because the process
+    # of a console may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four, but not of one"

@@ -336,7 +336,7 @@ def mark_path(tree: TreeCopy) -> str:
 
 
 def make_copy(tree: TreeCopy) -> None:
-    """Copy a tree to its final path. A rename could fail while a virus scanner reads the copy."""
+    """Copy a tree directly to its final path, because a virus scanner could make a rename fail."""
     file_trees.remove(tree.directory)  # another process may have died while it made the copy
     os.makedirs(tree.directory)
     # The directory is empty, so every file made in it inherits the entry.
