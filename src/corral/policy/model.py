@@ -80,8 +80,8 @@ class Grant:
     """A path that the user granted, as it was when the policy was made.
 
     `device` and `inode` are compared again inside the new mount namespace, to notice if the path
-    was replaced meanwhile. `path` is the real path. `written` is absolute but may go through links,
-    which the target has to see as well ("": the same as `path`).
+    was replaced meanwhile. `path` is the real path. `written` is the absolute path in the policy.
+    It may go through links, which the target has to see too. It is "" if it is the same as `path`.
     """
 
     path: str

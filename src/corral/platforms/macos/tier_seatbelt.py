@@ -38,8 +38,8 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""If the policy states a limit for processes, RLIMIT_NPROC is higher by this number, because
-sampling enforces the stated limit.
+"""If the policy states a limit for processes, sampling enforces it, and RLIMIT_NPROC is this much
+higher than the stated limit.
 """
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
@@ -207,8 +207,8 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check when the program starts: its typed and its real
-    path, and those of the programs that it executes in its place.
+    """Return every path that the kernel may check when the program starts: its typed path, its real
+    path, and the programs that it executes in its place, such as the shell behind /bin/sh.
     """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)

@@ -59,8 +59,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Read until every process has closed the other end. Return None if nothing is written for
-    MAX_SILENCE_SECONDS.
+    """Read until every process has closed the other end of the pipe. Return None if nothing is
+    written for MAX_SILENCE_SECONDS.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -105,10 +105,10 @@ class PrivateDirectory:
 class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
-    `inside` is its path for the target. `links` are pairs (name in the home, granted path) of links
-    to make. Links of earlier runs stay, but the target cannot use them without their grant. If root
-    runs corral and the target has another user id, `owner` has the target's uid and gid. Otherwise
-    it is None.
+    `inside` is the path at which the target sees it. `links` are pairs (name in the home, granted
+    path) of links to make. Links of earlier runs stay, but the target cannot use them without their
+    grant. If root runs corral and the target has another user id, `owner` has the target's uid and
+    gid. Otherwise it is None.
     """
 
     name = "state_directory"

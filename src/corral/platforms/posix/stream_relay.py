@@ -39,8 +39,8 @@ class Relay:
 
     def release(self) -> None:
         """Kill the processes that copy files to the target, and wait until those that copy its
-        output have written everything. The latter end, because the target has ended and its pipe
-        ends are closed.
+        output have written everything. They end by themselves, because the target has ended and its
+        pipe ends are closed.
         """
         self.started()
         for pid in self.readers:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
-# These are the numbers of Linux's terminal requests. On other systems the calls with them fail, so
-# the settings of terminals are not restored there.
+# These are the numbers of ioctl requests for terminals on Linux. On other systems these requests
+# fail, so the settings of terminals are not restored there.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
 F_OFD_SETLK, LOCKS_OF_OPEN_FILES = 37, (b"FLOCK", b"OFDLCK")
 TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1

@@ -1,7 +1,7 @@
 """List the mechanisms that can enforce each control on Windows, best first.
 
 A run uses an AppContainer or a restricted token, never both, because node and python do not start
-under both. An AppContainer confines files, network and other processes. A restricted token does not
+with both. An AppContainer confines files, network and other processes. A restricted token does not
 restrict reads or the network, and is used only if the user allows it.
 """
 

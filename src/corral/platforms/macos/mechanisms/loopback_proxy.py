@@ -49,7 +49,7 @@ class LoopbackProxy:
 
 
 class ProxyPort:
-    """The proxy's port and password. `reserved` is bound to the same port of ::1."""
+    """The proxy's port and password. The socket `reserved` is bound to the same port of ::1."""
 
     def __init__(self, listener: _socket.socket, reserved: _socket.socket | None) -> None:
         self.listener = listener

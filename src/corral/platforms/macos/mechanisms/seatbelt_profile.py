@@ -89,7 +89,9 @@ apply. A clone of a directory contains its hidden files. A set-id file would rem
 With an access list that denies deletion, the target could make a file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""Operations that show the Mac's network. They are allowed only if the target may use the proxy."""
+"""Operations with which a program can learn about the Mac's network. They are allowed only if the
+target may use the proxy.
+"""
 
 
 def _any_case(name: str) -> str:

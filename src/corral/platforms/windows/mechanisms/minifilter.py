@@ -181,7 +181,7 @@ class Session:
 
     def register(self, root: int, workspace: str) -> None:
         """Register the target. Raise OSError if the driver refuses, and ValueError if the path of
-        the workspace is too long.
+        the target's private directory is too long.
         """
         config = wire.set_config(
             next(self._requests),
