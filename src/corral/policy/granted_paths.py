@@ -27,8 +27,8 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""The end of each path in the file. An entry is two paths: a path as written, and its real path at
-that time. If a written path has several entries, the last one counts.
+"""The character that ends each path in the file. An entry has two paths: a path as written, and its
+real path at that time. If a written path has several entries, the last one counts.
 """
 
 

@@ -116,8 +116,8 @@ def identities_above(path: str) -> frozenset[Identity]:
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
     """Return whether a path contains another, compared by name, by inode and by path on the disk.
 
-    Names are not enough, because a directory that is mounted a second time has other parent
-    directories there.
+    Names are not enough, because a directory that is mounted a second time has other parents at its
+    second path.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True

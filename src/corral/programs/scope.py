@@ -56,8 +56,8 @@ class Scope:
 
     `named` is the root of a server whose directory the user named. The command of such a server
     comes from its author, not from the user. `by_grant` are paths that only a grant makes readable.
-    `chosen` are interpreters that the server's files name, but not the user. `refused` has the
-    paths that may not be read, and for each the file that names it.
+    `chosen` are interpreters that the server's files name, not the user. `refused` has the paths
+    that may not be read, and for each the file that names it.
     """
 
     def __init__(

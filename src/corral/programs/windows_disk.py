@@ -33,7 +33,8 @@ class Disk(Protocol):
 
 
 def is_remote(path: str) -> bool:
-    r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or with slashes.
+    r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or the same with
+    slashes.
 
     Windows sends the user's credentials to a server from which it wants a file, and untrusted files
     can name any server.

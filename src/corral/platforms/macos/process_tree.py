@@ -34,11 +34,11 @@ PAUSE_SECONDS = 0.002
 class Tree:
     """Finds and controls the processes that descend from `root`.
 
-    `grouped` is true if `root` has not been reaped. Then no other process has its pid, so the
-    processes of its group, and those that it is responsible for, belong to the tree. `unique` is
-    the id of `root`, or 0 if `root` had ended before its id was read. No process counts as a child
-    of 0, because a table also reports 0 for unknown parents. `marker` is the marker of the tree's
-    profile.
+    `grouped` is true if `root` has not been reaped. Until then no other process can get its pid, so
+    every process of its group belongs to the tree, and so does every process whose responsible
+    process is `root`. `unique` is the id of `root`, or 0 if `root` had ended before its id was
+    read. No process counts as a child of 0, because a table also reports 0 for unknown parents.
+    `marker` is the marker of the tree's profile.
     """
 
     def __init__(

@@ -46,9 +46,10 @@ MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""For Homebrew on Apple silicon and for MacPorts: a directory that exists if it is installed, and
-the directories beside it that every target may read. Other programs use libraries from there, such
-as a python that pyenv has built. Homebrew on Intel is in /usr/local, which every target may read.
+"""Homebrew on Apple silicon, and MacPorts. Each pair has a directory that exists if the manager is
+installed, and the directories that every target may then read, because other programs use libraries
+in them (for example a python that pyenv has built). Homebrew on Intel needs no pair: it is in
+/usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")

@@ -1,15 +1,15 @@
 """Undo a target's changes to the files and terminals behind its standard streams.
 
 Through a descriptor that is only open for reading, a target can change a file's mode, owner and
-access list. It can change a terminal's settings. It can set the terminal's exclusive mark, so that
+access list. It can change a terminal's settings. It can set the terminal's exclusive mode, so that
 no other process can open the terminal. It can stop the terminal's output, and then no key resumes
 the output.
 
-A named pipe is kept open with O_PATH only, because with a real open end the client would not notice
-that the target closed its own end. The state of other pipes and of sockets is not kept, because
-they have no name, so no other process can open them. But other programs may share an open pipe, and
-the target could set its O_NONBLOCK, so that their later writes fail. So on Linux the target gets an
-open file of its own for each pipe.
+corral keeps these files open during the run. For a named pipe it uses O_PATH, because otherwise
+corral's own descriptor would hide from the client that the target has closed the pipe. corral does
+not restore other pipes and sockets. They have no name, so no other process can open them. But other
+programs may share an open pipe, and the target could set its O_NONBLOCK, so that their later writes
+fail. So on Linux the target gets an open file of its own for each pipe.
 """
 
 from __future__ import annotations

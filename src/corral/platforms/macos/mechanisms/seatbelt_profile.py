@@ -32,7 +32,7 @@ SYSTEM = (
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
 """Paths that every target may read and map as code. If the target may start processes, it may also
-execute programs there.
+execute the programs in these paths.
 """
 
 FILES = (
@@ -128,9 +128,9 @@ class View:
 
     `hidden` paths are inside readable paths, and cannot be read. `held` paths are inside writable
     paths, and can only be read. Hidden and held paths need not exist, and a grant below them still
-    applies. `anchors` are the directories above them, which may not be renamed. `services` are mach
-    services in addition to `MACH`. `marker` is a name that no service has; `process_tree` uses it
-    to recognize processes under this profile.
+    applies. `anchors` are the directories above hidden and held paths, which may not be renamed.
+    `services` are mach services in addition to `MACH`. `marker` is a name that no service has;
+    `process_tree` uses it to recognize processes under this profile.
     """
 
     execute: tuple[str, ...]

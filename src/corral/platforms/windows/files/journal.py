@@ -1,4 +1,4 @@
-"""Write the changes that a run makes outside its processes to disk, before the run makes them.
+"""Record on disk what a run changes outside its processes, before the run changes it.
 
 Each run has one file. It lists the AppContainer profile, and every granted root with the capability
 of its entries. The run keeps the file locked, and when the run ends in any way, the kernel unlocks

@@ -275,7 +275,8 @@ def _cpu_rate(plain: Job) -> str:
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
     """Return the CPU seconds that two busy processes have used when the second process ends. The
-    second process starts later and ends after a fixed CPU time, so no clock decides the result.
+    second process starts later and ends after a fixed CPU time, so the result does not depend on a
+    clock.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:

@@ -1,10 +1,10 @@
 """Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists in Program Files, and in AppData entries for AppContainers would break other programs. So the
-files that a run needs are copied, never linked, into corral's own directory. The directory of a
-copy gets an entry for its own capability before files are copied into it, so that the files inherit
-the entry.
+lists in Program Files. It could add entries for AppContainers in AppData, but they would break
+other programs. So the files that a run needs are copied, never linked, into corral's own directory.
+The directory of a copy gets an entry for its own capability before files are copied into it, so
+that the files inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
 copy is complete, corral writes a file beside it, which is called its mark. A process owns a mutex
