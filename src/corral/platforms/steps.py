@@ -1,5 +1,7 @@
 """Apply and verify the steps of a plan in order. If a step fails, the error names the step, and the
-run ends. Runs and probes both use this code, so a run does what the probes have tried.
+run ends.
+
+Runs and probes both use this code, so a run does what the probes have tried.
 """
 
 from __future__ import annotations

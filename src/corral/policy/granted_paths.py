@@ -115,9 +115,10 @@ def _append(file: str, entries: bytes) -> None:
 
 
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
-    """Refuse grants that resolve to other files than before, and record new ones. If the record
-    cannot be read or written, for example because the disk is full, return a warning. But raise
-    PolicyError if the path of a grant contains a link.
+    """Refuse grants that resolve to other files than before, and record new ones.
+
+    If the record cannot be read or written, for example because the disk is full, return a warning.
+    But raise PolicyError if the path of a grant contains a link.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
@@ -165,10 +166,11 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 def _first_lead(grant: Grant) -> str:
     """Return the real path that a grant must have if its written path has no record. Usually this
-    is the grant's real path, and the grant is accepted. Paths directly in a directory such as /tmp
-    are not recorded, so a target may have replaced a granted file there with a link. For a path
-    through such a link, return the written path. It differs from the real path, so the grant is
-    refused.
+    is the grant's real path, and the grant is accepted.
+
+    Paths directly in a directory such as /tmp are not recorded, so a target may have replaced a
+    granted file there with a link. For a path through such a link, return the written path. It
+    differs from the real path, so the grant is refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

@@ -33,12 +33,14 @@ MAX_MISTAKES = 100
 
 @record
 class Manifest:
-    """The keys that one source sets. None means that the source does not set the key. Paths are as
-    written. `limits` has only the limits that the source sets, and None in it means no limit
-    (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table `mcp`. Relative paths are
-    relative to `directory`, or to the working directory if it is "". `file` is the absolute path of
-    the file, if there is one. `lines` maps keys (`limits.memory`, `filesystem.read[0]`) to lines.
-    For a server's request, `resolved` maps each path to the real path that the user approves.
+    """The keys that one source sets. None means that the source does not set the key.
+
+    Paths are as written. `limits` has only the limits that the source sets, and None in it means no
+    limit (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table `mcp`. Relative
+    paths are relative to `directory`, or to the working directory if it is "". `file` is the
+    absolute path of the file, if there is one. `lines` maps keys (`limits.memory`,
+    `filesystem.read[0]`) to lines. For a server's request, `resolved` maps each path to the real
+    path that the user approves.
     """
 
     origin: str
@@ -179,8 +181,10 @@ def from_flags(
     values: Mapping[str, object], *, best_effort: bool | None = None, strict: bool | None = None
 ) -> Manifest:
     """Return the flags of a command line as a manifest. `values` maps keys to texts, or to lists of
-    texts. The errors name the flag, not the key. A number without a unit for `limits.cpu` means
-    millicores here.
+    texts.
+
+    The errors name the flag, not the key. A number without a unit for `limits.cpu` means millicores
+    here.
     """
     validator = Validator(COMMAND_LINE, {}, [], flags=True)
     found = {path: validator.value(BY_PATH[path], value) for path, value in values.items()}

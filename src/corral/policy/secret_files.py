@@ -375,8 +375,10 @@ def protected(system: Column) -> tuple[str, ...]:
 
 def is_near_secrets(directory: str, system: Column) -> bool:
     """Return whether a directory contains a hidden path or is inside one. `directory` is relative
-    to a home directory. A directory inside the hidden files of an application or a client does not
-    count, because servers are installed there.
+    to a home directory.
+
+    A directory inside the hidden files of an application or a client does not count, because
+    servers are installed there.
     """
     fold = str.lower if system == "windows" else str
     path = fold(directory) + "/"

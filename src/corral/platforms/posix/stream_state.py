@@ -46,8 +46,8 @@ TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 class StreamStates:
     """The state that the streams had before the run.
 
-    `streams` has (name, own descriptor, values in the order of ASPECTS) for each stream that is a
-    file, a terminal or a named pipe. A value is None if it is not restored.
+    `streams` has (name, corral's own descriptor, values in the order of ASPECTS) for each stream
+    that is a file, a terminal or a named pipe. A value is None if it is not restored.
     """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]

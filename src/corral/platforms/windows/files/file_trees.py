@@ -162,8 +162,8 @@ def _read_link(path: str) -> str:
 def _leads_to_share(path: str) -> bool:
     """Return whether a path leads to another machine, or through links that cannot be read.
 
-    The links are read one by one, because Windows would follow all of them, and send the user's
-    credentials to the server of a share.
+    The links are read one by one. If Windows followed them, it would send the user's credentials to
+    the server of a share.
     """
     for _ in range(MAX_LINKS):
         if is_remote(path):

@@ -255,8 +255,8 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
     If an earlier run has kept the entries of this grant, and the root still has its entries, set
-    only those of objects that get less access than the grant. Such an object may be new, and then
-    it has inherited too much access from its directory.
+    only the entries of objects that get less access than the grant. Such an object may be new, and
+    then it has inherited too much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

@@ -30,9 +30,9 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""The desktop of an AppContainer if a private desktop does not work here. It has to be named,
-because otherwise a target gets the caller's desktop. If the caller is a service, that is not the
-user's desktop.
+"""The desktop of an AppContainer if private desktops do not work on this host. corral has to name
+it, because otherwise a target gets the caller's desktop. If the caller is a service, that is not
+the user's desktop.
 """
 
 

@@ -75,8 +75,8 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes an administrator's rights from an AppContainer's token, if the caller has any.
-    Windows does not document whether that token loses the caller's privileges by itself.
+    """Removes the rights of an administrator from an AppContainer's token, if the caller has them.
+    Windows does not document whether it removes them itself.
     """
 
     name = "filtered_token"
