@@ -79,7 +79,7 @@ def check_grants(
             covered += _check_mounts(grant, found, home, own, mounts, kinds=kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
-    # A mount below another hidden mount cannot be reached.
+    # A mount below another hidden mount cannot be reached, so it is left out.
     top = [path for path in covered if not any(is_below(path, other) for other in covered)]
     return merge_grants(found), tuple(dict.fromkeys(top))
 

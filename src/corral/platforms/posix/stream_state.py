@@ -274,7 +274,7 @@ OF_OPEN_FILE = (FLAGS, LOCKS, EXCLUSIVE, SETTINGS)
 """The entries of ASPECTS that every process with the open file can change, even if it does not own
 the file.
 """
-# The owner comes before the mode, because changing the owner clears bits of the mode.
+# The owner is restored before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),
     (LOCKS, _get_locks, _set_locks),

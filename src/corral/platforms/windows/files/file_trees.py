@@ -102,7 +102,8 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # This opens no file, because on Windows a directory's listing has this information.
+            # This opens no file, because on Windows the listing of a directory contains the status
+            # of its entries.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)

@@ -72,8 +72,8 @@ MEANINGS = {
 
 @record
 class Outcome:
-    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the job's
-    accounting.
+    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the
+    resources that the job has counted.
     """
 
     output: str
