@@ -81,7 +81,8 @@ class Grant:
 
     `device` and `inode` are compared again inside the new mount namespace, to notice if the path
     was replaced meanwhile. `path` is the real path. `written` is the absolute path in the policy.
-    It may go through links, which the target has to see too. It is "" if it is the same as `path`.
+    It may go through links, which the target has to see too. "" means that it is the same as
+    `path`.
     """
 
     path: str

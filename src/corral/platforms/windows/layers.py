@@ -115,8 +115,8 @@ def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
     """Return the target's private directory, and all steps in their order. The mechanism that was
-    chosen for the control `syscalls` decides whether the target gets an AppContainer or a
-    restricted token.
+    chosen for the control `syscalls` decides whether the target gets an AppContainer, a restricted
+    token, or neither.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
