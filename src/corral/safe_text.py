@@ -13,7 +13,7 @@ PLAIN = frozenset("@%+=:,./-_~")
 HEX_DIGITS = frozenset("0123456789abcdef")
 INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 """Characters that count as letters, marks or symbols, but which are invisible. With them, two
-different names look equal, and the end of a name is out of view.
+different names can look equal, and the visible part of a name can be only its start.
 """
 
 

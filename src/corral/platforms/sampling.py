@@ -1,4 +1,4 @@
-"""Enforce stated limits by sampling, on hosts that offer nothing better.
+"""Enforce the policy's limits by sampling, on hosts that offer nothing better.
 
 Each sample compares memory, total CPU time and the number of tasks with their limits. A CPU share
 is enforced by a duty cycle: a tree that has used more than its share is stopped for a while.
@@ -31,7 +31,9 @@ MAX_MOMENTS = 240
 
 
 class Timeline:
-    """Collects samples for the report. Above MAX_MOMENTS, every second sample is dropped."""
+    """Collects samples for the report. When there are more than MAX_MOMENTS, every second sample is
+    dropped.
+    """
 
     def __init__(self) -> None:
         self.moments: list[Moment] = []

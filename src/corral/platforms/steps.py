@@ -1,6 +1,7 @@
-"""Apply and verify the steps of a plan in order. A failed step is named, and ends the run.
+"""Apply and verify the steps of a plan in order. If a step fails, the error names the step, and the
+run ends.
 
-The command line, the zygote and the probes use this code, so a run does what the probes proved.
+Runs and probes both use this code, so a run does what the probes have tried.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Store the user's approvals of servers' requests.
+"""Store the user's approvals of requests. A request is a manifest with which a server asks for
+grants.
 
-An approval is one small file. Its name is a SHA-256 over the bytes of the manifest, the server's
+An approval is one small file. Its name is the SHA-256 of the manifest's bytes, the server's
 directory, and the real path of every path in the manifest. So a changed manifest, a moved server or
 a changed link is a new request. If other users could have written to the store, it counts as empty.
 """
@@ -29,8 +30,8 @@ STORE = "approvals"
 class Request:
     """A server's request: its manifest, the server's name, and the digest that an approval is for.
 
-    `asks` are values that the user stored for a server of this name. An approval also gives the
-    server these values.
+    `asks` describes values that the user stored for a server of this name. With the approval, the
+    server gets these values too.
     """
 
     source: Source
@@ -83,7 +84,7 @@ def request_for(directory: str) -> tuple[Manifest, str] | None:
 def request_from(
     manifest: Manifest, content: bytes, subject: Iterable[str]
 ) -> tuple[Manifest, str]:
-    """Return the manifest with the real paths of its paths, and the digest to approve. `content`
+    """Return `manifest` with the real path of each path in it, and the digest to approve. `content`
     are the bytes of the manifest. `subject` identifies the server.
     """
     real_paths: list[tuple[str, str]] = []

@@ -58,8 +58,9 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # An installer, which the user starts, may get a grant of one package's directory inside
-            # corral's own files. A server's request never gets such a grant.
+            # corral stores packages among its own files. An installer, which the user starts, may
+            # get a grant of one package's directory there. A server's request never gets such a
+            # grant.
             is_request = source.trust == "request"
             check_own(
                 grant, [replace(one, parts=False) for one in own] if is_request else own, mounts
@@ -78,7 +79,7 @@ def check_grants(
             covered += _check_mounts(grant, found, home, own, mounts, kinds=kinds)
     except Refused as error:
         problems.append((str(error), error.hint))
-    # A mount below another hidden mount cannot be reached.
+    # A mount below another hidden mount cannot be reached, so it is left out.
     top = [path for path in covered if not any(is_below(path, other) for other in covered)]
     return merge_grants(found), tuple(dict.fromkeys(top))
 
@@ -113,8 +114,8 @@ def _check_mounts(
     """Return the mounts below a grant that the target must not see: file systems of the kernel, and
     mounts that contain one of SYSTEM_PATHS or are inside one.
 
-    Refuse a grant if another mount below it contains the home directory or corral's own files, or
-    is a network mount without its own grant.
+    Refuse the grant if any other mount below it contains the home directory or corral's own files.
+    Also refuse it if a network file system is mounted below it and has no grant of its own.
     """
     covered: list[str] = []
     named = {one.path for one in grants}

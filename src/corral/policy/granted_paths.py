@@ -1,8 +1,8 @@
 """Record to which real path each granted path resolved when it was first granted.
 
-A server with a write grant can replace a part of that directory with a link. If another server has
-a grant of that part, its next run would get access to the destination of the link. So corral
-refuses a grant that resolves to another path than the recorded one.
+A server with a write grant can replace a path inside the grant with a link. If another server has a
+grant of this path, its next run would get access to the destination of the link. So corral refuses
+a grant that resolves to another path than the recorded one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FILE = "granted-paths"
 MAX_BYTES = 1 << 20
 COMPACT_BYTES = 1 << 18
 SEPARATOR = "\0"
-"""The end of each path in the file. An entry is two paths: a path as written, and its real path at
-that time. If a written path has several entries, the last one counts.
+"""The character that ends each path in the file. An entry has two paths: a path as written, and its
+real path at that time. If a written path has several entries, the last one counts.
 """
 
 
@@ -63,8 +63,8 @@ def _read(file: str) -> str:
 
 
 def remember(file: str, paths: Mapping[str, str]) -> None:
-    """Add entries to the file. Rewrite it if its end is damaged or if it has become large; a
-    rewritten file has no entries of paths that no longer exist.
+    """Add entries to the file. If its end is damaged or if it has become large, write it anew,
+    without the entries of paths that no longer exist.
     """
     directory = os.path.dirname(file)
     try:
@@ -99,8 +99,9 @@ def _format(paths: Mapping[str, str]) -> bytes:
 
 
 def _append(file: str, entries: bytes) -> None:
-    """Add entries with a single write, so that concurrent runs do not mix their entries. Take a
-    lock, so that a run on a full disk does not cut off the entries of another run.
+    """Add entries with a single write, so that concurrent runs do not mix their entries. If the
+    disk is full, cut off what was written. Hold a lock, so that this cuts off no entries of another
+    run.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600)
     try:
@@ -116,8 +117,8 @@ def _append(file: str, entries: bytes) -> None:
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     """Refuse grants that resolve to other files than before, and record new ones.
 
-    If the record cannot be read or written, for example because the disk is full, raise PolicyError
-    if a grant goes through a link, and otherwise return a warning.
+    If the record cannot be read or written, for example because the disk is full, return a warning.
+    But raise PolicyError if the path of a grant contains a link.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)
@@ -136,7 +137,7 @@ def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     except ChangedPathsError:
         raise
     except PolicyError as error:
-        # Without links no granted path can have changed, so a warning is enough.
+        # A path without links cannot lead to another file, so a warning is enough.
         if linked:
             error.hint = f"{error.hint}; or grant its destination: {printable(linked[0].path)}"
             raise
@@ -164,11 +165,12 @@ def describe_change(written: str, before: str, now: str) -> str:
 
 
 def _first_lead(grant: Grant) -> str:
-    """Return the real path that a grant must have if its written path has no record.
+    """Return the real path that a grant must have if its written path has no record. Usually this
+    is the grant's real path, and the grant is accepted.
 
-    Paths directly in a directory such as /tmp are not recorded, so a link there may have replaced a
-    granted file. For a path through such a link, return the written path. It differs from the real
-    path, so the grant is refused.
+    Paths directly in a directory such as /tmp are not recorded, so a target may have replaced a
+    granted file there with a link. For a path through such a link, return the written path. It
+    differs from the real path, so the grant is refused.
     """
     links, _ = follow(grant.written)
     return grant.written if any(_is_sticky(os.path.dirname(one)) for one in links) else grant.path

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.formats.positions import Path
 
 COMMAND_LINE = "command line"
-# Hints for mistakes in flags, in keys, in the syntax of a file, and in its name.
+# Hints for mistakes in flags, in the keys of a file, in its syntax, and in its name.
 IN_FLAGS = "`corral run --help` shows how each flag is written"
 IN_KEYS = "`corral schema` shows every key and how its value is written"
 IN_FORM = "correct it there; https://toml.io and https://json.org describe the two forms"
@@ -33,13 +33,14 @@ MAX_MISTAKES = 100
 
 @record
 class Manifest:
-    """The keys that one source sets; None means that the source does not set the key.
+    """The keys that one source sets. None means that the source does not set the key.
 
-    Paths are as written. `limits` has only the limits that the source sets; None there means no
-    limit (`"none"`). `mcp` has the written keys of that table, by field. Relative paths start in
-    `directory` ("": the working directory). `file` is the absolute path of the file, if there is
-    one. `lines` maps keys (`limits.memory`, `filesystem.read[0]`) to lines. For requests,
-    `resolved` has the real path of each path when the approval's digest was computed.
+    Paths are as written. `limits` has only the limits that the source sets, and None in it means no
+    limit (`"none"`). `mcp` maps the fields of `Mcp` to the values in the table `mcp`. Relative
+    paths are relative to `directory`, or to the working directory if it is "". `file` is the
+    absolute path of the file, if there is one. `lines` maps keys (`limits.memory`,
+    `filesystem.read[0]`) to lines. For a server's request, `resolved` maps each path to the real
+    path that the user approves.
     """
 
     origin: str
@@ -179,9 +180,11 @@ def from_data(
 def from_flags(
     values: Mapping[str, object], *, best_effort: bool | None = None, strict: bool | None = None
 ) -> Manifest:
-    """Return the command line as a manifest. `values` maps keys to texts, or to lists of texts.
+    """Return the flags of a command line as a manifest. `values` maps keys to texts, or to lists of
+    texts.
 
-    Mistakes name the flag. A bare integer for `limits.cpu` means millicores here.
+    The errors name the flag, not the key. A number without a unit for `limits.cpu` means millicores
+    here.
     """
     validator = Validator(COMMAND_LINE, {}, [], flags=True)
     found = {path: validator.value(BY_PATH[path], value) for path, value in values.items()}

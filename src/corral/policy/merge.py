@@ -1,7 +1,7 @@
 """Merge all sources into one Policy.
 
-No rule here lets an unapproved request loosen the policy. All problems are collected and reported
-together.
+A server's request can loosen the policy only after the user has approved it. All problems are
+collected and reported together.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def merge(
 ) -> Policy:
     """Return one policy from all sources, lowest precedence first.
 
-    The user's values override earlier ones. Lists add up, and an empty list removes the earlier
-    entries. A request can always tighten the policy. Its grants count only if it was approved, and
-    never override the user's values. `protected` are files of this run (report, audit) that no
-    write grant may contain.
+    The user's values override earlier ones. Lists of several sources are joined, but an empty list
+    removes the entries of earlier sources. A request can always tighten the policy. Its grants
+    count only if it was approved, and never override the user's values. `protected` are files of
+    this run (report, audit) that no write grant may contain.
     """
     sources = tuple(sources)
     if any(source.trust == "request" and not source.approved for source in sources):
@@ -155,7 +155,7 @@ def merge_mcp(sources: Sequence[Source]) -> Mcp | None:
     sets a key of `mcp`.
 
     A key in the user's sources replaces the same key in a request. Lists in several of the user's
-    sources add up, but an empty list replaces the earlier ones.
+    sources are joined, but an empty list removes the entries of earlier sources.
     """
     asked: dict[str, object] = {}
     own: dict[str, object] = {}
@@ -189,7 +189,8 @@ def merge_environment(sources: Sequence[Source]) -> dict[str, object]:
             found.update(dict.fromkeys(manifest.pass_names or (), ("pass", "")))
             found.update(dict.fromkeys(manifest.secret_names or (), ("secret", "")))
     # If the user stored secrets for a server's settings, corral passes them to the server in
-    # variables. The server chose the names of these variables, so they count as requested.
+    # variables. The server chose the names of these variables, so each counts as a request of the
+    # server.
     filled = [one.manifest.secret_names or () for one in sources if one.given_values is not None]
     requested = {name for names in filled for name in names}
     return {
@@ -231,8 +232,8 @@ def apply_ceilings(
 def merge_ports(
     sources: Sequence[Source], problems: Problems
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Return the allowed destinations and the published ports. No port may be in both, because each
-    needs its own listener.
+    """Return the allowed destinations and the published ports. No port may be in both, because
+    corral would have to listen on it twice.
     """
     allow = {str(item): source for source, _, item in collect_entries(sources, "allow")}
     listen = {int(str(item)): source for source, _, item in collect_entries(sources, "listen")}

@@ -80,8 +80,9 @@ class Grant:
     """A path that the user granted, as it was when the policy was made.
 
     `device` and `inode` are compared again inside the new mount namespace, to notice if the path
-    was replaced meanwhile. `path` is the real path. `written` is absolute but may go through links,
-    which the target has to see as well ("": the same as `path`).
+    was replaced meanwhile. `path` is the real path. `written` is the absolute path in the policy.
+    It may go through links, which the target has to see too. "" means that it is the same as
+    `path`.
     """
 
     path: str
@@ -138,8 +139,8 @@ class Policy:
     `admit` are networks from the user's configuration to which the hosts in `allow` may resolve.
     `covered` are mounts below grants that belong to the kernel or to services; the target sees
     empty directories there. `mcp` is None if no source asks for the guard; messages are then not
-    checked. `requested_names` are variables whose values the server chose, and `given_values` are
-    secrets that the user gave for the server's settings.
+    checked. `requested_names` are variables that the server asked for, and `given_values` are
+    secrets that the user entered for the server's settings.
     """
 
     limits: Limits = Limits()
@@ -169,8 +170,8 @@ class Policy:
 
 @record
 class Source:
-    """A manifest of the user, or a request that came with a server. `approved` is about requests
-    only: the user has approved this one.
+    """A manifest of the user, or a request that came with a server. `approved` is true for a
+    request that the user has approved.
 
     `given_values` are secrets that the user entered for the server's settings, or None if the
     source has no such settings. The server chose all other text in the manifest's variables.

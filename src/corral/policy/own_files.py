@@ -37,8 +37,9 @@ REINSTALL = (
 
 @record
 class Protected:
-    """A path that the target must not write. With `reads`, read grants in it are refused too. With
-    `parts`, paths inside it may be granted, because corral grants some to an installer.
+    """A path that the target must not write. If `reads` is true, read grants in it are refused too.
+    If `parts` is true, single paths inside it may be granted, because an installer needs some of
+    them.
     """
 
     path: str
@@ -60,8 +61,8 @@ def check_own(grant: Grant, protected: Iterable[Protected], mounts: Mounts) -> N
             raise Refused(f"{shown(grant.path, 200)} belongs to {item.what}", ELSEWHERE)
         if grant.access != "write":
             continue
-        # A write grant may contain neither the file nor a link on corral's path to it, because with
-        # another link corral would use another file.
+        # A write grant may contain neither the file nor a link through which corral finds it. If a
+        # target changed that link, corral would use another file.
         for name in (path, *follow(item.path)[0]):
             if contains(grant.path, name, mounts):
                 raise Refused(

@@ -116,8 +116,8 @@ def identities_above(path: str) -> frozenset[Identity]:
 def contains(outer: str, inner: str, mounts: Mounts) -> bool:
     """Return whether a path contains another, compared by name, by inode and by path on the disk.
 
-    Names are not enough, because a directory that is mounted a second time has other parent
-    directories there.
+    Names are not enough, because a directory that is mounted a second time has other parents at its
+    second path.
     """
     if is_inside(inner, outer) or file_identity(outer) in identities_above(inner):
         return True
@@ -161,9 +161,9 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
         if access == "socket" and system in SOCKET_DIRECTORIES:
             continue
         # A file system such as /proc may also be mounted elsewhere, so a path on the same device as
-        # `system` is refused too. That is right only if `system` is a mount point, so its device
-        # must differ from that of its parent. A comparison with / would be wrong on macOS, where
-        # /private/var and the users' files are on another volume than /.
+        # `system` is refused too. This holds only if `system` is a mount point, which has another
+        # device than its parent directory. The device of / is not used for this comparison, because
+        # on macOS /private/var and the users' files are on another volume than /.
         here, above = file_identity(system), file_identity(os.path.dirname(system))
         mounted = here is not None and above is not None and here[0] != above[0]
         if is_inside(path, system) or (mounted and here is not None and found.st_dev == here[0]):
@@ -173,8 +173,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a granted link from inside a write grant to a path outside of it, because an earlier
-    run could have made the link.
+    """Refuse a grant whose written path is inside a write grant, but leads out of it through a
+    link. A target could have made that link in an earlier run.
     """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]
@@ -192,8 +192,8 @@ def check_links(grants: Iterable[Grant]) -> None:
 
 
 def merge_grants(grants: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Return one grant for each path and spelling, parents first. If a path has a read and a write
-    grant, it is writable.
+    """Return one grant for each real path and each written form of it, parents first. If a path has
+    a read and a write grant, it is writable.
     """
     grants = tuple(grants)
     written = {grant.path for grant in grants if grant.access == "write"}

@@ -1,8 +1,8 @@
 """Store the tools and prompts that a server offered, to compare them in later runs.
 
 A pin is a complete definition, so that a difference can be shown. Pins that other users could have
-written are ignored. The names of tools that `corral inspect` has listed are stored too. With them
-`inspect` finds tools of other servers that have the same name, but runs do not use them.
+written are ignored. The names of tools that `corral inspect` has listed are stored too. `inspect`
+uses these names to find tools of other servers that have the same name. Runs do not use them.
 """
 
 import json

@@ -1,6 +1,7 @@
 """Describe in plain words what a server's own manifest requests beyond corral's defaults.
 
-A request may always tighten the policy. The items described here count only after approval.
+A request may tighten the policy without approval. The items that this module describes count only
+after approval.
 """
 
 import os
@@ -63,8 +64,8 @@ def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> l
 
 
 def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[RequestedItem]:
-    """Yield what a manifest requests beyond the defaults. Paths are made absolute, so that users
-    see what they approve.
+    """Yield each item that a manifest requests beyond the defaults. Paths are made absolute, so
+    that users see what they approve.
     """
     yield from _limits(manifest)
     base = manifest.directory or cwd

@@ -1,4 +1,5 @@
-"""Define the table of policy keys. Parser, JSON Schema and reference are all made from it.
+"""Define the table of policy keys. The parser, the JSON Schema and the reference documentation all
+use this table.
 
 A JSON Schema cannot express some rules, so only the parser refuses too many ports in total, a
 string below a minimum, and 3.0 instead of an integer. The defaults are in model.py.
@@ -201,7 +202,7 @@ SWITCHES = {
     for key in KEYS
     if key.kind in {"switch", "choice"} and not key.path.startswith(MCP)
 }
-"""The defaults of the settings that are true or false, or one of several words, outside of `mcp`. A
+"""The defaults of all settings outside of `mcp` that are true or false, or one of several words. A
 manifest with only these values requests nothing.
 """
 

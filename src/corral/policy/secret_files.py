@@ -1,9 +1,9 @@
 """Define the only table of files that contain secrets or are run automatically.
 
-All code that protects such files uses this table. It has a column for each system. Paths are
-relative to a home directory and use "/" on every system. CONFIG at the start of a path stands for
-the directory of programs' settings. CLAUDE and CODEX stand for directories of these two clients,
-which the user can move with a variable.
+All code that protects such files uses this table. Some names are for all systems, others for one.
+Paths are relative to a home directory and use "/" on every system. CONFIG at the start of a path
+stands for the directory of programs' settings. CLAUDE and CODEX stand for directories of these two
+clients, which the user can move with a variable.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Names:
 
 @record
 class Client:
-    """An MCP client and the files in which it configures its servers, with their tokens.
+    """An MCP client, and the files with the settings of its servers, which often contain tokens.
 
     `linux`, `macos` and `windows` replace `files` on that system. `project` are files in the
     directory of a project. A test checks that every file is in CLIENT_DIRECTORIES, and every
@@ -377,8 +377,8 @@ def is_near_secrets(directory: str, system: Column) -> bool:
     """Return whether a directory contains a hidden path or is inside one. `directory` is relative
     to a home directory.
 
-    A directory inside the files of an application or a client does not count, because servers are
-    installed there.
+    A directory inside the hidden files of an application or a client does not count, because
+    servers are installed there.
     """
     fold = str.lower if system == "windows" else str
     path = fold(directory) + "/"

@@ -287,7 +287,7 @@ def check_text(value: object, *, flags: bool) -> str:
     """Return `value` if it can be an argument, a path or the value of an environment variable on
     every system. Otherwise raise ValueError.
 
-    The messages do not quote a text, because it may be a secret.
+    The error does not quote the value, because it may be a secret.
     """
     if not isinstance(value, str):
         raise ValueError(f"must be a text, not {shown(value)}")  # noqa: TRY004

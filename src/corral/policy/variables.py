@@ -1,7 +1,8 @@
 """Recognize secrets in variables and commands, and variables that change the code programs load.
 
 Nothing marks a value as secret, so its name and its form decide, and a doubtful value counts as a
-secret. Masked arguments are still visible in lists of processes.
+secret. corral masks secrets in its own output, but arguments are still visible in lists of
+processes.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Return whether the name or the value of a variable looks like a secret. Such values are keys
-    of well-known services, and connection strings that contain a password.
+    """Return whether the name or the value of a variable looks like a secret. A value looks like a
+    secret if it has the form of a well-known service's key, for example, or if it is a URL that
+    contains a password.
     """
     return is_secret_name(name) or (isinstance(value, str) and masked((value,)) != (value,))
 

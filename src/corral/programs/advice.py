@@ -35,8 +35,8 @@ def program_name(command: str) -> str:
 
 
 def may_install(words: Sequence[str]) -> bool:
-    """Return whether a command may install a package. Check only its name, so that a plain command
-    imports no further module.
+    """Return whether a command may install a package. Check only the program's name, because to
+    parse the command corral would have to import another module.
     """
     name = program_name(words[0]) if words else ""
     return name in INSTALLERS or name in INSTALLING or name == "cmd"
@@ -47,8 +47,8 @@ def find_advice(
 ) -> tuple[str, ...]:
     """Return warnings about a program that works by starting other programs.
 
-    Without subprocesses, raise SandboxError for package runners and for clients of containers such
-    as docker, because they would hang.
+    If the policy denies subprocesses, raise SandboxError for package runners and for clients of
+    containers such as docker, because they would hang.
     """
     name = program_name(typed[0])
     verbs = [word for word in typed[1:] if not word.startswith("-")]

@@ -1,9 +1,9 @@
 """Find the installed versions of Python and Node.js: the system's and version managers'.
 
 Versions are taken from the names of files and directories. Only a Node.js on PATH and a runtime
-that is named by its path have to be executed to get their version. A client's configuration can
-name that path, or a target can have replaced the file. So the caller's `ask` executes it in a
-sandbox.
+that is named by its path have to be executed to get their version. Such a file may be hostile: a
+client's configuration may have named the path, or a target may have replaced the file. So the
+caller's `ask` executes it in a sandbox.
 """
 
 import glob

@@ -13,7 +13,7 @@ class Program:
     `path` is the argument of execve: absolute and unresolved, because a resolved path would leave a
     venv. `reads` are real paths, bound read-only at the same paths in the sandbox, and `why` has
     the reason for each. `links` are the symlinks through which they are reached, as (path, target);
-    they are made again in the sandbox. The target starts in `cwd`, which is empty if the caller's
+    they are made again in the sandbox. The target starts in `cwd`. It is empty if the caller's
     directory is not visible in the sandbox. `search` is the target's PATH. `server` identifies the
     server of a package, and is the same for all versions of the package. It is empty if the command
     itself identifies the server. If corral executes a program in place of its launcher,
@@ -21,7 +21,7 @@ class Program:
 
     Files can be replaced between resolving and mounting. So `seen` has (device, inode) of each of
     `reads`, and `device` and `inode` are those of `real`, the executable at the end of all links.
-    The target does not start if the files inside have other identities.
+    The target does not start if these differ for the files in the sandbox.
     """
 
     path: str

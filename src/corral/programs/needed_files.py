@@ -31,7 +31,7 @@ SYSTEM = (
 )  # fmt: skip
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
-# Many programs or people share these directories, so a single file in one is bound alone.
+# Many programs or people share these directories, so only the needed files in them are bound.
 SHARED = frozenset((
     "/", "/home", "/media", "/mnt", "/nix", "/gnu", "/opt", "/root", "/run", "/run/media",
     "/run/user", "/snap", "/srv", "/var", "/var/cache", "/var/home", "/var/lib", "/var/opt",
@@ -39,7 +39,7 @@ SHARED = frozenset((
     "/private/var", "/private/var/tmp",
     "/tmp", "/var/tmp",  # noqa: S108 - no file is made here; these are never bound
 ))  # fmt: skip
-# Each directory in these is a user's home or runtime directory, or a disk.
+# Each subdirectory of these is a user's home or runtime directory, or a disk.
 PARENTS_OF_HOMES = ("/home", "/Users", "/var/home", "/run/user", "/mnt", "/media", "/Volumes")
 NEVER_INSIDE = ("/boot", "/dev", "/etc", "/private/etc", "/proc", "/sys")
 SHARED_IN_HOME = (
@@ -289,7 +289,9 @@ class NeededFiles:
         return real
 
     def collect(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Return (reads with their reasons, links), without paths that are inside another read."""
+        """Return (reads with their reasons, links), without paths that are inside another path of
+        `reads`.
+        """
         reads = [
             (path, why)
             for path, why in self.reads.items()

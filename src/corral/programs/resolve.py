@@ -1,8 +1,8 @@
 """Resolve a typed command into a Program, on POSIX systems.
 
-If the policy denies subprocesses, the target gets a single exec, so a launcher could not start the
-real program. This module finds the real program itself, through PATH, symlinks, `#!` lines and the
-shims of version managers. It starts no process for that.
+If the policy denies subprocesses, only one program can be executed, so a launcher could not start
+the real program. This module finds the real program itself, through PATH, symlinks, `#!` lines and
+the shims of version managers. It starts no process for that.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A server's files can name further directories, in a `.pth` line or as a linked package. A hostile
 server could name the user's own directories in this way. So the target gets such a directory only
-if it is in a project in the server's language and `Scope.allows` permits it. For a `.pth` file of
-the host's own Python the permission is not needed.
+if it is in a project in the server's language and `Scope.allows` permits it. If a `.pth` file of
+the host's own Python names the directory, this permission is not needed.
 """
 
 from __future__ import annotations
@@ -256,8 +256,8 @@ def bind_python_module(
 ) -> None:
     """Bind the caller's directory if `python -m name` would load the module from there.
 
-    An installed module of that name takes precedence, because clients start servers in the open
-    project, which may have a directory of the same name.
+    Do not bind it if a module of that name is installed: clients start servers in the open project,
+    which may by chance have a directory of this name.
     """
     first = module.partition(".")[0]
     if not first or "/" in first or "I" in flags or "P" in flags:

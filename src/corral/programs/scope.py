@@ -56,8 +56,8 @@ class Scope:
 
     `named` is the root of a server whose directory the user named. The command of such a server
     comes from its author, not from the user. `by_grant` are paths that only a grant makes readable.
-    `chosen` are interpreters that the server's files name, but not the user. `refused` has the
-    paths that may not be read, and for each the file that names it.
+    `chosen` are interpreters that the server's files name, not the user. `refused` has the paths
+    that may not be read, and for each the file that names it.
     """
 
     def __init__(
@@ -218,8 +218,8 @@ class Scope:
         parent, name = os.path.split(path)
         place = os.path.join(os.path.realpath(parent), name)
         # Without a root, several servers share the directory of the script. Such a script may name
-        # any program, because the user chose it, for example as a link in ~/bin. Only a script that
-        # a target can write, or that came from the network, may not.
+        # any program, because the user put it there, for example as a link in ~/bin. But a script
+        # that a target can write, or that may have come from the network, may not.
         trusted = not root and not self.is_writable(by.real) and not _receives_files(by.real)
         if not trusted and not self.allows(place, root):
             self._check_runtime(place, by.path)

@@ -116,8 +116,8 @@ def pyenv_selected(root: str, caller: Caller) -> list[str]:
 
 
 def pyenv_version(root: str, wanted: str) -> str:
-    """Return the installed version that a name or the start of a name selects. If the name is a
-    path, return '.', a directory in which no program is found.
+    """Return the installed version that a name or the start of a name selects. If the name leads
+    out of the directory of versions, return '.', so that no program is found.
     """
     if ".." in wanted.split("/") or wanted.startswith("/"):
         return "."

@@ -1,11 +1,11 @@
-r"""Format argument lists as the single string for CreateProcessW, and environments.
+r"""Format arguments and environment variables for CreateProcessW.
 
 This code is pure. Windows has no argument vector: each program splits its own command line.
-CommandLineToArgvW and the C runtime's start-up code split the result into exactly the same
-arguments, because both follow these rules:
+CommandLineToArgvW and the C runtime's start-up code split the formatted line into exactly the
+original arguments, because both follow these rules:
 
-- The program's own name ends at the next quote if it begins with one. Backslashes do not escape
-  there.
+- The program's own name ends at the next quote if it begins with one. A backslash in it escapes
+  nothing.
 - In the arguments after it, spaces and tabs separate, text in quotes is not separated, and `\"` is
   a quote. Backslashes are plain characters, except before a quote, where each pair is one
   backslash.

@@ -18,8 +18,8 @@ MAX_SIZE = 4 << 20  # no launcher is this large
 
 class Disk(Protocol):
     def kind(self, path: str) -> Kind:
-        """Follow links, and return the kind of a file: "alias" for an alias of the Store, "" for a
-        missing file.
+        """Follow links, and return the kind of the file at their end. "alias" is an alias of the
+        Microsoft Store, and "" means that there is no file.
         """
 
     def read(self, path: str) -> bytes:
@@ -33,7 +33,8 @@ class Disk(Protocol):
 
 
 def is_remote(path: str) -> bool:
-    r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or with slashes.
+    r"""Return whether this is a share or a device: `\\server\share`, `\\.\pipe\x`, or the same with
+    slashes.
 
     Windows sends the user's credentials to a server from which it wants a file, and untrusted files
     can name any server.

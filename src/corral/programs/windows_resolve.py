@@ -272,7 +272,8 @@ def _with_venv(hop: Hop, redirector: str, caller: Caller) -> Hop:
 
 def _environment_of(path: str, caller: Caller) -> tuple[dict[str, str], str]:
     """Return the settings and the directory of the program's virtual environment, both empty if it
-    has none. Python's getpath.py searches the same two directories.
+    has none. Like Python's getpath.py, look for pyvenv.cfg beside the program and in the directory
+    above.
     """
     above = ntpath.dirname(path)
     for directory in (above, ntpath.dirname(above)):

@@ -23,8 +23,8 @@ def lists_package(directory: str, package: str) -> bool:
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:
-    """Match a path with a pattern. Do not backtrack, because a hostile server's author may have
-    written the pattern.
+    """Match a path with a pattern. Do not backtrack, because with a pattern of a hostile author
+    that could take very long.
     """
     reached = {0}
     for word in pattern:

@@ -24,7 +24,7 @@ def _boot() -> str:
 
 def _confined() -> str:
     """Return "True" or "False" for whether corral itself is in a sandbox, or "" if macOS does not
-    report it. In a sandbox, no second one can be applied.
+    report it. Inside one sandbox, macOS applies no other.
     """
     try:
         return str(darwin_sandbox.confined(os.getpid()))

@@ -1,8 +1,8 @@
 """List the mechanisms that can enforce each control on macOS, best first.
 
-Only Seatbelt confines a target. If Seatbelt is not proven, or if the policy turns it off, corral
-refuses to start the target. With `--best-effort` the run starts with limits only, which a hostile
-target can evade.
+Only Seatbelt confines a target. If the probe of Seatbelt fails, or if the policy turns Seatbelt
+off, corral refuses to start the target. With `--best-effort` the run starts with limits only, which
+a hostile target can evade.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the control `tree`. They need Seatbelt, because without it a target
-    could kill the watcher.
+    """Return the options for the control `tree`, which kills all processes of the target at its
+    end. They need Seatbelt, because without it a target could kill the watcher.
     """
     if policy.macos.seatbelt == "off":
         return ()

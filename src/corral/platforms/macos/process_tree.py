@@ -5,9 +5,9 @@ process that forked it (`p_puniqueid`) never changes. So a tree consists of its 
 process that a process of the tree has forked. Ids of ended processes are kept, because their
 children may be alive. Processes in the target's own process group belong to the tree too.
 
-If a process forks and ends between two walks, its id is never seen. Under Seatbelt its children are
-recognized by their profile, which contains a marker of this run. They are also recognized by their
-responsible process, which is the target unless they have disclaimed it.
+If a process forks and ends between two looks at the process table, its id is never seen. Under
+Seatbelt its children are recognized by their profile, which contains a marker of this run. They are
+also recognized by their responsible process, which is the target unless they have disclaimed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0
 EMPTY_WALKS = 2
-"""The tree counts as dead after this many walks in a row that find no process."""
+"""The tree counts as dead when this many looks at the process table in a row find no process."""
 PAUSE_SECONDS = 0.002
 """The time that the kernel gets to remove killed processes."""
 
@@ -34,11 +34,11 @@ PAUSE_SECONDS = 0.002
 class Tree:
     """Finds and controls the processes that descend from `root`.
 
-    `grouped` is true if `root` has not been reaped. Then no other process has its pid, so the
-    processes of its group, and those that it is responsible for, belong to the tree. `unique` is
-    the id of `root`, or 0 if `root` had ended before its id was read. No process counts as a child
-    of 0, because a table also reports 0 for unknown parents. `marker` is the marker of the tree's
-    profile.
+    `grouped` is true if `root` has not been reaped. Until then no other process can get its pid, so
+    every process of its group belongs to the tree, and so does every process whose responsible
+    process is `root`. `unique` is the id of `root`, or 0 if `root` had ended before its id was
+    read. No process counts as a child of 0, because a table also reports 0 for unknown parents.
+    `marker` is the marker of the tree's profile.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Spawn a macOS target: supervisor -> watcher -> target.
 
-`watcher.Pipes` connects supervisor and watcher, and the target inherits none of the pipes. The
-target waits for a byte on `start`, so the supervisor knows its pid before exec. corral starts no
-thread before all of this is done, because a process with threads must not fork.
+Pipes (`watcher.Pipes`) connect supervisor and watcher, and the executed program inherits none of
+them. The target waits for a byte on `start`, so the supervisor knows its pid before exec. corral
+starts no thread before the last fork, because a process with threads must not fork.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from corral.platforms.macos.process_table import ProcessTable
 
 ANSWER_MS = 100
-"""How long to wait for the watcher's answer before it gets another SIGCONT, in case the target has
-stopped it.
+"""How long to wait for the watcher's answer. Then the watcher gets another SIGCONT, because the
+target may have stopped it.
 """
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 

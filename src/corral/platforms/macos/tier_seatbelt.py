@@ -38,17 +38,18 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""If the policy states a limit for processes, RLIMIT_NPROC is higher by this number, because
-sampling enforces the stated limit.
+"""If the policy states a limit for processes, sampling enforces it, and RLIMIT_NPROC is this much
+higher than the stated limit.
 """
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""For Homebrew on Apple silicon and for MacPorts: a directory that exists if it is installed, and
-the directories beside it that every target may read. Other programs use libraries from there, such
-as a python that pyenv has built. Homebrew on Intel is in /usr/local, which every target may read.
+"""Homebrew on Apple silicon, and MacPorts. Each pair has a directory that exists if the manager is
+installed, and the directories that every target may then read, because other programs use libraries
+in them (for example a python that pyenv has built). Homebrew on Intel needs no pair: it is in
+/usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
@@ -207,8 +208,8 @@ def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tup
 
 
 def executables(program: Program) -> tuple[str, ...]:
-    """Return every path that the kernel may check when the program starts: its typed and its real
-    path, and those of the programs that it executes in its place.
+    """Return every path that the kernel may check when the program starts: its typed path, its real
+    path, and the programs that it executes in its place, such as the shell behind /bin/sh.
     """
     real = seatbelt_paths.to_kernel_path(program.real or os.path.realpath(program.path))
     more = (_find_shell(),) if real == SHELL else framework_images(real)

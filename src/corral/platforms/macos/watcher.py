@@ -3,7 +3,7 @@
 The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
 corral is killed, because macOS has no parent-death signal and no subreaper. If the watcher is
 killed, the supervisor kills the tree. Without Seatbelt a target can signal the user's processes,
-and could kill watcher and supervisor at once.
+and could kill both the watcher and the supervisor.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ class Pipes:
 
     control: int  # signal numbers and requests to the watcher; at end of file corral has ended
     answers: int  # the watcher's answers
-    # The target writes a failed step, or EXECUTED just before exec. End of file after EXECUTED
-    # means that exec succeeded. End of file without data means that the target died before exec.
+    # If a step fails, the target writes the step's name and error. Otherwise it writes EXECUTED
+    # just before exec. End of file after EXECUTED means that exec succeeded. End of file without
+    # data means that the target died before exec.
     exec_result: int
     end: int  # at end of file the whole tree has ended
     start: int = -1  # a byte lets the target execute
@@ -68,8 +69,9 @@ def open_pipes() -> tuple[Pipes, Pipes]:
 
 
 class TreeWatcher:
-    """Watches the target's tree, and kills it at the end. Removes `directory` if the supervisor
-    ends without removing it. `marker` is the marker of the target's profile.
+    """Watches the target's tree, and kills it when the target or corral ends. Removes the private
+    directory `directory` if corral has not removed it. `marker` is the marker of the target's
+    profile.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class TreeWatcher:
                 self._handle(fd)
 
     def _lock_down(self) -> None:
-        """Give up the target's streams, the inherited descriptors, and the environment."""
+        """Close the target's streams and the inherited descriptors, and clear the environment."""
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)

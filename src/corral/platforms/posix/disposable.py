@@ -42,8 +42,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
         except BaseException as error:  # noqa: BLE001 - the parent needs every error
             words = f"-{error}"
         try:
-            # If `attempt` forks and its child raises, the child writes its error here too, and
-            # before its parent, which waits for it.
+            # If `attempt` forks and its child raises, the child writes its error here too. Its
+            # parent waits for it, so the child's error comes first.
             os.write(write, words.encode(errors="replace")[:4095] + END)
         finally:
             os._exit(0)
@@ -59,8 +59,8 @@ def observe(attempt: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _read(fd: int) -> str | None:
-    """Read until every process has closed the other end. Return None if nothing is written for
-    MAX_SILENCE_SECONDS.
+    """Read until every process has closed the other end of the pipe. Return None if nothing is
+    written for MAX_SILENCE_SECONDS.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN)

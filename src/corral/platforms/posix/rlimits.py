@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corral.policy.model import Control, Limits
 
 PER_PROCESS: Mapping[Control, str] = {"fds": "NOFILE", "address_space": "AS"}
-"""Limits of the policy that apply to each process separately. Only these rlimits enforce them."""
+"""Limits of the policy that apply to each process separately. No other mechanism enforces them."""
 DATA_FLOOR = 1 << 30
 """The lowest RLIMIT_DATA that corral sets, because Node 24 needs 640 MiB to start."""
 
@@ -73,7 +73,8 @@ def plan(limits: Limits, *, count_init: bool) -> Rlimits:
     if limits.memory is not None:
         values.append(("DATA", max(limits.memory, DATA_FLOOR)))
     if limits.pids is not None:
-        # RLIMIT_NPROC counts init too, because init runs with the target's user id.
+        # RLIMIT_NPROC also counts init, the sandbox's first process, because init runs with the
+        # target's user id.
         values.append(("NPROC", limits.pids + int(count_init)))
     for field, name in PER_PROCESS.items():
         if (value := getattr(limits, field)) is not None:

@@ -105,10 +105,10 @@ class PrivateDirectory:
 class State:
     """Makes the directory that a server keeps between runs (`state = true`).
 
-    `inside` is its path for the target. `links` are pairs (name in the home, granted path) of links
-    to make. Links of earlier runs stay, but the target cannot use them without their grant. If root
-    runs corral and the target has another user id, `owner` has the target's uid and gid. Otherwise
-    it is None.
+    `inside` is the path at which the target sees it. `links` are pairs (name in the home, granted
+    path) of links to make. Links of earlier runs stay, but the target cannot use them without their
+    grant. If root runs corral and the target has another user id, `owner` has the target's uid and
+    gid. Otherwise it is None.
     """
 
     name = "state_directory"
@@ -135,8 +135,8 @@ class State:
             make_links(self.path, self.links)
 
     def _make_for_target(self, uid: int, gid: int) -> None:
-        """Make or check the home of a target that has another user id than root, who runs corral.
-        Raise OSError if the home belongs to a third user.
+        """Make or check the home of a target, if root runs corral and the target has another user
+        id. Raise OSError if the home belongs to a third user.
 
         The directory above belongs to root, and only the target's group can search it. So no other
         process can replace a home or list the homes, and a server that opens its home to everyone
@@ -218,9 +218,9 @@ def _make_alike(name: str, above: int) -> None:
     """Make a directory that belongs to the owner of its parent directory. If the directory belonged
     to root, the parent's owner could not remove the files in it.
 
-    The owner is changed through a descriptor that can only be a directory. Meanwhile another run's
-    target may have replaced the new directory with a hard link to one of root's files, and the
-    owner of this file must not change.
+    Before the owner is changed, another run's target may replace the new directory with a hard link
+    to one of root's files. So the directory is opened with a flag that refuses files, and its owner
+    is changed through that descriptor.
     """
     try:
         os.mkdir(name, 0o755, dir_fd=above)
@@ -253,10 +253,8 @@ def remove(path: str, budget: Budget, *, owner: int = -1) -> None:
     """Remove a private directory with everything below it, whatever its depth and its modes.
 
     Do nothing if `path` is a link, or belongs neither to this user nor to `owner`. After an error,
-    or when the budget is used up, the remaining files stay.
-
-    The directories in a work directory may belong to a target with another user id. In a kept home
-    all directories must belong to the owner of the home. Otherwise the removal stops.
+    or when `budget` allows no more files, the remaining files stay. In a kept home, the removal
+    also stops at a directory that does not belong to the owner of the home.
     """
     try:
         top = _open_top(path)
@@ -314,9 +312,9 @@ def reopen(path: str) -> None:
 
 def _empty(top: int, budget: Budget, owner: int | None, *, mixed: bool = False) -> None:
     """Empty a directory. Move directories at deeper levels up to `top`, because a tree can be
-    deeper than the longest path or than Python's stack. Raise OSError for a directory in `top` that
-    does not belong to `owner`, unless `owner` is None, and for a directory below it with another
-    owner, unless owners may be `mixed`.
+    deeper than the longest path or than Python's stack. Raise OSError if a directory in `top` does
+    not belong to `owner`, unless `owner` is None. Raise OSError if a deeper directory has another
+    owner than the directory around it, unless `mixed` is true.
     """
     while names := _some_names(top):
         for name in names:

@@ -1,8 +1,8 @@
 """Give the target a pipe in place of each standard stream that is a file.
 
 Without Landlock, a target can reopen `/proc/self/fd/1` with more rights than it was given. It could
-write to the file behind its stdin, or read what others wrote to a log. So processes outside the
-sandbox copy the data between pipe and file.
+write to the file behind its stdin, or read what other programs wrote to the log behind its stderr.
+So processes outside the sandbox copy the data between pipe and file.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Relay:
 
     def release(self) -> None:
         """Kill the processes that copy files to the target, and wait until those that copy its
-        output have written everything. The latter end, because the target has ended and its pipe
-        ends are closed.
+        output have written everything. They end by themselves, because the target has ended and its
+        pipe ends are closed.
         """
         self.started()
         for pid in self.readers:

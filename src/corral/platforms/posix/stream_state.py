@@ -1,15 +1,15 @@
 """Undo a target's changes to the files and terminals behind its standard streams.
 
 Through a descriptor that is only open for reading, a target can change a file's mode, owner and
-access list. It can change a terminal's settings. It can set the terminal's exclusive mark, so that
+access list. It can change a terminal's settings. It can set the terminal's exclusive mode, so that
 no other process can open the terminal. It can stop the terminal's output, and then no key resumes
 the output.
 
-A named pipe is kept open with O_PATH only, because with a real open end the client would not notice
-that the target closed its own end. The state of other pipes and of sockets is not kept, because
-they have no name, so no other process can open them. But other programs may share an open pipe, and
-the target could set its O_NONBLOCK, so that their later writes fail. So on Linux the target gets an
-open file of its own for each pipe.
+corral keeps these files open during the run. For a named pipe it uses O_PATH, because otherwise
+corral's own descriptor would hide from the client that the target has closed the pipe. corral does
+not restore other pipes and sockets. They have no name, so no other process can open them. But other
+programs may share an open pipe, and the target could set its O_NONBLOCK, so that their later writes
+fail. So on Linux the target gets an open file of its own for each pipe.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     Aspect = tuple[str, Callable[[int], object], Callable[[int, object], None]]
 
 NAMES = ("stdin", "stdout", "stderr")
-# These are the numbers of Linux's terminal requests. On other systems the calls with them fail, so
-# the settings of terminals are not restored there.
+# These are the numbers of ioctl requests for terminals on Linux. On other systems these requests
+# fail, so the settings of terminals are not restored there.
 TIOCEXCL, TIOCNXCL, TIOCGEXCL = 0x540C, 0x540D, 0x80045440
 F_OFD_SETLK, LOCKS_OF_OPEN_FILES = 37, (b"FLOCK", b"OFDLCK")
 TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
@@ -46,8 +46,8 @@ TCGETS, TCSETS, TCXONC, TCOON = 0x5401, 0x5402, 0x540A, 1
 class StreamStates:
     """The state that the streams had before the run.
 
-    `streams` has (name, own descriptor, values in the order of ASPECTS) for each stream that is a
-    file, a terminal or a named pipe. A value is None if it is not restored.
+    `streams` has (name, corral's own descriptor, values in the order of ASPECTS) for each stream
+    that is a file, a terminal or a named pipe. A value is None if it is not restored.
     """
 
     streams: tuple[tuple[str, int, tuple[object, ...]], ...]
@@ -177,7 +177,7 @@ def _get_locks(fd: int) -> object:
 
 
 def _set_locks(fd: int, value: object) -> None:
-    """Release added locks. Removed locks cannot be taken again: that could wait for others."""
+    """Release locks that were added. Do not take removed locks again, which could block."""
     now = _get_locks(fd)
     if sys.platform == "linux" and isinstance(value, frozenset) and isinstance(now, frozenset):
         if b"FLOCK" in now - value:
@@ -229,7 +229,7 @@ def _get_mode(fd: int) -> object:
 
 
 def _set_mode(fd: int, value: object) -> None:
-    """Remove added bits. Do not add missing bits, because the user may have removed them."""
+    """Remove bits that were added. Do not restore removed bits: the user may have removed them."""
     if isinstance(value, int):
         os.chmod(_at(fd), os.fstat(fd).st_mode & value)
 
@@ -274,7 +274,7 @@ OF_OPEN_FILE = (FLAGS, LOCKS, EXCLUSIVE, SETTINGS)
 """The entries of ASPECTS that every process with the open file can change, even if it does not own
 the file.
 """
-# The owner comes before the mode, because changing the owner clears bits of the mode.
+# The owner is restored before the mode, because changing the owner clears bits of the mode.
 ASPECTS: tuple[Aspect, ...] = (
     (FLAGS, _get_flags, _set_flags),
     (LOCKS, _get_locks, _set_locks),

@@ -73,8 +73,8 @@ def enter(
     """Apply the target's steps, verify all steps, wait for the byte on `start`, and then report
     EXECUTED. Exit if `start` is closed.
 
-    Return the plan to execute. A sandbox that was set up before its command is known gets the plan
-    from `request`. Without `request`, return `plan`.
+    Return the plan to execute. If the sandbox was set up before its command was known, read this
+    plan from `request`. Otherwise it is `plan`.
     """
     os.setsid()
     os.umask(UMASK)

@@ -114,8 +114,9 @@ def _warnings(program: Program, steps: Sequence[model.Step]) -> tuple[str, ...]:
 def _order(
     policy: Policy, program: Program, controls: Sequence[model.Held], *, home: str, run: str
 ) -> tuple[str, list[model.Step]]:
-    """Return the target's private directory, and all steps in their order. The mechanism chosen for
-    `syscalls` decides which layers are used.
+    """Return the target's private directory, and all steps in their order. The mechanism that was
+    chosen for the control `syscalls` decides whether the target gets an AppContainer, a restricted
+    token, or neither.
     """
     mechanisms: dict[str, str] = {held.control: held.mechanism for held in controls}
     limits, token = job.plan(policy, controls), mechanisms["syscalls"]
@@ -205,7 +206,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or none without a driver. No wall depends on the driver."""
+    """Return the minifilter's step, or no step if there is no driver. No wall depends on it."""
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]

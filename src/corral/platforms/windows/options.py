@@ -1,7 +1,7 @@
 """List the mechanisms that can enforce each control on Windows, best first.
 
 A run uses an AppContainer or a restricted token, never both, because node and python do not start
-under both. An AppContainer confines files, network and other processes. A restricted token does not
+with both. An AppContainer confines files, network and other processes. A restricted token does not
 restrict reads or the network, and is used only if the user allows it.
 """
 
@@ -106,7 +106,8 @@ def _network(policy: Policy) -> Sequence[Option]:
         return (Option(mechanism=f"{APP_CONTAINER} + relay", needs=needs, note=note),)
     level = policy.windows.network
     option = _walled(policy, f"{APP_CONTAINER}, network {level}", LEAVES[level])
-    # The probe tries only the level "none", so other levels are applied but not proven.
+    # The probe tries only windows.network = "none", so other values are reported as applied, not as
+    # proven.
     return (option if level == "none" else replace(option, status="applied"),)
 
 

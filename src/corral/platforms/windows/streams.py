@@ -1,9 +1,10 @@
 """Give a target its three standard streams. The target inherits no other handles.
 
 Pipes and files are inherited directly, so messages take no extra time. In three cases the target
-gets a pipe that a thread of the supervisor serves. A console is replaced, because a target cannot
-use the handles of a console that it does not have. NUL is replaced, because an AppContainer may not
-be able to open it. A missing stream is replaced, because several runtimes do not start without one.
+gets a pipe that a thread of the supervisor serves. A console is replaced, because the target does
+not share corral's console, and so cannot use its handles. NUL is replaced, because an AppContainer
+may not be able to open it. A missing stream is replaced, because several runtimes do not start
+without one.
 """
 
 import os

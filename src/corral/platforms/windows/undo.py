@@ -131,8 +131,8 @@ def _clear(path: str, root: Root, *, top: bool) -> bool:
     """Remove the root's entries from one object. Return whether the object is a directory whose
     content has to be cleared too.
 
-    `top` means that `path` is the path of the root itself. Then do nothing if another object is
-    there now.
+    `top` means that `path` is the path of the root itself. Then do nothing if another object is now
+    at this path.
     """
     with granted_tree.open_object(path) as handle:
         if top and not granted_tree.has_identity(handle.value, root.volume, root.file):

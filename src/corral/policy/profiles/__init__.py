@@ -2,7 +2,8 @@
 
 The user names a profile, so its grants count as the user's decision. A profile never names a path,
 because paths differ between users. If it has the key `arguments`, it grants the paths in the
-server's arguments. It passes secrets to the server if the user has set their variables.
+server's arguments. If a profile names a variable for a secret, and the user has set the variable,
+the server gets it.
 """
 
 import os
@@ -21,8 +22,8 @@ class Profile:
     """A curated policy for `packages`.
 
     `reasons` has the reason for each key. `note` tells the user what is left to do. `beside` are
-    undeclared requirements of a PyPI package. `below` are directories, such as .git, that are
-    granted too if they exist in a path from the arguments.
+    packages that a PyPI package needs, but does not declare. `below` are directories, such as .git,
+    that are granted too if they exist in a path from the arguments.
     """
 
     name: str

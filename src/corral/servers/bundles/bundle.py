@@ -1,9 +1,10 @@
 """Open MCPB bundles (`.mcpb`, `.dxt`): zip archives with a manifest, which are unpacked once.
 
 The bundle's author wrote everything in it. Its command is checked by the same rules as the command
-in the `corral.toml` of a server's directory. Its requests are `_meta."io.corral"` and the defaults
-that name files. They need the user's approval, which is for exactly this file. Signatures are not
-verified, because the user approves the file's digest.
+in the `corral.toml` of a server's directory. The bundle requests what its manifest has in
+`_meta."io.corral"`, and the files that are default values of its settings. These requests need the
+user's approval, which is valid only for this exact bundle file. Signatures are not verified,
+because the user approves the file's digest.
 """
 
 import os
@@ -72,9 +73,9 @@ def open_stored(
 ) -> ReadyServer:
     """Open a bundle that is in the store. `origin` is what the user typed.
 
-    `publisher` is the name of a registry's server that adds arguments, and these arguments. They
-    need an approval of their own, because any server of a registry can name a bundle that the user
-    approved.
+    If a server in a registry names this bundle and adds arguments, `publisher` has the server's
+    name and these arguments. They need an approval of their own, because any server in a registry
+    can name a bundle that the user has approved.
     """
     with open(os.path.join(entry.path(), MANIFEST), "rb") as file:
         content = file.read(MAX_MANIFEST_BYTES + 1)

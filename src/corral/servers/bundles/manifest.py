@@ -66,7 +66,7 @@ def parse_manifest(content: bytes, platform: str) -> Bundle:
     start = _read_table(server.get("mcp_config", {}), "server.mcp_config")
     where = "server.mcp_config.platform_overrides"
     overrides = _read_table(start.get("platform_overrides", {}), where)
-    # A key of the platform's overrides replaces the whole value, for example all arguments.
+    # An override for this platform replaces the whole value of its key, for example all arguments.
     start |= _read_table(overrides.get(platform, {}), f"{where}.{platform}")
     own = _read_table(top.get("_meta", {}), "_meta").get(META)
     compatible = _read_table(top.get("compatibility", {}), "compatibility")

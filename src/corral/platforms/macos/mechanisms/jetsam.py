@@ -2,8 +2,9 @@
 (jetsam).
 
 `spawn` sets the limit when it executes the target. The limit ends when the target executes another
-program. So a target can evade it, and the report calls it cooperative. The limit costs no CPU time,
-so it is used for the default memory limit. A limit that the policy states is sampled instead.
+program. So a target can evade it, and the report calls it "cooperative". This limit costs no CPU
+time, so it is used if the policy states no memory limit. A stated limit is enforced by sampling
+instead.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class FootprintLimit:
 
 
 def plan(memory: int) -> Jetsam:
-    """Return the step, with the limit in whole mebibytes. It is at least 1, because 0 means no
-    limit.
+    """Return the step, with the limit in whole mebibytes. The limit is at least 1, because 0 would
+    mean no limit.
     """
     return Jetsam(megabytes=max(1, memory // MEGABYTE))

@@ -2,8 +2,8 @@
 allows.
 
 The port is opened before the fork, because the target's profile and environment contain it. The
-only host that Seatbelt can name is `localhost`, which means every address of this Mac. So the same
-port of ::1 is reserved too, and connections to it are refused.
+only host that Seatbelt can name is `localhost`, which means every address of this Mac. So corral
+also binds the same port of ::1 without listening, and connections to it are refused.
 
 Every process of the Mac can connect to the port, so the proxy asks for a password, which the target
 has in its proxy variables. The password is made when the step is applied, so no plan contains it
@@ -49,7 +49,7 @@ class LoopbackProxy:
 
 
 class ProxyPort:
-    """The proxy's port and password. `reserved` is bound to the same port of ::1."""
+    """The proxy's port and password. The socket `reserved` is bound to the same port of ::1."""
 
     def __init__(self, listener: _socket.socket, reserved: _socket.socket | None) -> None:
         self.listener = listener

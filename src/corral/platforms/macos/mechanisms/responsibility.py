@@ -1,9 +1,9 @@
 """Let macOS ask the user for consent in the target's own name.
 
-macOS asks for consent in the name of a process's responsible process. A process inherits its
-parent's responsible process, and with it the consents that the user gave to that program, for
-example to use the calendar. `spawn` disclaims this responsibility when it executes the target. So
-macOS asks the user again, for the target itself.
+Each process has a responsible process, usually the application that started it. If the user lets
+that application use the calendar, for example, macOS gives the same consent to every process below
+it. So `spawn` makes the target its own responsible process, and macOS asks the user again, for the
+target itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Disclaimer:
 
 @record
 class Disclaimed:
-    """Tells `spawn` to disclaim the caller's responsibility for the target."""
+    """Tells `spawn` to make the target its own responsible process."""
 
 
 def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[str, ...]:

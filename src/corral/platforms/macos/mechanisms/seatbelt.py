@@ -81,7 +81,9 @@ def _proxy_port(results: Results) -> int:
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
-    """Return a directory outside all granted paths. Raise PolicyError if there is none."""
+    """Return a directory outside all granted paths, to check that the target cannot read it. Raise
+    PolicyError if there is none.
+    """
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):
             return path

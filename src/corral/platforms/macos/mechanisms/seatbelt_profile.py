@@ -1,16 +1,17 @@
-"""Write the Seatbelt profile of a target: its text and its parameters. No file is read.
+"""Write the Seatbelt profile of a target: its text and its parameters.
 
 Everything that no rule allows is denied, and the last matching rule decides. Paths of the policy
 and of the program are parameters (`(param "READ_0")`), so they cannot be read as rules. They have
 to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches nothing.
 
-`(version 1)` allows 28 operations that `deny default` does not change. Each is either denied by
-name here, or is in a test's list with a reason. Denials of operations that some macOS versions lack
-are inside `(if (defined? ...))`, because one unknown word makes the whole profile fail.
+`(version 1)` allows 28 operations that `deny default` does not change. The profile denies each of
+them by name, except those for which a list in the tests gives a reason. Denials of operations that
+some macOS versions lack are inside `(if (defined? ...))`, because one unknown word makes the whole
+profile fail.
 
 A rule for one operation (`file-write-data`) has precedence over rules for a class of operations
-(`file-write*`), whatever their order. The rules below do not depend on this precedence: their order
-alone would give the same result.
+(`file-write*`), whatever their order. The rules below are written so that this precedence does not
+change their result.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SYSTEM = (
     "/private/var/db/timezone", "/private/etc/ssl",
 )  # fmt: skip
 """Paths that every target may read and map as code. If the target may start processes, it may also
-execute programs there.
+execute the programs in these paths.
 """
 
 FILES = (
@@ -59,8 +60,9 @@ SYSCTLS = (
     "kern.version", "machdep.cpu.brand_string", "sysctl.proc_cputype", "vm.loadavg",
 )  # fmt: skip
 SYSCTL_PREFIXES = ("hw.", "net.routetable.")
-"""Beside SYSCTLS, a target may read the sysctls with these prefixes. Python's ProcessPoolExecutor
-needs `kern.sysv.semmns`, and node's `os.networkInterfaces` needs `net.routetable.`.
+"""A target may read the sysctls in SYSCTLS, and those with these prefixes. Two of them are less
+obvious: Python's ProcessPoolExecutor needs `kern.sysv.semmns` (in SYSCTLS), and node's
+`os.networkInterfaces` needs `net.routetable.`.
 """
 MACH = ("com.apple.system.opendirectoryd.libinfo",)
 """The mach service that returns the user name of a uid. launchservicesd, lsd, Apple events and
@@ -79,15 +81,17 @@ CLOSED = (
     "mach-task-inspect", "mach-task-name", "mach-task-read", "nvram*",
     "system-memorystatus-control",
 )  # fmt: skip
-"""Operations that are denied for all paths, by the last rules. Some macOS versions lack some of
-them.
+"""Operations that the last rules of the profile deny for all paths. Some macOS versions do not know
+all of these operations.
 
 A clone or a hard link gives a file a second name, to which the rule for the first name does not
 apply. A clone of a directory contains its hidden files. A set-id file would remain after the run.
 With an access list that denies deletion, the target could make a file that the user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
-"""Operations that show the Mac's network. They are allowed only if the target may use the proxy."""
+"""Operations with which a program can learn about the Mac's network. They are allowed only if the
+target may use the proxy.
+"""
 
 
 def _any_case(name: str) -> str:
@@ -124,9 +128,9 @@ class View:
 
     `hidden` paths are inside readable paths, and cannot be read. `held` paths are inside writable
     paths, and can only be read. Hidden and held paths need not exist, and a grant below them still
-    applies. `anchors` are the directories above them, which may not be renamed. `services` are mach
-    services in addition to `MACH`. `marker` is a name that no service has; `process_tree` uses it
-    to recognize processes under this profile.
+    applies. `anchors` are the directories above hidden and held paths, which may not be renamed.
+    `services` are mach services in addition to `MACH`. `marker` is a name that no service has;
+    `process_tree` uses it to recognize processes under this profile.
     """
 
     execute: tuple[str, ...]
@@ -241,8 +245,8 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
     """Yield the rules for all paths, outer paths first, so that the rule for the deepest path
-    decides. If several rows of `kinds` contain the same path, the last of these rows decides. For
-    example, a grant of a hidden path makes that path visible.
+    decides. If rules of several kinds are for the same path, the kind that is last in `kinds`
+    decides. For example, a grant of a hidden path makes that path visible.
 
     Files in a read grant cannot be written. Files in a write grant cannot be executed or mapped as
     code, because they remain after the run. This is also true if a read grant is inside a write
@@ -250,9 +254,9 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
     executed inside a write grant too, even though the target can change them there.
 
     ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories from changes, at any depth
-    of a grant. Both are sorted as if they were one level deeper than the grant, and before the
-    other rules of that level. So they are overridden by the rules for the program's own files, and
-    by a grant of a single `.env` file or repository.
+    of a grant. Both rules come after the rule for the grant, but before the rules for paths inside
+    the grant. So a grant of a single `.env` file or repository overrides them, and so do the rules
+    for the program's own files in the grant.
     """
     seen = _executed(view, f"{READ} file-map-executable")
     around = [path for path in (*view.read, *view.write) if not _is_environment_file(path)]
@@ -318,7 +322,7 @@ def _paths(view: View) -> tuple[str, ...]:
 
 
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:
-    """Deny the network, except unix sockets in the private directory and granted ones."""
+    """Deny the network, except granted unix sockets, and those in the private directory."""
     own = named.filters("subpath", "OWN", (view.private,))
     theirs = named.filters("literal", "SOCKET", view.sockets)
     yield "(deny network*)"

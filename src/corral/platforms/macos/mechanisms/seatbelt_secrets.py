@@ -1,9 +1,9 @@
 """Find the paths in granted directories that stay hidden or read-only on macOS.
 
 Seatbelt compares names, so a name that does not exist yet is protected too. On a volume that
-ignores case, a target can create such a file under another spelling. This is reported after the
-run. The profile itself has rules for `.env` files and repositories at any depth. If a secret
-already has a hard link in a grant, the link is not found.
+ignores case, a target can still create such a file under another spelling, and corral reports this
+after the run. The profile itself has rules for `.env` files and repositories at any depth. If a
+secret already has a hard link in a grant, the link is not found.
 """
 
 from __future__ import annotations

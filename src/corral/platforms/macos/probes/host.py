@@ -1,9 +1,9 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child.
 
-An act that must be denied has a control: without the mechanism it succeeds. Two test runs with the
-steps of a real run prove Seatbelt: one tries acts that must be denied, and one starts a system
-program, because a profile under which nothing starts is useless. Each runtime has its own finding,
-so that one broken runtime does not prevent all runs.
+If an act must be denied, the probe also checks that it succeeds without the mechanism. Seatbelt
+needs two test runs with the steps of a real run. One tries acts that must be denied. The other
+starts a system program, because a profile under which nothing starts is useless. Each runtime has
+its own finding, so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """A step that writes the text from `attempt` to `fd`. Then the step fails on purpose, so that
-    no program is executed.
+    """A step that calls `attempt`, and writes the text that it returns to `fd`. Then the step fails
+    on purpose, so that no program is executed.
     """
 
     name = "trial"

@@ -25,7 +25,7 @@ replace generic rights when a list is set, so `allowed_rights` replaces them its
 """
 SPECIFIC = 0x01FFFFFF
 CONTAINERS = ("S-1-15-2-1", "S-1-15-2-2")
-"""ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES, which every target has."""
+"""ALL APPLICATION PACKAGES and ALL RESTRICTED APPLICATION PACKAGES. Every target has these SIDs."""
 OBJECT_INHERIT, CONTAINER_INHERIT, INHERIT_ONLY, INHERITED = 0x1, 0x2, 0x8, 0x10
 OWNER_RIGHTS = "S-1-3-4"
 READ_DATA = 0x1

@@ -102,7 +102,8 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # This opens no file, because on Windows a directory's listing has this information.
+            # This opens no file, because on Windows the listing of a directory contains the status
+            # of its entries.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)
@@ -162,8 +163,8 @@ def _read_link(path: str) -> str:
 def _leads_to_share(path: str) -> bool:
     """Return whether a path leads to another machine, or through links that cannot be read.
 
-    The links are read one by one, because Windows would follow all of them, and send the user's
-    credentials to the server of a share.
+    The links are read one by one. If Windows followed them, it would send the user's credentials to
+    the server of a share.
     """
     for _ in range(MAX_LINKS):
         if is_remote(path):
@@ -228,8 +229,8 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path, and `beside`. These are the keys of
-    other copies whose paths the copied files contain, and digests of added files.
+    """Return a key that changes with the files, their path, and `beside`. `beside` has the keys of
+    other copies whose paths occur in the copied files, and digests of files that corral adds.
 
     Compiled modules do not change the key, because Python may write them at any time, and ignores
     those that do not match their source.
@@ -274,7 +275,7 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 def find_copies(directory: str) -> dict[str, list[str]]:
     """Return {key: names} for the copies in a store. Each copy is a directory that has its key as
     its name. `names` are the names of the files beside it that begin with the key and a dot, such
-    as its mark file.
+    as the mark file that is written when the copy is complete.
     """
     found: dict[str, list[str]] = {}
     try:

@@ -2,8 +2,9 @@
 
 A walk that sets access lists must not leave its tree. Each object is opened without following
 links, and its handle is checked: the object must not be a link or a mount point, and its path must
-be below the root. So an object that was replaced in the meantime is refused. Windows' own
-propagation of entries is not used, because it opens objects by name.
+be below the root. So an object that was replaced in the meantime is refused. Windows itself can
+pass entries on to all objects in a directory. corral does not use this, because Windows then opens
+the objects by name.
 
 Each object takes some tenths of a millisecond, so the number of objects in a tree is limited.
 """

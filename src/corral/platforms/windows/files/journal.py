@@ -1,4 +1,4 @@
-"""Write the changes that a run makes outside its processes to disk, before the run makes them.
+"""Record on disk what a run changes outside its processes, before the run changes it.
 
 Each run has one file. It lists the AppContainer profile, and every granted root with the capability
 of its entries. The run keeps the file locked, and when the run ends in any way, the kernel unlocks
@@ -94,9 +94,9 @@ class Journal:
     def drop(self, root: Root) -> None:
         """Record that this run no longer uses a root.
 
-        The caller must hold the root's mutex since it looked for other runs that use the root.
-        Otherwise two runs that end at the same time could each leave the root's access list entries
-        to the other.
+        The caller must lock the root's mutex, look for other runs that use the root, and call this
+        while it still holds the mutex. Otherwise two runs that end at the same time could each
+        leave the root's access list entries to the other.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)

@@ -2,10 +2,10 @@
 
 Each run has its own profile, which is deleted when the run ends. With `state = true` all runs of a
 server share a profile, which is kept. A target's token has the profile's package SID and exactly
-the capabilities of its policy. Both are read back from the suspended process before it runs.
+the capabilities of its policy. corral reads both back from the suspended process before it runs.
 
 Creating a profile fails with ACCESS_DENIED if a policy of the machine forbids profiles, or if
-corral itself runs in an AppContainer. NOT_SUPPORTED and E_NOTIMPL mean that there are no
+corral itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system has no
 AppContainers. If the profile already exists, it is used again if `state = true`. Otherwise it is
 deleted and created again.
 

@@ -9,9 +9,9 @@ A target can open the user's own window station, because Windows lets every AppC
 UI limits of the job keep the target from that station's clipboard.
 
 Without its own window station, an AppContainer starts only in a session that has the interactive
-window station. Session 0, in which services and SSH run, does not have it. There the target gets
-the window station of the logon, which has no windows of the user. corral itself may be in the same
-station, but never on the same desktop.
+window station. Session 0, in which services and SSH run, does not have it. In session 0 the target
+gets the window station of the logon, which has no windows of the user. corral itself may be in the
+same station, but never on the same desktop.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ def create(package: str) -> Desktop:
 
 
 def _open_to_targets(station: int) -> None:
-    """Add to the station the entry and the label that targets need, because an existing station may
-    lack them.
+    """Add the targets' access list entry and the Low label to a window station, because an existing
+    station may lack them.
     """
     found = abi.user_object_security(station)
     try:

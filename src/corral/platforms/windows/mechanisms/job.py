@@ -23,8 +23,8 @@ JOB = "job object"
 UNREAD = "job object (not read back)"
 UI = "ui restrictions"
 PRIORITY = "priority"
-# node and python start under these limits. They load USER32, which needs handles and global atoms,
-# so the limits on these two are left out.
+# node and python start under these limits. They load USER32, which needs USER handles and global
+# atoms, so the limits on handles and atoms are left out.
 UI_LIMITS = (
     abi.JOB_OBJECT_UILIMIT_READCLIPBOARD
     | abi.JOB_OBJECT_UILIMIT_WRITECLIPBOARD

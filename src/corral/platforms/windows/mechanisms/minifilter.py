@@ -38,7 +38,7 @@ CACHE_ENTRIES = 4096
 CACHE_MS = 2000
 # The driver caches an answer by operation and path only. An answer that also depends on other
 # fields must not be cached. The driver cannot turn its cache off for one answer, because 0 means
-# its default time. So such an answer gets the shortest time.
+# its default time. So such an answer is cached for the shortest possible time.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -181,7 +181,7 @@ class Session:
 
     def register(self, root: int, workspace: str) -> None:
         """Register the target. Raise OSError if the driver refuses, and ValueError if the path of
-        the workspace is too long.
+        the target's private directory is too long.
         """
         config = wire.set_config(
             next(self._requests),

@@ -1,10 +1,10 @@
 """Choose the network capabilities in an AppContainer's token. They decide what the target reaches.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
-host's own loopback. The capabilities are coarse.
+host's own loopback.
 
-No capability can express the host names of `network.allow`. If the policy has any, the token gets
-no network capability, and a relay runs (`relay/`). Programs that use the proxy variables reach
+No capability can express the host names of `network.allow`. If the policy has such names, the token
+gets no network capability, and a relay runs (`relay/`). Programs that use the proxy variables reach
 these hosts, and no others, through the relay.
 """
 

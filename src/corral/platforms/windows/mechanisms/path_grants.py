@@ -12,7 +12,8 @@ directories above secrets and above files that other programs run cannot be rena
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
 applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
-the entries stay, and a later run sets only those of objects with less access than the grant.
+the entries stay. A later run then sets only the entries of objects that get less access than the
+grant.
 """
 
 from __future__ import annotations
@@ -122,8 +123,8 @@ class Grants:
 def read_trees(policy: Policy, *, home: str, copied: Sequence[str] = ()) -> dict[str, Tree]:
     """Return the tree of each grant, by path. Raise PolicyError if a tree cannot be read.
 
-    A read grant leaves out installed packages, such as `node_modules`, in the `copied` paths,
-    because the target uses copies of them.
+    The tree of a read grant leaves out installed packages, such as `node_modules`, below the
+    `copied` paths, because the target uses copies of them.
     """
     try:
         return {grant.path: _read_tree(grant, home, copied) for grant in policy.grants}
@@ -254,8 +255,8 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
     """Set the entries of all objects in a root.
 
     If an earlier run has kept the entries of this grant, and the root still has its entries, set
-    only those of objects that get less access than the grant. Such an object may be new, and then
-    it has inherited too much access from its directory.
+    only the entries of objects that get less access than the grant. Such an object may be new, and
+    then it has inherited too much access from its directory.
     """
     walk = granted_tree.walk(root.path, less.closed)
     complete = False

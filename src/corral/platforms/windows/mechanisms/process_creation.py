@@ -30,16 +30,16 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""The desktop of an AppContainer if a private desktop does not work here. It has to be named,
-because otherwise a target gets the caller's desktop. If the caller is a service, that is not the
-user's desktop.
+"""The desktop of an AppContainer if private desktops do not work on this host. corral has to name
+it, because otherwise a target gets the caller's desktop. If the caller is a service, that is not
+the user's desktop.
 """
 
 
 @record
 class Launch:
-    """The plan and the streams of the process to create. `spawn` adds them to the results before
-    the first step, because the steps read them there.
+    """The plan and the streams of the process to create. `spawn` adds this object to `Results`
+    before the first step, so that all steps can read it.
     """
 
     plan: Plan

@@ -6,8 +6,8 @@ target needs an entry for Everyone or for this logon in its access list, and als
 user. At Low integrity the target cannot write objects with a higher label, such as the files,
 registry keys, processes and windows of ordinary programs, which are Medium.
 
-The token does not restrict reads or the network. An AppContainer gets no integrity level from
-corral, because it already has Low integrity, and Windows refuses to combine both.
+The token does not restrict reads or the network. corral does not set the integrity level of an
+AppContainer, because Windows refuses that, and an AppContainer already has Low integrity.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KEPT = frozenset({"SeChangeNotifyPrivilege"})
 EVERYONE = "S-1-1-0"
 ADMINISTRATORS = "S-1-5-32-544"
 WRITE_RESTRICTED_CODE = "S-1-5-33"
-"""Windows may add this to the restricting SIDs of a write-restricted token."""
+"""Windows may add this SID to the restricting SIDs of a write-restricted token."""
 LOW = "S-1-16-4096"
 LOW_LABEL = "S:(ML;;NW;;;LW)"
 """The label of an object that processes of Low integrity may write to."""
@@ -75,8 +75,8 @@ class RestrictedToken:
 
 @record
 class FilteredToken:
-    """Removes an administrator's rights from an AppContainer's token, if the caller has any.
-    Windows does not document whether that token loses the caller's privileges by itself.
+    """Removes the rights of an administrator from an AppContainer's token, if the caller has them.
+    Windows does not document whether it removes them itself.
     """
 
     name = "filtered_token"

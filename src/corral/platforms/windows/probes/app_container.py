@@ -1,4 +1,5 @@
-"""Probe whether an AppContainer confines a Python process. The control is the same process outside.
+"""Probe whether an AppContainer confines a Python process. For comparison (the control), the same
+process also runs outside of the AppContainer.
 
 The probe uses the code of a real run: it copies the interpreter into the store, creates and deletes
 a profile, and creates the process in the same way.

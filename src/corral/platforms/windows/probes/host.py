@@ -251,7 +251,8 @@ def _memory() -> str:
 
 def _processes() -> str:
     job.create(Job(processes=1)).release()
-    # The limit of the control is four, because the process of a console may count too.
+    # A second process must start under a limit of four. The limit is not two, because the process
+    # of a console may count too.
     _expect(_observe(SPAWN, Job(processes=4)), "started", "the control failed")
     _expect(_observe(SPAWN, Job(processes=1)), "denied", "a second process under a limit of one")
     return "a second process started under a limit of four, but not of one"
@@ -274,7 +275,8 @@ def _cpu_rate(plain: Job) -> str:
 
 def _race(first: Job, second: Job) -> tuple[float, float]:
     """Return the CPU seconds that two busy processes have used when the second process ends. The
-    second process starts later and ends after a fixed CPU time, so no clock decides the result.
+    second process starts later and ends after a fixed CPU time, so the result does not depend on a
+    clock.
     """
     ahead = trial.start(BURN, (first, Creation()), str(trial.TIMEOUT_MS))
     try:

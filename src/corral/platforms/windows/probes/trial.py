@@ -72,8 +72,8 @@ MEANINGS = {
 
 @record
 class Outcome:
-    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the job's
-    accounting.
+    """The result of a trial. `output` is its stdout and `errors` its stderr. `reaped` has the
+    resources that the job has counted.
     """
 
     output: str
@@ -87,8 +87,7 @@ class Outcome:
 
 
 class Trial:
-    """A running target with pipes for its stdin, which stays open until `finish`, and its stdout.
-
+    """A running target. Its stdin and stdout are pipes, and its stdin stays open until `finish`.
     Its stderr is a separate file, because Python 3.13 and newer write a line to stderr at each
     start in an AppContainer: "Failed to find real location of ...".
     """

@@ -5,7 +5,7 @@ container a small program, the shim (`inside.py`), listens on loopback, and `HTT
 `HTTPS_PROXY` name its port. The connections to the shim arrive here through one pair of pipes,
 which the shim has inherited. Each request is checked as on Linux: the policy has to allow the
 host's name, and the address guard has to allow the address before corral connects to it. On TLS
-ports the name in the client's hello has to be allowed too. A client that ignores these variables
+ports the name in the client's hello has to be allowed too. A program that ignores the two variables
 reaches nothing.
 
 The shim is not trusted; `start.py` says where it runs and why.

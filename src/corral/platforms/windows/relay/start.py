@@ -45,7 +45,8 @@ class NamedHosts:
 
     `python` is an interpreter that the container can read, and `environment` its variables. `ui`
     and `bits` are the target's own restrictions, because the target can take over the shim.
-    `childless`, `memory` and `read_back` are off only if no probe saw that the host enforces them.
+    `childless`, `memory` and `read_back` are turned off only if no probe has seen that they work on
+    this host.
     """
 
     name = "relay"
@@ -116,9 +117,8 @@ def start(step: NamedHosts, target: Results) -> Shim:
     results = Results()
     for made in (target.find(Capabilities), target.find(PrimaryToken), target.find(Desktop)):
         if made is not None:
-            # The same object is in the results of the shim and of the target, so it is released
-            # twice. The first release does no harm, because the object is only needed to create the
-            # two processes.
+            # `made` is in the results of both shim and target, so it is released twice. The first
+            # release does no harm, because the object is only needed to create the two processes.
             results.add(made)
     limits = Job(
         memory=step.memory, cpu=step.cpu, processes=1, ui=step.ui, read_back=step.read_back

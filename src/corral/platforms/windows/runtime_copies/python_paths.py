@@ -31,8 +31,8 @@ def changed_texts(
 ) -> tuple[tuple[str, str], ...]:
     """Return (name, new text) for each of the files `names` whose text changes.
 
-    `settings` is the path of pyvenv.cfg. This file always gets `base` as its `home`, because its
-    own text may name that directory through a link, and such a path would not be replaced.
+    `settings` is the path of pyvenv.cfg. Its `home` is always set to `base`: the file may name that
+    directory through a link, and replacing paths would miss such a name.
     """
     found: list[tuple[str, str]] = []
     for name in names:

@@ -6,7 +6,7 @@ only modules that are built in, or that Python has already loaded.
 
 - `os.mkdir(..., 0o700)`, and so `tempfile.mkdtemp`: since Python 3.12.4 and 3.11.10 an AppContainer
   cannot open a directory that it has made like this (python/cpython#134587).
-- `os.path.realpath(strict=True)`: inside, Windows denies GetFinalPathNameByHandleW.
+- `os.path.realpath(strict=True)`: in an AppContainer, Windows denies GetFinalPathNameByHandleW.
 - Named pipes (asyncio's subprocesses, multiprocessing): an AppContainer can use only names in
   `\\.\pipe\LOCAL\`.
 - NUL (`subprocess.DEVNULL`): some builds of Windows do not let an AppContainer open it.

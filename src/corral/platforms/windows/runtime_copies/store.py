@@ -1,10 +1,10 @@
 """Keep copies of runtimes and servers in a store that AppContainers can read.
 
 An AppContainer cannot read an installed node or a user's Python. corral cannot change the access
-lists in Program Files, and in AppData entries for AppContainers would break other programs. So the
-files that a run needs are copied, never linked, into corral's own directory. The directory of a
-copy gets an entry for its own capability before files are copied into it, so that the files inherit
-the entry.
+lists in Program Files. It could add entries for AppContainers in AppData, but they would break
+other programs. So the files that a run needs are copied, never linked, into corral's own directory.
+The directory of a copy gets an entry for its own capability before files are copied into it, so
+that the files inherit the entry.
 
 The name of a copy is a digest of its source and of the name, size and time of every file. When a
 copy is complete, corral writes a file beside it, which is called its mark. A process owns a mutex
@@ -242,8 +242,9 @@ def settings_path(program: Program) -> str:
 
 
 def _left_out(settings: str, why: str, text: str) -> tuple[str, ...]:
-    """Return the names to leave out of a copy. `why` is the reason for the copy. `settings` is the
-    path of the virtual environment's pyvenv.cfg, and `text` its content.
+    """Return the names to leave out of a copy. `why` is the reason for the copy, such as "the
+    prefix of python". `settings` is the path of the virtual environment's pyvenv.cfg, and `text`
+    its content.
     """
     if why != "the prefix of python":
         return SERVER
@@ -335,7 +336,7 @@ def mark_path(tree: TreeCopy) -> str:
 
 
 def make_copy(tree: TreeCopy) -> None:
-    """Copy a tree to its final path. A rename could fail while a virus scanner reads the copy."""
+    """Copy a tree directly to its final path, because a virus scanner could make a rename fail."""
     file_trees.remove(tree.directory)  # another process may have died while it made the copy
     os.makedirs(tree.directory)
     # The directory is empty, so every file made in it inherits the entry.
