@@ -100,7 +100,7 @@ FAULT_CLAIMS = {
         f"{DEADLINES}::test_the_grace_does_not_count_time_in_which_the_machine_sleeps",
     ),
     "faults-power": (
-        "A test stopped each command at every call that changes a file, and also used a model of a disk that loses unsynced data.",
+        "A test stopped each command at every call that changes a file, and also simulated a disk that loses unsynced data.",
         f"{POWER_CUT}::test_a_stopped_wrap_leaves_the_old_or_the_new_file",
         f"{POWER_CUT}::test_a_stopped_grant_leaves_the_old_or_the_new_file",
         f"{POWER_CUT}::test_a_stopped_unwrap_leaves_the_old_or_the_new_file",
@@ -109,7 +109,7 @@ FAULT_CLAIMS = {
         f"{POWER_CUT}::test_a_stopped_upgrade_leaves_one_working_version",
     ),
     "faults-store": (
-        "the refusal names the `corral cache rm` that mends it.",
+        "refuses the run, and names the `corral cache rm` command that repairs it.",
         f"{POWER_CUT}::test_a_stopped_installation_leaves_a_usable_store",
     ),
     "faults-journal": (
@@ -126,7 +126,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-blind",
-        sentence="The report names these gaps in the reason of the control.",
+        sentence="For a sampled memory limit the report names these gaps.",
         tests=(
             f"{LIMITS}::test_hidden_memory_counts",
             f"{LIMITS}::test_the_controls_reason_names_uncounted_memory",
@@ -135,7 +135,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-interrupted",
-        sentence="A timeout, a signal and the kill after them interrupt a sample, however much there is to read.",
+        sentence="A timeout, a signal, or the kill that follows them interrupts a sample, even if the sample still has much to read.",
         tests=(
             f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
             f"{DEADLINES}::test_a_signal_interrupts_a_sample",
@@ -269,7 +269,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="core-handler",
-        sentence="RLIMIT_CORE is 1 and cannot be changed inside.",
+        sentence="RLIMIT_CORE is 1 and the target cannot change it.",
         tests=(
             "tests/inside/test_resources.py::test_the_core_file_limit_stays_one",
             "tests/inside/test_resources.py::test_no_core_is_dumped",
@@ -688,7 +688,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "broker-listener",
-                "The filter denies the target a seccomp listener, because the kernel asks the newest listener.",
+                "The filter does not let the target install a seccomp listener of its own, because the kernel asks the newest listener.",
                 (f"{FILTERS}::test_the_target_cannot_install_a_listener_with_a_broker", f"{BROKER}::test_a_target_cannot_install_a_seccomp_listener"),
             ),
             (
@@ -754,7 +754,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-searched",
-                "is not listed again until its change time differs. No program can set the change time.",
+                "later starts do not list this directory until its change time (ctime) differs. No program can set the change time.",
                 (
                     f"{SEARCHED}::test_a_second_search_lists_no_directory",
                     f"{SEARCHED}::test_a_change_is_found_and_few_directories_are_listed_again",
@@ -789,7 +789,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "git-status",
-                "**Without this grant** `git status` works and `git add` fails.",
+                "**Without a grant of `.git`** `git status` works and `git add` fails.",
                 (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
             ),
             (
@@ -906,12 +906,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reads-editables",
-                "An interpreter that only the server's files name makes no editable install readable.",
+                "If only the server's files name an interpreter, the target cannot read these projects.",
                 ("tests/inside/test_planted_files.py::test_a_fresh_checkout_cannot_choose_readable_paths",),
             ),
             (
                 "bare-moves",
-                "A target cannot move a directory there from a write grant.",
+                "A target cannot move a directory from a write grant into the private space.",
                 (f"{LEFTOVERS}::test_directories_are_not_moved_out_of_a_grant_to_be_removed",),
             ),
             (
@@ -1036,7 +1036,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "sampling-stated",
-                "Sampling measures the target's usage ten times a second, and is only used for limits that were stated.",
+                "Sampling measures the target's usage ten times a second, and corral uses it only for limits that you state.",
                 (
                     f"{LIMITS}::test_idle_processes_do_not_wake_up",
                     f"{LIMITS}::test_a_sampled_limit_wakes_the_supervisor_alone",
