@@ -120,7 +120,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-sandbox-state",
-            "With `--state` each sandbox has its own claim, and with `--listen` its own headless service.",
+            "With `--state` each sandbox has its own PersistentVolumeClaim, and with `--listen` its own headless service.",
             ANY,
             (
                 f"{OBJECTS}::test_each_sandbox_of_a_pool_has_its_own_state_and_service",
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-names",
-            "With names it opens their ports to public addresses and the cluster's DNS, and corral in the pod allows only these names.",
+            "With `--allow-net` it opens the ports of the allowed names to all public addresses, and opens the cluster's DNS. corral in the pod allows only these names.",
             LINUX,
             (
                 f"{OBJECTS}::test_ports_of_names_are_open_to_public_addresses_only",
