@@ -128,14 +128,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-steering",
-        sentence="a variable that would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`",
+        sentence="`wrap` refuses variables that would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_set_corrals_variables", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="wrap-steering-links",
-        sentence="a variable that names a version manager's directory, or a `PATH` with a directory that is neither on your own `PATH` nor a version manager's, because links in such directories may lead to any file",
+        sentence="It refuses a variable that names a version manager's directory, and a `PATH` with a directory that is neither on your own `PATH` nor a version manager's, because links in such directories may lead to any file.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_open_files_behind_its_links", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates", f"{WRAPPING}::test_a_version_manager_may_be_on_the_path_of_a_command"),
         source=CLIENT_PAGE,
         where=LINUX,

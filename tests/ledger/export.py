@@ -27,7 +27,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-filter",
-            "Its syscall filter allows the same calls as corral's own filter, and also lets the target replace itself with another program (exec).",
+            "The bundle's syscall filter allows the same calls as corral's own filter, and also lets the target replace itself with another program (exec).",
             ANY,
             (f"{PROFILE}::test_the_profile_allows_the_calls_of_the_filter",),
         ),
@@ -141,7 +141,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-listen",
-            "The NetworkPolicy opens only that port.",
+            "The NetworkPolicy opens only the server's port.",
             ANY,
             (
                 f"{OBJECTS}::test_a_listening_server_has_a_service_and_one_open_port",

@@ -581,21 +581,21 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-sockets",
-                "every internet and unix socket, unless the policy names hosts, ports or sockets",
+                "The filter denies every internet and unix socket, unless the policy names hosts, ports or sockets.",
                 (f"{NETWORK}::test_only_harmless_socket_families_open", f"{NETWORK}::test_listeners_of_the_host_are_not_reached", f"{IPC}::test_unix_sockets_of_the_host_are_not_reached"),
             ),
             (
                 "bare-signals",
-                "signals to processes that do not belong to the target",
+                "Landlock, where it can, or else the filter denies signals to processes that do not belong to the target.",
                 (
                     f"{BARE_INSIDE}::test_processes_with_the_same_id_are_out_of_reach",
                     f"{BARE_INSIDE}::test_signals_to_all_processes_stay_with_the_target",
                 ),
             ),
-            ("bare-ipc", "System V IPC", (f"{IPC}::test_ipc_objects_of_the_host_are_not_visible",)),
+            ("bare-ipc", "The filter denies System V IPC.", (f"{IPC}::test_ipc_objects_of_the_host_are_not_visible",)),
             (
                 "bare-modes",
-                "changes of owner and attributes, and of modes and times outside of the target's writable places",
+                "The filter denies changes of owner and attributes. It denies changes of modes and times outside of the target's writable places.",
                 (
                     f"{BARE_INSIDE}::test_ungranted_and_read_only_files_cannot_be_changed",
                     f"{EFFECTS}::test_without_namespaces_a_read_only_descriptor_changes_nothing",
@@ -673,7 +673,7 @@ CLAIMS: tuple[Claim, ...] = (
                     ("tmp", "corral needs a writable `/tmp` (`--tmpfs /tmp`, or an emptyDir), and an error says so if there is none.", ("test_a_missing_writable_tmp_is_named_with_its_remedy",)),
                     (
                         "disk",
-                        "Give that `/tmp` a size, which the container engine enforces.",
+                        "Give the container's `/tmp` a size, which the container engine enforces.",
                         ("test_a_disk_limit_is_refused_with_the_engines_flag_as_hint", "test_the_engines_own_limit_applies_to_the_private_space"),
                     ),
                     (
@@ -999,7 +999,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-leftovers",
-                "Files that the target leaves there cannot make a later run wait, or write or remove files elsewhere.",
+                "Files that the target leaves in this space cannot make a later run wait, or write or remove files elsewhere.",
                 (
                     f"{LEFTOVERS}::test_a_target_cannot_write_to_the_top_of_its_private_directory",
                     f"{LEFTOVERS}::test_a_leftover_that_looks_like_a_cgroup_is_only_removed",
