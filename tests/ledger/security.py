@@ -616,7 +616,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-wait",
-                "A thread of the supervisor with the target's ids and without capabilities makes these changes, so a change that has to wait delays no timeout.",
+                "It has the target's ids and no capabilities. A change that has to wait delays no timeout.",
                 (
                     f"{CHANGES}::test_a_change_that_has_to_wait_does_not_delay_the_timeout",
                     f"{CHANGES}::test_only_the_owner_may_change_a_file",
@@ -624,7 +624,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-denied",
-                "In a flood of such calls the supervisor slows the target down. If a container engine has the seccomp listener, all these changes are denied.",
+                "If a target makes very many changes of modes and times, the supervisor slows it down. If a container engine has the seccomp listener, all changes of modes and times are denied.",
                 (
                     f"{CHANGES}::test_a_flood_of_changes_is_slowed_down",
                     f"{CHANGES}::test_without_a_listener_all_changes_are_denied",
@@ -731,7 +731,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-replaced",
-                "corral watches covered names, and reports a replaced one at once, on stderr and in the report.",
+                "corral watches the files that masks cover, and reports at once if one is replaced, on stderr and in the report.",
                 (f"{REPOSITORIES}::test_a_replaced_secret_is_reported_at_once",),
             ),
             (
@@ -974,7 +974,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-keys",
-                "Runs beyond that number share the keyring of the session, which their targets cannot use.",
+                "If no more keys are left, a run keeps the keyring of your login session, which the target cannot use.",
                 (
                     "tests/linux/test_many.py::test_a_user_without_free_kernel_keys_can_start_servers",
                     f"{KERNEL}::test_the_users_keyring_is_not_visible",
