@@ -108,7 +108,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-deadline",
-            "with `activeDeadlineSeconds`: the timeout and five minutes for the start.",
+            "Its `activeDeadlineSeconds` is the timeout plus five minutes for the start.",
             ANY,
             (f"{OBJECTS}::test_a_listening_server_with_a_timeout_is_not_started_again",),
         ),

@@ -217,7 +217,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-launchers",
-        sentence="redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines, npm's `.cmd` files.",
+        sentence="It knows redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines and npm's `.cmd` files.",
         tests=(
             "tests/unit/programs/test_windows_resolve.py::test_the_python_of_a_virtual_environment_is_followed",
             "tests/unit/programs/test_windows_resolve.py::test_a_script_of_an_environment_is_followed",
