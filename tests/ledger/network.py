@@ -112,7 +112,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-tls-end",
-        sentence="the client inside checks the certificates.",
+        sentence="the target itself checks the certificates.",
         tests=(
             f"{CLIENTS}::test_python_verifies_tls_end_to_end",
             f"{CLIENTS}::test_curl_verifies_tls_end_to_end",
