@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-best-effort",
-        sentence="Its limits are then `cooperative`: a target can evade them.",
+        sentence="The limits of this run are `cooperative`: a target can evade them.",
         tests=(
             f"{MACOS_PLAN}::test_best_effort_runs_and_warns_of_every_wall",
             f"{MACOS_PLAN}::test_the_report_names_each_control_and_its_status",

@@ -198,7 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-strict-grants",
-        sentence="With `windows.strict_grants = true` corral refuses a run whose grant contains such objects.",
+        sentence="With `windows.strict_grants = true` corral refuses a run whose grant contains such files.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less_access",
         ),
