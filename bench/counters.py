@@ -33,7 +33,7 @@ class Places:
 
 
 def sample(found: Mapping[str, Sequence[int]], places: Places) -> dict[str, float]:
-    """Return each counter, summed over the processes of each role, and the counters of the host."""
+    """Return the counters of the host, and sums for each role of processes, such as supervisor."""
     counted: dict[str, float] = {}
     for role, pids in found.items():
         counted[f"{role}: processes"] = len(pids)

@@ -113,7 +113,7 @@ def connect(address: tuple[str, int]) -> float:
 
 
 def start_server(megabytes: int) -> tuple[int, list[int]]:
-    """Send `megabytes` to clients that send `d`, and echo everything to clients that send `e`."""
+    """Start a server that sends `megabytes` MB if a client sends `d`, and echoes other bytes."""
     listener = socket.create_server((LOCAL, 0), backlog=64)
     pid = os.fork()
     if pid == 0:
@@ -149,7 +149,7 @@ def start_gateway(server: int, *, spliced: bool) -> tuple[int, int]:
     from corral.network.gateway.gateway import Gateway
     from corral.network.rules import parse_rules
 
-    # The gateway connects to the port number that its client called, so it listens on the same one.
+    # The gateway connects to the port that its client called, so it has to listen on the server's.
     listener = socket.create_server((INSIDE if spliced else "127.77.0.2", server), backlog=64)
     pid = os.fork()
     if pid:

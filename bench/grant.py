@@ -1,4 +1,7 @@
-"""Measure the start of a run with a write grant for a large project, and compare checkouts."""
+"""Measure the start of a run with a write grant for a large project.
+
+`--against DIRECTORY` compares it with another checkout of corral.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Starts and time are divided into equal shares. Before each sample the script makes one share of the
 starts, then waits until one share of the time has passed. For every counter in `MARGINS` the median
-of the last quarter of the samples may exceed the median of the third quarter by the margin only.
+of the last quarter of the samples may exceed the median of the third quarter by its margin at most.
 This finds a leak of one descriptor in a thousand starts. Memory may grow by one part in a hundred,
 and all other counters must not grow. At the end the script ends the servers and checks that none of
 their processes and files is left on the host. It checks no times.

@@ -155,7 +155,7 @@ PARTS = (
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer the request line of each connection, without end."""
+    """Accept connections forever, and answer the request line of each."""
     block = bytearray(BLOCK)
     while True:
         end = listener.accept()[0]

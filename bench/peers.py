@@ -198,7 +198,7 @@ def bubblewrap(view: Mapping[str, object], directory: str) -> list[str] | Missin
 
 
 def filesystem(view: Mapping[str, object], directory: str) -> list[str]:
-    """Return bubblewrap's arguments for corral's view."""
+    """Return the arguments with which bubblewrap mounts the same files as corral."""
     words = ["--dev", "/dev", "--proc", "/proc"]
     for bind in _records(view["binds"]):
         if not str(bind["target"]).startswith("/dev/"):

@@ -1,6 +1,6 @@
 """Start published servers for which corral was not tuned: bare and in corral, cold and warm.
 
-This rule, which was written down before the first try, chose the servers. The source is the list
+The servers were chosen by a rule that was written down before the first try. The source is the list
 punkpeye/awesome-mcp-servers (README.md at commit 00011d6a, its first 48,000 characters). An entry
 marked as TypeScript counts if npm has a package that is named like the entry's repository (NAME or
 @OWNER/NAME), has a program, and names the repository in its metadata. An entry marked as Python
@@ -11,10 +11,10 @@ the table.
 
 Bare starts are `npx -y NAME` and `uvx NAME`. Starts in corral are `corral run npm:NAME` and
 `pypi:NAME`. The table has the seconds until `tools/list` is answered. A cold start has a new home
-with empty caches; bare and corral take turns. Warm starts take turns three times: bare, in corral,
-and the entry point that corral runs, without corral. The table has minima. If only corral fails,
-the script tries the flags that corral named. Run it as a user who owns no files. With `--results`
-it continues an earlier run.
+with empty caches; bare and corral take turns. Warm starts are of three kinds: bare, in corral,
+and the entry point that corral runs, without corral. They take turns three times, and the table has
+the minima. If a server starts bare but not in corral, the script tries the flags that corral named.
+Run the script as a user who owns no files. With `--results` it continues an earlier run.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-filter",
-            "Its syscall filter allows the same calls as corral's own filter, and also lets the target replace itself with another program (exec).",
+            "The bundle's syscall filter allows the same calls as corral's own filter, and also lets the target replace itself with another program (exec).",
             ANY,
             (f"{PROFILE}::test_the_profile_allows_the_calls_of_the_filter",),
         ),
@@ -108,7 +108,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-deadline",
-            "with `activeDeadlineSeconds`: the timeout and five minutes for the start.",
+            "Its `activeDeadlineSeconds` is the timeout plus five minutes for the start.",
             ANY,
             (f"{OBJECTS}::test_a_listening_server_with_a_timeout_is_not_started_again",),
         ),
@@ -120,7 +120,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-sandbox-state",
-            "With `--state` each sandbox has its own claim, and with `--listen` its own headless service.",
+            "With `--state` each sandbox has its own PersistentVolumeClaim, and with `--listen` its own headless service.",
             ANY,
             (
                 f"{OBJECTS}::test_each_sandbox_of_a_pool_has_its_own_state_and_service",
@@ -141,7 +141,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-listen",
-            "The NetworkPolicy opens only that port.",
+            "The NetworkPolicy opens only the server's port.",
             ANY,
             (
                 f"{OBJECTS}::test_a_listening_server_has_a_service_and_one_open_port",
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-names",
-            "With names it opens their ports to public addresses and the cluster's DNS, and corral in the pod allows only these names.",
+            "With `--allow-net` it opens the ports of the allowed names to all public addresses, and opens the cluster's DNS. corral in the pod allows only these names.",
             LINUX,
             (
                 f"{OBJECTS}::test_ports_of_names_are_open_to_public_addresses_only",

@@ -112,7 +112,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-tls-end",
-        sentence="the client inside checks the certificates.",
+        sentence="the target itself checks the certificates.",
         tests=(
             f"{CLIENTS}::test_python_verifies_tls_end_to_end",
             f"{CLIENTS}::test_curl_verifies_tls_end_to_end",
@@ -295,7 +295,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-list",
-        sentence="Where user namespaces are forbidden (in most containers, on a default Ubuntu 24.04), a seccomp listener, the socket broker, enforces the same list.",
+        sentence="Where user namespaces are forbidden (in most containers, on a default Ubuntu 24.04), the socket broker, which is a seccomp listener, enforces the allowlist.",
         tests=(
             f"{ALLOWLIST}::test_only_allowed_names_are_reached",
             f"{BROKER}::test_a_host_is_reached_only_by_the_address_of_its_lookup",

@@ -100,7 +100,7 @@ FAULT_CLAIMS = {
         f"{DEADLINES}::test_the_grace_does_not_count_time_in_which_the_machine_sleeps",
     ),
     "faults-power": (
-        "A test stopped each command at every call that changes a file, and also used a model of a disk that loses unsynced data.",
+        "A test stopped each command at every call that changes a file, and also simulated a disk that loses unsynced data.",
         f"{POWER_CUT}::test_a_stopped_wrap_leaves_the_old_or_the_new_file",
         f"{POWER_CUT}::test_a_stopped_grant_leaves_the_old_or_the_new_file",
         f"{POWER_CUT}::test_a_stopped_unwrap_leaves_the_old_or_the_new_file",
@@ -109,7 +109,7 @@ FAULT_CLAIMS = {
         f"{POWER_CUT}::test_a_stopped_upgrade_leaves_one_working_version",
     ),
     "faults-store": (
-        "the refusal names the `corral cache rm` that mends it.",
+        "refuses the run, and names the `corral cache rm` command that repairs it.",
         f"{POWER_CUT}::test_a_stopped_installation_leaves_a_usable_store",
     ),
     "faults-journal": (
@@ -126,7 +126,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-blind",
-        sentence="The report names these gaps in the reason of the control.",
+        sentence="For a sampled memory limit the report names these gaps.",
         tests=(
             f"{LIMITS}::test_hidden_memory_counts",
             f"{LIMITS}::test_the_controls_reason_names_uncounted_memory",
@@ -135,7 +135,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-interrupted",
-        sentence="A timeout, a signal and the kill after them interrupt a sample, however much there is to read.",
+        sentence="A timeout, a signal, or the kill that follows them interrupts a sample, even if the sample still has much to read.",
         tests=(
             f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
             f"{DEADLINES}::test_a_signal_interrupts_a_sample",
@@ -269,7 +269,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="core-handler",
-        sentence="RLIMIT_CORE is 1 and cannot be changed inside.",
+        sentence="RLIMIT_CORE is 1 and the target cannot change it.",
         tests=(
             "tests/inside/test_resources.py::test_the_core_file_limit_stays_one",
             "tests/inside/test_resources.py::test_no_core_is_dumped",
@@ -581,21 +581,21 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-sockets",
-                "every internet and unix socket, unless the policy names hosts, ports or sockets",
+                "The filter denies every internet and unix socket, unless the policy names hosts, ports or sockets.",
                 (f"{NETWORK}::test_only_harmless_socket_families_open", f"{NETWORK}::test_listeners_of_the_host_are_not_reached", f"{IPC}::test_unix_sockets_of_the_host_are_not_reached"),
             ),
             (
                 "bare-signals",
-                "signals to processes that do not belong to the target",
+                "Landlock, where it can, or else the filter denies signals to processes that do not belong to the target.",
                 (
                     f"{BARE_INSIDE}::test_processes_with_the_same_id_are_out_of_reach",
                     f"{BARE_INSIDE}::test_signals_to_all_processes_stay_with_the_target",
                 ),
             ),
-            ("bare-ipc", "System V IPC", (f"{IPC}::test_ipc_objects_of_the_host_are_not_visible",)),
+            ("bare-ipc", "The filter denies System V IPC.", (f"{IPC}::test_ipc_objects_of_the_host_are_not_visible",)),
             (
                 "bare-modes",
-                "changes of owner and attributes, and of modes and times outside of the target's writable places",
+                "The filter denies changes of owner and attributes. It denies changes of modes and times outside of the target's writable places.",
                 (
                     f"{BARE_INSIDE}::test_ungranted_and_read_only_files_cannot_be_changed",
                     f"{EFFECTS}::test_without_namespaces_a_read_only_descriptor_changes_nothing",
@@ -616,7 +616,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-wait",
-                "A thread of the supervisor with the target's ids and without capabilities makes these changes, so a change that has to wait delays no timeout.",
+                "It has the target's ids and no capabilities. A change that has to wait delays no timeout.",
                 (
                     f"{CHANGES}::test_a_change_that_has_to_wait_does_not_delay_the_timeout",
                     f"{CHANGES}::test_only_the_owner_may_change_a_file",
@@ -624,7 +624,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-denied",
-                "In a flood of such calls the supervisor slows the target down. If a container engine has the seccomp listener, all these changes are denied.",
+                "If a target makes very many changes of modes and times, the supervisor slows it down. If a container engine has the seccomp listener, all changes of modes and times are denied.",
                 (
                     f"{CHANGES}::test_a_flood_of_changes_is_slowed_down",
                     f"{CHANGES}::test_without_a_listener_all_changes_are_denied",
@@ -673,7 +673,7 @@ CLAIMS: tuple[Claim, ...] = (
                     ("tmp", "corral needs a writable `/tmp` (`--tmpfs /tmp`, or an emptyDir), and an error says so if there is none.", ("test_a_missing_writable_tmp_is_named_with_its_remedy",)),
                     (
                         "disk",
-                        "Give that `/tmp` a size, which the container engine enforces.",
+                        "Give the container's `/tmp` a size, which the container engine enforces.",
                         ("test_a_disk_limit_is_refused_with_the_engines_flag_as_hint", "test_the_engines_own_limit_applies_to_the_private_space"),
                     ),
                     (
@@ -688,7 +688,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "broker-listener",
-                "The filter denies the target a seccomp listener, because the kernel asks the newest listener.",
+                "The filter does not let the target install a seccomp listener of its own, because the kernel asks the newest listener.",
                 (f"{FILTERS}::test_the_target_cannot_install_a_listener_with_a_broker", f"{BROKER}::test_a_target_cannot_install_a_seccomp_listener"),
             ),
             (
@@ -731,7 +731,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-replaced",
-                "corral watches covered names, and reports a replaced one at once, on stderr and in the report.",
+                "corral watches the files that masks cover, and reports at once if one is replaced, on stderr and in the report.",
                 (f"{REPOSITORIES}::test_a_replaced_secret_is_reported_at_once",),
             ),
             (
@@ -754,7 +754,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-searched",
-                "is not listed again until its change time differs. No program can set the change time.",
+                "later starts do not list this directory until its change time (ctime) differs. No program can set the change time.",
                 (
                     f"{SEARCHED}::test_a_second_search_lists_no_directory",
                     f"{SEARCHED}::test_a_change_is_found_and_few_directories_are_listed_again",
@@ -789,7 +789,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "git-status",
-                "**Without this grant** `git status` works and `git add` fails.",
+                "**Without a grant of `.git`** `git status` works and `git add` fails.",
                 (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
             ),
             (
@@ -906,12 +906,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reads-editables",
-                "An interpreter that only the server's files name makes no editable install readable.",
+                "If only the server's files name an interpreter, the target cannot read these projects.",
                 ("tests/inside/test_planted_files.py::test_a_fresh_checkout_cannot_choose_readable_paths",),
             ),
             (
                 "bare-moves",
-                "A target cannot move a directory there from a write grant.",
+                "A target cannot move a directory from a write grant into the private space.",
                 (f"{LEFTOVERS}::test_directories_are_not_moved_out_of_a_grant_to_be_removed",),
             ),
             (
@@ -974,7 +974,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-keys",
-                "Runs beyond that number share the keyring of the session, which their targets cannot use.",
+                "If no more keys are left, a run keeps the keyring of your login session, which the target cannot use.",
                 (
                     "tests/linux/test_many.py::test_a_user_without_free_kernel_keys_can_start_servers",
                     f"{KERNEL}::test_the_users_keyring_is_not_visible",
@@ -999,7 +999,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-leftovers",
-                "Files that the target leaves there cannot make a later run wait, or write or remove files elsewhere.",
+                "Files that the target leaves in this space cannot make a later run wait, or write or remove files elsewhere.",
                 (
                     f"{LEFTOVERS}::test_a_target_cannot_write_to_the_top_of_its_private_directory",
                     f"{LEFTOVERS}::test_a_leftover_that_looks_like_a_cgroup_is_only_removed",
@@ -1036,7 +1036,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "sampling-stated",
-                "Sampling measures the target's usage ten times a second, and is only used for limits that were stated.",
+                "Sampling measures the target's usage ten times a second, and corral uses it only for limits that you state.",
                 (
                     f"{LIMITS}::test_idle_processes_do_not_wake_up",
                     f"{LIMITS}::test_a_sampled_limit_wakes_the_supervisor_alone",

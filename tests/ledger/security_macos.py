@@ -68,7 +68,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-best-effort",
-        sentence="Its limits are then `cooperative`: a target can evade them.",
+        sentence="The limits of this run are `cooperative`: a target can evade them.",
         tests=(
             f"{MACOS_PLAN}::test_best_effort_runs_and_warns_of_every_wall",
             f"{MACOS_PLAN}::test_the_report_names_each_control_and_its_status",
@@ -136,7 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-pids",
-        sentence="RLIMIT_NPROC bounds the number of processes to those that you run at the start, and `pids` more.",
+        sentence="RLIMIT_NPROC is the number of your processes at the start plus `pids`.",
         tests=(
             f"{MACOS_PLAN}::test_the_number_of_processes_is_bounded_without_being_sampled",
             f"{MACOS}::test_rlimits_match_those_that_macos_enforces",
@@ -155,7 +155,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-environment-files",
-        sentence="are hidden by known names, at known places, and `.env` files at any depth.",
+        sentence="corral hides files with known names at known places, and `.env` files at any depth.",
         tests=(
             f"{SEATBELT}::test_allowed_acts_are_allowed",
             f"{SEATBELT}::test_denied_acts_are_denied",

@@ -198,7 +198,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-strict-grants",
-        sentence="With `windows.strict_grants = true` corral refuses a run whose grant contains such objects.",
+        sentence="With `windows.strict_grants = true` corral refuses a run whose grant contains such files.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_strict_grants_refuse_instead_of_giving_less_access",
         ),
@@ -217,7 +217,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-launchers",
-        sentence="redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines, npm's `.cmd` files.",
+        sentence="It knows redirectors of virtual environments, `Scripts\\*.exe`, uv's trampolines and npm's `.cmd` files.",
         tests=(
             "tests/unit/programs/test_windows_resolve.py::test_the_python_of_a_virtual_environment_is_followed",
             "tests/unit/programs/test_windows_resolve.py::test_a_script_of_an_environment_is_followed",
