@@ -45,14 +45,14 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="corral then passes on only added or changed variables.",
         tests=(
             f"{PROFILES}::test_a_copy_of_the_whole_environment_is_not_passed_on",
-            f"{FRAMEWORKS}::test_a_framework_starts_its_servers_inside",
+            f"{FRAMEWORKS}::test_a_framework_starts_its_servers_in_the_sandbox",
         ),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="sdk-frameworks",
         sentence="Tests run each of these examples with the framework itself.",
-        tests=(f"{FRAMEWORKS}::test_a_framework_starts_its_servers_inside",),
+        tests=(f"{FRAMEWORKS}::test_a_framework_starts_its_servers_in_the_sandbox",),
         source=PYTHON_PAGE,
     ),
     Claim(
@@ -89,7 +89,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="Each spare is used once.",
         tests=(
             f"{POOL}::test_a_launch_uses_a_spare_once_and_has_an_ordinary_report",
-            f"{POOL}::test_launches_at_once_each_run_once",
+            f"{POOL}::test_each_of_several_launches_at_once_runs_its_command_once",
         ),
         source=PYTHON_PAGE,
     ),

@@ -16,7 +16,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             "tests/abi/test_darwin.py::test_values_agree_with_the_headers",
             "tests/abi/test_darwin.py::test_every_function_exists",
-            "tests/abi/test_darwin.py::test_wrong_values_are_refused",
+            "tests/abi/test_darwin.py::test_a_wrong_constant_size_offset_or_signature_is_found",
         ),
         source=SECURITY,
         where=ANY,
@@ -128,7 +128,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="macos-marker",
         sentence="the watcher recognizes the daemon by its Seatbelt profile, which no process can leave.",
         tests=(
-            f"{MACOS_PLAN}::test_a_daemon_is_identified_by_its_label_alone",
+            f"{MACOS_PLAN}::test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label",
             f"{MACOS}::test_an_orphan_is_recognized_by_profile_or_responsible_process",
         ),
         source=SECURITY,
@@ -138,7 +138,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="macos-pids",
         sentence="RLIMIT_NPROC bounds the number of processes to those that you run at the start, and `pids` more.",
         tests=(
-            f"{MACOS_PLAN}::test_the_number_of_processes_is_bounded_without_being_sampled",
+            f"{MACOS_PLAN}::test_rlimit_nproc_bounds_the_number_of_processes_without_sampling",
             f"{MACOS}::test_rlimits_match_those_that_macos_enforces",
         ),
         source=SECURITY,
@@ -213,7 +213,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{MACOS_PLAN}::test_memory_of_many_processes_is_added_up",
             f"{MACOS_PLAN}::test_a_share_of_the_cpu_is_enforced",
             f"{MACOS_PLAN}::test_cpu_time_beyond_the_limit_ends_the_run",
-            f"{MACOS_PLAN}::test_too_many_tasks_end_the_run",
+            f"{MACOS_PLAN}::test_too_many_processes_end_the_run",
         ),
         source=SECURITY,
         where=PLAYED,

@@ -15,7 +15,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("home", INSIDE)
-def test_the_home_inside_is_never_the_hosts(user, home):
+def test_the_targets_home_is_private_even_if_home_names_a_system_directory(user, home):
     """Set HOME to a system directory. For example, container engines set HOME=/ for unknown users."""
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}

@@ -120,7 +120,7 @@ def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
     assert scene.refused() == gateway.MAX_FAILED
 
 
-def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
+def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
     """Ask the gateway for destinations as the socket broker does, which connects the target's sockets without
     namespaces.
 
@@ -306,7 +306,7 @@ print(json.dumps([seen, work(), raw_packets.BURST, raw_packets.BATCH]))
 
 @pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
-def test_packets_are_read_at_a_limited_rate(together):
+def test_raw_packets_are_read_at_a_limited_rate(together):
     """Use a real raw socket and a separate loopback device."""
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
     command = [sys.executable, "-c", DATAGRAMS, str(SOURCE), str(together)]

@@ -199,7 +199,7 @@ def test_a_spare_ends_with_its_caller_even_if_a_fork_lives_on(caller, number):
     )
 
 
-def test_launches_at_once_each_run_once(caller):
+def test_each_of_several_launches_at_once_runs_its_command_once(caller):
     caller.run(
         "read, write = os.pipe()\n"
         "with corral.Pool(spares=2) as pool:\n"
@@ -215,7 +215,7 @@ def test_launches_at_once_each_run_once(caller):
     )
 
 
-def test_a_large_command_runs_and_an_impossible_one_is_an_error(caller):
+def test_a_very_long_command_runs_and_a_missing_program_is_an_error(caller):
     caller.run(
         "with corral.Pool({'environment': {'pass': ['LARGE']}}) as pool:\n"
         "    launch(pool)\n"
@@ -230,7 +230,7 @@ def test_a_large_command_runs_and_an_impossible_one_is_an_error(caller):
     )
 
 
-def test_a_policy_that_occupies_a_resource_of_the_host_has_no_spares(caller):
+def test_a_pool_with_a_memory_limit_launches_without_spare_sandboxes(caller):
     caller.run(
         "with corral.Pool({'limits': {'memory': '100M'}}) as pool:\n"
         "    assert launch(pool)[1] == 0\n"

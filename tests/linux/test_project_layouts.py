@@ -73,7 +73,7 @@ def layout(user, scratch):
 
 
 @pytest.mark.parametrize("tool", ["npm", "pnpm", "git"])
-def test_a_hoisted_workspace_runs(layout, tool):
+def test_a_server_with_packages_in_the_node_modules_of_its_workspace_runs(layout, tool):
     layout.file("mono/package.json", '{"workspaces": ["packages/*"]}' if tool == "npm" else "{}")
     if tool == "pnpm":
         layout.file("mono/pnpm-workspace.yaml", "packages:\n  # all\n  - 'packages/*'\n")
@@ -111,7 +111,9 @@ def test_pnpm_with_its_own_store_runs(layout):
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_pnpm_with_the_global_store_runs_with_the_hint(layout, count):
+def test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed(
+    layout, count
+):
     """Use pnpm's global store, in which each package has its own directory, with links to the directories of its
     dependencies.
     """

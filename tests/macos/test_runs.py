@@ -219,7 +219,7 @@ def test_the_process_table_has_this_process_and_its_usage():
     assert Tree(table, os.getpid(), own.unique, grouped=False).measure().memory >= used.memory >> 1
 
 
-def test_forks_are_reported():
+def test_the_process_table_reports_forks():
     table = ProcessTable()
     table.follow(os.getpid())
     pid = os.fork()
