@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "wrap-env",
                 "Each name in it becomes `--env NAME`, or `--secret NAME` if it looks like a secret.",
-                (f"{WRAPPING}::test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte", f"{WRAPPING}::test_forwarded_names_are_passed_and_nulls_are_ignored"),
+                (f"{WRAPPING}::test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte", f"{WRAPPING}::test_variables_that_a_client_forwards_by_name_are_passed_and_null_values_are_not"),
             ),
             (
                 "wrap-flags",
@@ -93,7 +93,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "The new file replaces the old one in one step, with its mode and owner.",
                 (
                     f"{CLIENT_FILES}::test_wrap_and_unwrap_restore_the_bytes_and_the_mode",
-                    f"{CLIENT_FILES}::test_the_owner_of_a_file_stays",
+                    f"{CLIENT_FILES}::test_wrap_keeps_the_owner_of_a_file",
                     f"{CLIENT_FILES}::test_a_crash_at_any_step_loses_nothing",
                 ),
             ),
@@ -101,7 +101,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "wrap-originals",
                 "Only you can read this directory, because these files can contain secrets.",
-                (f"{CLIENT_FILES}::test_records_are_private", f"{CLIENT_FILES}::test_only_the_last_backups_are_kept"),
+                (f"{CLIENT_FILES}::test_wraps_records_are_readable_only_by_the_user", f"{CLIENT_FILES}::test_only_the_last_backups_are_kept"),
             ),
         )
     ),
@@ -185,7 +185,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="unwrap-edits",
         sentence="`--force` restores the recorded lines instead.",
-        tests=(f"{WRAPPING}::test_other_edits_stay_after_unwrap", f"{WRAPPING}::test_an_edited_server_is_unwrapped_from_its_arguments"),
+        tests=(f"{WRAPPING}::test_unwrap_keeps_edits_that_were_made_after_wrap", f"{WRAPPING}::test_an_edited_server_is_unwrapped_from_its_arguments"),
         source=CLIENT_PAGE,
         where=ANY,
     ),

@@ -164,7 +164,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{ALLOWLIST}::test_ranges_that_the_users_config_admits_are_reached",
             f"{CLIENTS}::test_the_python_api_reads_the_users_config",
-            "tests/unit/network/test_guard_exceptions.py::test_an_entry_admits_only_its_network",
+            "tests/unit/network/test_guard_exceptions.py::test_an_exception_admits_only_the_addresses_of_its_network",
         ),
         source=GATEWAY,
     ),
@@ -310,7 +310,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{BROKER}::test_an_address_that_changes_during_its_check_opens_nothing",
             f"{BROKER}::test_a_descriptor_that_changes_during_its_check_opens_nothing",
-            f"{NOTIFIED}::test_only_calls_that_the_table_permits_are_continued",
+            f"{NOTIFIED}::test_the_supervisor_lets_only_calls_continue_that_the_table_permits",
         ),
         source=GATEWAY,
     ),

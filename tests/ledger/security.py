@@ -143,7 +143,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{LIMITS}::test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout",
             f"{LIMITS}::test_one_sample_reads_only_a_limited_number_of_memory_mappings",
             f"{LIMITS}::test_an_interrupted_sample_reads_no_further_process",
-            f"{USAGE}::test_a_walk_reads_each_list_once_however_fast_threads_come_and_go",
+            f"{USAGE}::test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_and_end",
             f"{USAGE}::test_no_list_of_descriptors_is_read_beyond_the_budget",
         ),
         source=SECURITY,
@@ -611,7 +611,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{CHANGES}::test_a_race_never_changes_a_file_outside",
                     f"{CHANGES}::test_files_of_a_directory_that_replaced_a_granted_one_are_not_changed",
                     f"{CHANGES}::test_git_clones_into_a_write_grant",
-                    "tests/unit/platforms/linux/test_file_changes.py::test_whatever_is_found_is_in_a_place",
+                    "tests/unit/platforms/linux/test_file_changes.py::test_every_file_that_a_lookup_finds_is_in_a_writable_directory",
                 ),
             ),
             (
@@ -645,7 +645,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "The guardian signals the whole tree at once, whatever the tree starts meanwhile.",
                 (
                     f"{BARE_INSIDE}::test_the_tree_is_killed_without_listing_its_processes",
-                    f"{USAGE}::test_a_walk_ends_however_fast_processes_come_and_go",
+                    f"{USAGE}::test_the_search_for_processes_ends_however_fast_they_start_and_end",
                 ),
             ),
             (
@@ -756,7 +756,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "masks-searched",
                 "is not listed again until its change time differs. No program can set the change time.",
                 (
-                    f"{SEARCHED}::test_a_second_search_lists_no_directory",
+                    f"{SEARCHED}::test_a_second_search_lists_no_unchanged_directory",
                     f"{SEARCHED}::test_a_change_is_found_and_few_directories_are_listed_again",
                 ),
             ),
@@ -802,7 +802,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "A grant is refused if its path is spelled differently on the disk.",
                 (
                     EMULATED,
-                    "tests/unit/paths/test_spelling.py::test_a_name_that_its_directory_does_not_list_gets_the_listed_one",
+                    "tests/unit/paths/test_spelling.py::test_a_name_in_another_case_is_replaced_by_the_name_that_its_directory_lists",
                 ),
             ),
             (

@@ -492,7 +492,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="wrap-windows-packages",
         sentence="`corral wrap` does not change npx and uvx entries on Windows, and says so, until one npm package (for npx) or one PyPI package (for uvx) was installed.",
-        tests=("tests/unit/clients/test_clients_wrapping.py::test_packages_that_were_never_installed_stay_on_windows",),
+        tests=("tests/unit/clients/test_clients_wrapping.py::test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started",),
         source=SERVERS_PAGE,
         where=ANY,
     ),
