@@ -63,7 +63,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
                 f"{POLICY}::test_system_directories_are_never_granted",
                 f"{POLICY}::test_the_directory_run_is_never_granted",
                 f"{POLICY}::test_a_fifo_is_refused",
-                f"{POLICY}::test_sockets_need_their_own_key",
+                f"{POLICY}::test_a_unix_socket_can_be_granted_only_by_its_own_key",
             ),
         ),
         (

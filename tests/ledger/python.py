@@ -27,7 +27,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="sdk-dicts",
         sentence="A dict can describe one server or several.",
         tests=(
-            f"{PROFILES}::test_a_dict_of_a_server_keeps_its_other_keys",
+            f"{PROFILES}::test_sandboxed_keeps_the_other_keys_of_a_servers_dict",
             f"{PROFILES}::test_every_server_of_a_dict_runs_in_a_sandbox",
         ),
         source=PYTHON_PAGE,

@@ -209,7 +209,7 @@ CLAIMS: tuple[Claim, ...] = (
             "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value",
             "tests/linux/test_denial_secrets.py::test_the_python_api_reports_no_secrets_value",
             "tests/unit/supervisor/test_secret_values.py::test_values_that_look_like_secrets_are_found",
-            "tests/unit/supervisor/test_secret_values.py::test_destination_and_flag_are_masked_together",
+            "tests/unit/supervisor/test_secret_values.py::test_a_denial_with_a_masked_destination_suggests_no_flag",
             "tests/unit/supervisor/test_secret_values.py::test_parts_of_a_secret_address_are_masked",
             "tests/mcp/test_hostile.py::test_the_stderr_of_an_inspected_server_is_masked",
         ),

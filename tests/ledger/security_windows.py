@@ -144,7 +144,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="No directory above them can be renamed or deleted.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_a_git_checkout_with_an_environment_and_packages_is_granted",
-            "tests/unit/platforms/windows/test_win_grants.py::test_secrets_get_no_entry",
+            "tests/unit/platforms/windows/test_win_grants.py::test_secrets_in_a_grant_get_no_access_entry",
             "tests/unit/platforms/windows/test_win_grants.py::test_self_starting_files_are_read_only",
             "tests/unit/platforms/windows/test_win_grants.py::test_a_file_with_several_names_can_only_be_read",
             f"{WINDOWS}/test_grants.py::test_the_walk_finds_a_second_hard_link",
@@ -156,10 +156,10 @@ CLAIMS: tuple[Claim, ...] = (
         id="windows-preloads",
         sentence="With the preload, `realpath`, piped children, `mkdtemp` and `DEVNULL` work, and a hidden `.env` reads as empty in Python.",
         tests=(
-            "tests/unit/platforms/windows/test_win_node_preload.py::test_realpath_works",
+            "tests/unit/platforms/windows/test_win_node_preload.py::test_realpath_of_a_granted_file_works_with_the_preload",
             "tests/unit/platforms/windows/test_win_node_preload.py::test_children_with_pipes_work",
             "tests/unit/platforms/windows/test_win_python_preload.py::test_a_temporary_directory_is_open_to_its_maker",
-            "tests/unit/platforms/windows/test_win_python_preload.py::test_a_closed_nul_becomes_an_empty_file",
+            "tests/unit/platforms/windows/test_win_python_preload.py::test_a_nul_device_that_cannot_be_opened_is_replaced_by_an_empty_file",
             "tests/unit/platforms/windows/test_win_python_preload.py::test_a_hidden_environment_file_reads_as_empty",
         ),
         source=SECURITY,
@@ -170,7 +170,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="If a secret's own access list opens it to every AppContainer, as in directories of the system, the run ends instead.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_a_secret_that_every_container_can_read_ends_the_run",
-            "tests/unit/platforms/windows/test_win_access_list.py::test_lists_are_evaluated_as_documented",
+            "tests/unit/platforms/windows/test_win_access_list.py::test_access_lists_are_evaluated_as_windows_documents_it",
             f"{WINDOWS}/test_access_check.py::test_random_lists_are_read_as_the_system_reads_them",
         ),
         source=SECURITY,
@@ -191,7 +191,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="A warning also names a granted directory that only administrators can open, because the target has none of their rights.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_a_directory_of_administrators_causes_a_warning",
-            "tests/unit/platforms/windows/test_win_answers.py::test_only_an_elevated_caller_has_other_sids_than_its_targets",
+            "tests/unit/platforms/windows/test_win_answers.py::test_only_an_elevated_callers_targets_get_other_sids_than_the_caller",
         ),
         source=SECURITY,
         where=ANY,

@@ -160,7 +160,7 @@ CLAIMS: tuple[Claim, ...] = (
                 ANY,
                 (
                     f"{STORE}::test_a_stored_tree_is_private_and_read_only",
-                    f"{STORE}::test_every_change_makes_another_digest",
+                    f"{STORE}::test_every_change_of_a_stored_tree_changes_its_digest",
                     f"{STORE}::test_equal_content_is_stored_once",
                 ),
             ),
@@ -177,7 +177,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     f"{SUPPLY}::test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one",
                     f"{SUPPLY}::test_packages_of_another_index_are_not_shared",
-                    "tests/unit/servers/test_package_settings.py::test_order_and_scopes_make_another_key",
+                    "tests/unit/servers/test_package_settings.py::test_the_order_of_indexes_and_the_scope_of_a_registry_change_the_cache_key",
                 ),
             ),
             (
@@ -321,7 +321,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "a dependency whose version does not exist, a registry that is out of reach or does not answer.",
                 ANY,
                 (
-                    "tests/unit/servers/test_install_errors.py::test_the_cause_is_named_with_a_hint",
+                    "tests/unit/servers/test_install_errors.py::test_the_cause_of_a_known_installer_error_is_named_with_a_hint",
                     "tests/unit/servers/test_install_errors.py::test_a_missing_version_of_a_dependency_has_its_own_hint",
                     f"{REGISTRIES}::test_a_missing_version_of_a_dependency_is_named_with_its_own_hint",
                     f"{REGISTRIES}::test_a_certificate_for_another_host_is_named",

@@ -205,7 +205,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("message", "kind"), KINDS)
-def test_each_message_is_a_request_a_notification_an_answer_or_nothing(message, kind):
+def test_a_message_that_could_be_of_two_kinds_has_no_kind(message, kind):
     assert frames.kind_of(message) == kind
 
 
