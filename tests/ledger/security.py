@@ -41,7 +41,9 @@ OWN_SOCKETS = "tests/inside/test_own_unix_sockets.py"
 REPLACED_PACKAGE = "tests/linux/test_replaced_package.py"
 RESOURCES = "tests/inside/test_resources.py"
 TWO_USERS = "tests/linux/test_two_users.py"
-UNIX_SCOPE = "tests/vm/test_unix_scope.py::test_unix_sockets_with_landlocks_right"
+UNIX_SCOPE = (
+    "tests/vm/test_unix_scope.py::test_unix_sockets_on_a_kernel_whose_landlock_controls_them"
+)
 RUN = "tests/linux/test_run.py"
 STREAMS = "tests/linux/test_streams.py"
 TERMINAL = "tests/linux/test_terminal_output.py"
@@ -492,7 +494,7 @@ CLAIMS: tuple[Claim, ...] = (
         "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification, see below)",
         f"{RESOURCES}::test_a_fork_bomb_reaches_the_limit",
         f"{RESOURCES}::test_threads_count_as_processes",
-        f"{CGROUP}::test_limits_by_cgroup",
+        f"{CGROUP}::test_limits_are_enforced_by_cgroups",
         "tests/inside/test_task_limit.py::test_a_fork_bomb_stays_within_the_limit",
         "tests/inside/test_task_limit.py::test_orphans_stay_within_the_limit",
         "tests/inside/test_task_limit.py::test_threads_start_during_a_flood_of_signals",
@@ -508,15 +510,15 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "limits", "limit-memory", "`memory`",
         "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
-        f"{CGROUP}::test_limits_by_cgroup",
-        f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
+        f"{CGROUP}::test_limits_are_enforced_by_cgroups",
+        f"{CGROUP}::test_limits_of_a_user_without_a_delegated_cgroup",
         f"{LIMITS}::test_every_kind_of_memory_counts_towards_the_limit",
         "tests/vm/test_systemd.py::test_limits_in_a_login_session",
         where=MACHINE,
     ),
-    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits_by_cgroup", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits_are_enforced_by_cgroups", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
     row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; sampling if subprocesses are allowed", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
-    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits_by_cgroup", where=MACHINE),
+    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits_are_enforced_by_cgroups", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",
         "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
@@ -539,7 +541,7 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "refused", "refuse-no-walls", "a run where user namespaces and Landlock both fail",
         "corral refuses it, and names what is missing",
-        f"{CGROUP}::test_without_user_namespaces",
+        f"{CGROUP}::test_runs_on_a_machine_without_user_namespaces_and_landlock",
         where=MACHINE,
     ),
     *(

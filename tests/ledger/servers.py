@@ -482,8 +482,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="package-windows",
         sentence="npm and pip run in a separate AppContainer, with their registry as the only host.",
         tests=(
-            "tests/windows/test_packages.py::test_pip_would_run_in_a_container",
-            "tests/windows/test_packages.py::test_npm_would_run_in_a_container_without_its_batch_file",
+            "tests/windows/test_packages.py::test_the_plan_for_pip_runs_it_in_a_container",
+            "tests/windows/test_packages.py::test_the_plan_for_npm_runs_its_script_in_a_container_without_the_batch_file",
             "tests/windows/test_packages.py::test_a_package_is_installed_and_starts",
         ),
         source=SERVERS_PAGE,
