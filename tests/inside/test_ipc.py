@@ -304,7 +304,7 @@ def test_a_terminal_cannot_be_opened_again(user, terminal):
 
 
 @BOTH_TIERS
-def test_descriptors_of_the_caller_stay_outside(user, scratch):
+def test_the_target_does_not_inherit_descriptors_of_corrals_caller(user, scratch):
     secret = give(user, scratch / "secret", "of the caller", 0o600)
     code = """
 def listed():

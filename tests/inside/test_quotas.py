@@ -38,7 +38,7 @@ def quotas():
 
 
 @BOTH_TIERS
-def test_calls_on_shared_quotas_are_denied(user, scratch):
+def test_calls_that_use_up_quotas_shared_with_the_host_are_denied(user, scratch):
     path = give(user, scratch / "file", "text")
     (scratch / "file.d").mkdir(mode=0o777)
     (scratch / "file.d").chmod(0o777)

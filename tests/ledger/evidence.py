@@ -51,7 +51,7 @@ MACOS = (
     Row(capability="tools", what="sh and the tools of Xcode start",
         test="test_runs.py::test_programs_that_start_others_work"),
     Row(capability="flags", what="copies keep flags, and files with flags are removed",
-        test="test_runs.py::test_flags_are_copied_and_removed"),
+        test="test_runs.py::test_files_that_the_target_marks_immutable_are_still_removed_after_the_run"),
 )  # fmt: skip
 WINDOWS = (
     Row(capability="job_read_back", what="every limit that is set on a job reads back",

@@ -240,7 +240,7 @@ CLAIMS: tuple[Claim, ...] = (
             "tests/linux/test_pacing.py::test_refused_connections_are_read_at_a_limited_rate",
             "tests/inside/test_network.py::test_a_flood_of_refused_connections_is_read_at_a_limited_rate",
             "tests/linux/test_pacing.py::test_a_connection_with_data_does_not_count_as_a_flood",
-            "tests/linux/test_pacing.py::test_questions_are_answered_at_a_limited_rate",
+            "tests/linux/test_pacing.py::test_dns_questions_are_answered_at_a_limited_rate",
             "tests/linux/test_pacing.py::test_raw_packets_are_read_at_a_limited_rate",
         ),
         source=GATEWAY,

@@ -404,7 +404,7 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "descriptors", "use descriptors of the caller",
         "all descriptors except 0 to 2 are closed on exec",
-        f"{IPC}::test_descriptors_of_the_caller_stay_outside",
+        f"{IPC}::test_the_target_does_not_inherit_descriptors_of_corrals_caller",
         f"{IPC}::test_a_closed_stream_is_not_replaced_by_corrals_descriptor",
     ),
     row(
@@ -460,7 +460,7 @@ CLAIMS: tuple[Claim, ...] = (
         "seccomp kills the process",
         f"{KERNEL}::test_a_process_that_makes_x32_or_32_bit_system_calls_is_killed",
         f"{KERNEL}::test_machine_code_with_ordinary_calls_runs",
-        f"{EFFECTS}::test_other_abis_are_killed",
+        f"{EFFECTS}::test_a_process_that_uses_another_system_call_abi_is_killed",
         where="x86_64",
     ),
     row(
@@ -811,7 +811,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "quotas",
                 "A target takes at most a quarter of the user's inotify instances and watches, and no asynchronous I/O contexts or leases.",
                 (
-                    f"{QUOTAS}::test_calls_on_shared_quotas_are_denied",
+                    f"{QUOTAS}::test_calls_that_use_up_quotas_shared_with_the_host_are_denied",
                     f"{QUOTAS}::test_a_target_can_take_at_most_a_quarter_of_the_users_inotify_instances",
                     f"{QUOTAS}::test_root_lowers_system_v_maxima_in_the_sandbox",
                 ),

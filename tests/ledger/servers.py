@@ -58,7 +58,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "npm-other-node",
                 "corral starts it, too, and says in one line which node the package needs.",
                 LINUX,
-                (f"{REGISTRIES}::test_a_package_for_another_node_is_named",),
+                (f"{REGISTRIES}::test_a_package_that_needs_another_version_of_node_is_reported",),
             ),
             (
                 "install-certificates",
@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{REGISTRIES}::test_npms_cafile_is_read_as_npm_reads_it",
-                    f"{REGISTRIES}::test_a_registrys_own_authority_is_named_by_a_variable",
+                    f"{REGISTRIES}::test_a_registry_with_its_own_certificate_authority_works_if_a_variable_names_it",
                 ),
             ),
             (
@@ -226,7 +226,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{PLANTED}::test_node_modules_above_the_servers_project_are_not_readable",
-                    f"{LAYOUTS}::test_a_workspace_that_does_not_list_the_package_runs_with_the_hint",
+                    f"{LAYOUTS}::test_a_server_that_its_workspace_does_not_list_runs_after_the_hint_is_followed",
                 ),
             ),
             (
@@ -235,10 +235,10 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{LAYOUTS}::test_a_server_with_packages_in_the_node_modules_of_its_workspace_runs",
-                    f"{LAYOUTS}::test_an_editable_uv_tool_runs_with_the_hint",
-                    f"{LAYOUTS}::test_poetrys_environment_in_the_cache_runs_with_the_hint",
+                    f"{LAYOUTS}::test_an_editable_uv_tool_runs_after_the_hint_is_followed",
+                    f"{LAYOUTS}::test_a_server_in_a_poetry_environment_in_the_cache_runs_after_the_hint_is_followed",
                     f"{LAYOUTS}::test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed",
-                    f"{LAYOUTS}::test_a_submodule_runs",
+                    f"{LAYOUTS}::test_a_server_in_a_git_submodule_runs",
                 ),
             ),
             (

@@ -719,7 +719,9 @@ def test_best_effort_drops_a_missing_control_with_a_warning(user, impossible):
     assert b"warning: io is not enforced" in done.stderr
 
 
-def test_degrade_in_the_users_policy_drops_exactly_that_control(user, impossible):
+def test_a_control_that_the_users_policy_lists_under_degrade_is_dropped_with_a_warning(
+    user, impossible
+):
     done = user.run("/bin/echo", "ran", flags=impossible('[degrade]\nallow = ["io"]\n'))
     assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr.decode()
     assert b"warning: io is not enforced" in done.stderr

@@ -181,7 +181,7 @@ def test_tty_commands_are_denied_with_junk_in_the_high_word():
     assert held[2] == free[2] != str(EPERM)
 
 
-def test_clone3_and_unknown_numbers_are_absent():
+def test_clone3_and_unknown_system_calls_fail_as_if_the_kernel_lacked_them():
     held, free = both("tried('clone3', 0, 0); print(call(999))")
     assert held == [str(ENOSYS)] * 2
     assert free[0] != str(ENOSYS)
@@ -241,7 +241,7 @@ call(N['execve'], ctypes.addressof(path), ctypes.addressof(argv), 0, *{COOKIE!r}
 
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="x32 and int 0x80 exist only on x86_64")
-def test_other_abis_are_killed():
+def test_a_process_that_uses_another_system_call_abi_is_killed():
     x32 = "print(call(N['getpid'] | 0x40000000) in (0, 38))"
     assert child(x32, None) == (["True"], 0)
     assert child(x32, target()) == ([], -signal.SIGSYS)

@@ -35,7 +35,7 @@ def test_a_missing_or_relative_home_gives_a_private_home(user, home):
     assert done.stdout.endswith(b" new\n")
 
 
-def test_a_grant_below_the_home_has_a_link_in_the_home_inside(user):
+def test_a_granted_path_of_the_home_is_reached_by_a_link_in_the_private_home(user):
     notes = user.home / "deep" / "notes"
     notes.mkdir(parents=True)
     (notes / "a").write_text("hello")

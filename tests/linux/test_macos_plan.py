@@ -185,7 +185,7 @@ def test_the_callers_environment_is_not_passed_on(mac):
     assert os.path.dirname(home) == os.path.dirname(temporary)
 
 
-def test_descriptors_of_the_caller_stay_outside(mac):
+def test_the_target_does_not_inherit_descriptors_of_corrals_caller(mac):
     code = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:4])"
     with open(__file__) as file:
         inherited = os.dup2(file.fileno(), 77)
@@ -379,7 +379,7 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
-def test_a_watcher_without_a_reader_still_ends_the_tree(mac, closed):
+def test_a_watcher_whose_pipe_was_closed_still_ends_all_processes(mac, closed):
     """Close the pipe that the watcher writes to. The model's process ends only after the target, so
     its end shows that the target has ended.
     """

@@ -190,7 +190,7 @@ def question(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("together", [1, 60])
-def test_questions_are_answered_at_a_limited_rate(scene, together):
+def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
     """Ask one question after the other. The rate also limits clients that never have many open
     questions.
     """
@@ -208,7 +208,7 @@ def test_questions_are_answered_at_a_limited_rate(scene, together):
     assert scene.refused() > dns_server.BURST
 
 
-def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
+def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
     """Send one message with hundreds of questions. After its answer, all clients wait until enough
     time has passed.
     """
@@ -261,7 +261,7 @@ def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
     assert len(scene.gateway.dns_server.streams) == 1
 
 
-def test_new_tcp_clients_count_as_questions(scene):
+def test_new_tcp_clients_of_the_resolver_count_as_dns_questions(scene):
     clients = [scene.client(scene.dns) for _ in range(dns_server.MAX_STREAMS)]
     for _ in range(dns_server.BURST):
         clients.append(socket.create_connection(scene.dns, timeout=20))

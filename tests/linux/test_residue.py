@@ -237,7 +237,7 @@ def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
     assert killings.left() == {}
 
 
-def test_a_kill_of_the_whole_group_leaves_nothing(killings):
+def test_killing_corrals_whole_process_group_leaves_no_files_or_processes(killings):
     """Kill corral's whole process group, as a client that gives up does. init or the guardian is in another group, and
     must end too.
     """
@@ -251,7 +251,7 @@ def test_a_kill_of_the_whole_group_leaves_nothing(killings):
     assert killings.left() == {}
 
 
-def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
+def test_killing_doctor_while_it_probes_the_host_leaves_no_files_or_processes(killings):
     """Kill `corral doctor` while it probes the host. The processes of its probes must end, too."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -121,7 +121,7 @@ def test_with_warn_a_tool_that_changed_after_pinning_passes_and_is_reported(ordi
     assert "tool add differs from its pin: description was 'adds'" in talk.stderr
 
 
-def test_a_run_with_pins_and_nothing_pinned_refuses(ordinary, server):
+def test_a_run_that_requires_pins_is_refused_if_nothing_is_pinned(ordinary, server):
     done = ordinary.run(ordinary.python, str(server), "none", flags=("--pins", "refuse"))
     assert done.returncode == 125
     assert b"nothing is pinned for" in done.stderr
@@ -185,7 +185,7 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
     assert found["not_compared"] == ["cursor:far (remote)"]
 
 
-def test_an_inspected_server_that_is_not_configured_is_not_compared(ordinary, server):
+def test_inspect_compares_tools_only_with_servers_in_a_clients_configuration(ordinary, server):
     """Inspect two servers with the same tools, neither of which is in a client's configuration. Users do this to choose
     between servers, so it is not shadowing.
     """
@@ -400,7 +400,7 @@ def test_3_a_tool_that_reads_every_file_is_stopped_by_the_walls(ordinary, server
     assert "FileNotFoundError" in act(ordinary, server, "read_file", path=str(private))
 
 
-def test_4_a_rug_pull_needs_pins(ordinary, server):
+def test_4_a_tool_that_changes_later_is_refused_only_if_it_was_pinned(ordinary, server):
     pin(ordinary, server, "rug pull")
     asked = (request(1, "tools/list"), request(2, "tools/list"))
     assert converse(ordinary, server, "rug pull", *asked, flags=GUARD).tools(2) == ["add", "new"]

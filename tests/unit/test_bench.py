@@ -49,7 +49,7 @@ def test_each_installers_script_starts_corral(tmp_path):
         assert ("re" in names) == imports
 
 
-def test_contenders_take_turns_and_first_rounds_are_dropped():
+def test_measured_programs_take_turns_and_their_first_rounds_do_not_count():
     calls = []
 
     def contender(name):
@@ -148,7 +148,7 @@ def test_a_table_shows_measurements_ratios_and_notes():
 
 
 @pytest.mark.parametrize(("budget", "code"), [(1.0, 1), (2.0, 0), (None, 0)])
-def test_json_output_is_one_document_and_a_miss_sets_the_exit_code(capsys, budget, code):
+def test_json_output_is_one_document_and_a_missed_budget_sets_the_exit_code(capsys, budget, code):
     output = measure.Output(json_wanted=True)
     output.show(Section("A", "ms", (Stats("x", (1.0, 2.0)),), (Ratio("r", 2.0, budget),)))
     assert output.finish() == code

@@ -524,7 +524,7 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
         granted_tree.check_closed("D:\\work\\.env", 7)
 
 
-def test_only_secrets_must_be_closed_to_every_container():
+def test_only_secrets_are_refused_for_being_readable_by_every_container():
     """Check that only secrets count as names that no container may read. Other closed names are packages with a copy in
     the store, and files of other users, which cannot be opened.
     """
