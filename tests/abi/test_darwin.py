@@ -103,7 +103,7 @@ def statements():
     return found
 
 
-def test_the_modules_have_names_to_check():
+def test_the_checked_modules_declare_more_than_a_hundred_names():
     names = statements()
     assert {
         "RUSAGE_INFO_V4",
@@ -125,7 +125,7 @@ def test_every_function_exists(machine):
 
 
 @pytest.mark.parametrize("machine", darwin_headers.MACHINES)
-def test_wrong_values_are_refused(machine):
+def test_a_wrong_constant_size_offset_or_signature_is_found(machine):
     """Check that one wrong statement of each kind is found. The control is that correct statements
     are accepted.
     """

@@ -282,7 +282,7 @@ def test_wrong_values_are_found(measured):
     }
 
 
-def test_every_exception_is_needed():
+def test_every_name_excepted_from_the_checks_is_in_a_module():
     """Check that every name in the lists of exceptions is in a module, and that no name is excepted
     for both sets of headers.
     """

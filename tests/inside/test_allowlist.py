@@ -451,7 +451,7 @@ answer = [codes.index(2), set(codes[:4095]) == {0}, set(codes[4095:]) == {2}, so
     assert end["lost"] == 600 - 255
 
 
-def test_no_datagram_leaves(who, world, scratch):
+def test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed(who, world, scratch):
     """QUIC, DNS to another server and other datagrams do not leave, not even to an allowed name and port."""
     ends = [world.far.listen(port, kind=2) for port in (53, 443, 9999)]
     code = """

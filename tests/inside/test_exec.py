@@ -233,7 +233,7 @@ new Worker(`require("worker_threads").parentPort.postMessage(
 
 @BOTH_TIERS
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
-def test_threads_start(user, flags):
+def test_a_target_can_start_threads(user, flags):
     code = """
 import threading
 done = []

@@ -139,7 +139,7 @@ def test_a_fork_bomb_reaches_the_limit(user, scratch):
     assert free == [100, "done"]  # the control: under a higher limit every attempt succeeds
 
 
-def test_descriptors_have_the_limit(user, scratch):
+def test_the_number_of_open_descriptors_is_limited(user, scratch):
     code = """
 import resource
 def opened():

@@ -106,7 +106,7 @@ def test_the_systems_secrets_are_not_visible(user):
         assert held == expected
 
 
-def test_the_root_directory_shows_nothing_else(user):
+def test_the_root_directory_shows_only_the_system_the_home_and_the_interpreter(user):
     """Besides the system's directories, only the target's home and the directories above its interpreter are visible."""
     code = "answer = [os.listdir(p) if os.path.exists(p) else [] for p in ('/', '/root', '/home')]"
     top, root, home = inside(user, code)
@@ -528,7 +528,7 @@ def test_a_write_grant_of_one_file_opens_only_that_file(user, scratch):
 
 
 @BOTH_TIERS
-def test_no_setuid_file_is_left_behind(user, scratch):
+def test_a_target_cannot_make_a_setuid_file_in_a_write_grant(user, scratch):
     """Check that the target cannot make a setuid file in a write grant. The file would belong to
     the user or to root, so every process that runs it would get the rights of this user.
     """

@@ -202,7 +202,7 @@ def _is_free(name):
 
 
 @BOTH_TIERS
-def test_a_stream_pair_works(user):
+def test_data_passes_through_a_socketpair_of_streams(user):
     code = """
 import socket
 left, right = socket.socketpair()
@@ -307,7 +307,7 @@ def test_a_terminal_cannot_be_opened_again(user, terminal):
 
 
 @BOTH_TIERS
-def test_descriptors_of_the_caller_stay_outside(user, scratch):
+def test_the_target_does_not_inherit_descriptors_of_corrals_caller(user, scratch):
     secret = give(user, scratch / "secret", "of the caller", 0o600)
     code = """
 def listed():
@@ -374,7 +374,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 @BOTH_TIERS
-def test_an_inherited_stream_gives_no_other_rights(user, scratch):
+def test_a_file_inherited_for_reading_cannot_be_reopened_for_writing(user, scratch):
     """Try to open an inherited stream again with other rights, and to reach the files beside it."""
     log = give(user, scratch / "log", "before", 0o644)
     give(user, scratch / "neighbour", "secret", 0o600)

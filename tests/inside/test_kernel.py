@@ -215,7 +215,7 @@ answer = tried(lambda: [call("mount", b"/tmp", b"/tmp", None, 0x1000, None), cal
 @BOTH_TIERS
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x32 and int 0x80 exist only on x86_64")
 @pytest.mark.parametrize("flags", [(), ("--allow-subprocess",)], ids=["alone", "subprocess"])
-def test_other_calling_conventions_are_killed(user, flags):
+def test_a_process_that_makes_x32_or_32_bit_system_calls_is_killed(user, flags):
     attempts = {
         "x32": "raw(N['getpid'] | 0x40000000)",
         "x32 unshare": "raw(N['unshare'] | 0x40000000, 0)",

@@ -227,7 +227,7 @@ def test_a_race_never_changes_a_file_outside(user, scratch, how):
 
 
 @BARE
-def test_only_files_directories_and_links_are_changed(user, scratch):
+def test_modes_of_pipes_devices_and_deleted_files_cannot_be_changed(user, scratch):
     give_directory(user, scratch)
     code = """
 os.chdir(sys.argv[1])
@@ -270,7 +270,7 @@ def test_only_the_owner_may_change_a_file(user, scratch):
 
 
 @BARE
-def test_a_replaced_grant_is_not_changed(user, scratch):
+def test_files_of_a_directory_that_replaced_a_granted_one_are_not_changed(user, scratch):
     """Replace the granted directory on the host during the run. The target must not change files of
     the new directory.
     """
@@ -390,7 +390,7 @@ def test_learning_changes_no_modes_outside_of_write_grants(user, scratch):
 
 @BARE
 @pytest.mark.parametrize("mode", [0, 0o500])
-def test_a_closed_private_home_is_removed(user, mode):
+def test_a_private_home_is_removed_even_if_the_target_took_away_its_permissions(user, mode):
     """Let the target remove the permissions of its home and of the directories in it. Nothing may
     be left in /tmp.
     """
@@ -431,7 +431,7 @@ os.chmod(home, {mode})
 
 @BARE
 @pytest.mark.parametrize("user", ["ordinary"], indirect=True)
-def test_a_closed_directory_in_a_write_grant_is_named_with_its_command(user, scratch):
+def test_an_unreadable_directory_in_a_write_grant_is_reported_with_the_chmod_command(user, scratch):
     """Let a target close a directory in its write grant. The next run must name the directory and the `chmod` that
     makes it readable, because every run with this grant is refused until then.
     """

@@ -7,7 +7,7 @@ import os
 from attempts import BOTH_TIERS, by_tier, give, inside, outside
 
 
-def test_libraries_find_what_they_need(user):
+def test_standard_libraries_find_temporary_files_certificates_and_time_zones(user):
     code = """
 import locale, sqlite3, ssl, tempfile, zoneinfo, datetime, pwd, getpass
 with tempfile.TemporaryDirectory() as place:
@@ -57,7 +57,7 @@ def test_a_granted_directory_can_be_listed(user, scratch):
     )
 
 
-def test_allowed_processes_work(user):
+def test_a_target_that_may_start_processes_can_use_shells_and_multiprocessing(user):
     code = """
 import concurrent.futures, multiprocessing, subprocess
 answer = [subprocess.check_output("echo $((6 * 7)) | cat", shell=True, text=True).strip()]

@@ -274,7 +274,7 @@ def test_a_servers_directory_cannot_choose_readable_paths(user, project, private
     assert allowed.returncode == (1 if name.endswith("base") else 0), allowed.stderr
 
 
-def test_a_directory_beside_a_python_is_not_its_base(user, project, private):
+def test_pyvenv_cfg_cannot_make_another_directory_beside_a_python_readable(user, project, private):
     """Name a directory beside an interpreter in `pyvenv.cfg`, instead of the interpreter's own directory. corral must
     not make it readable. It could be the directory with all environments of conda.
     """
@@ -349,7 +349,9 @@ def test_a_downloaded_file_cannot_choose_its_interpreter(user, private):
 @pytest.mark.parametrize(
     "mark", [pytest.param("package.json", marks=pytest.mark.rig("node")), "bin"]
 )
-def test_a_run_cannot_widen_the_project_of_the_next_run(user, scratch, project, private, mark):
+def test_removing_a_projects_marker_file_does_not_make_its_parent_readable(
+    user, scratch, project, private, mark
+):
     """Let an earlier run remove the file that marks the server's root. A directory above must not
     become the root.
     """
@@ -375,7 +377,7 @@ def test_a_run_cannot_widen_the_project_of_the_next_run(user, scratch, project, 
 
 @BOTH_TIERS
 @pytest.mark.rig("node")
-def test_packages_above_the_root_are_not_readable(user, scratch, project, private):
+def test_node_modules_above_the_servers_project_are_not_readable(user, scratch, project, private):
     notes = put(user, scratch / "work/node_modules/x/notes.txt", "mine")
     command = (NODE, str(project / "server.js"), notes)
     done = user.run(*command)

@@ -164,7 +164,7 @@ answer = os.waitpid(pid, 0)[1]
 
 
 @BOTH_TIERS
-def test_a_descriptors_owner_outside_gets_no_signal(user, victim):
+def test_a_process_of_the_host_cannot_be_made_the_owner_of_a_descriptor(user, victim):
     """Try to make a process of the host the owner of a descriptor. The kernel sends SIGIO to the owner."""
     code = """
 import fcntl
@@ -183,7 +183,7 @@ def test_the_hosts_name_is_not_visible(user):
     assert inside(user, code) == ["corral"] * 3
 
 
-def test_every_namespace_is_new(user):
+def test_the_target_shares_no_namespace_with_the_host(user):
     names = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
     code = f"answer = {{name: os.readlink('/proc/self/ns/' + name) for name in {names!r}}}"
     outer, inner = outside(user, code), inside(user, code)

@@ -38,7 +38,7 @@ def quotas():
 
 
 @BOTH_TIERS
-def test_calls_on_shared_quotas_are_denied(user, scratch):
+def test_calls_that_use_up_quotas_shared_with_the_host_are_denied(user, scratch):
     path = give(user, scratch / "file", "text")
     (scratch / "file.d").mkdir(mode=0o777)
     (scratch / "file.d").chmod(0o777)
@@ -62,7 +62,7 @@ except OSError as error:
 
 
 @BOTH_TIERS
-def test_inotify_instances_are_left_for_the_user(user):
+def test_a_target_can_take_at_most_a_quarter_of_the_users_inotify_instances(user):
     with open("/proc/sys/fs/inotify/max_user_instances", encoding="ascii") as file:
         most = int(file.read())
     code = INOTIFY.replace("N.update(EXTRA)", "")
@@ -166,7 +166,7 @@ answer = {
 
 
 @BOTH_TIERS
-def test_timers_do_not_undo_a_cpu_share(user):
+def test_a_target_paused_by_its_cpu_share_cannot_continue_itself_with_a_timer(user):
     from attempts import TABLE
 
     code = CONTINUE.replace("EXTRA", repr({"timer_create": TABLE["timer_create"]}))

@@ -337,7 +337,7 @@ def test_hooks_and_configuration_stay_read_only_in_a_named_repository(user, repo
     assert set(free.values()) == {"done"}
 
 
-def test_planted_files_do_not_uncover_secrets(user, scratch):
+def test_thousands_of_planted_files_do_not_keep_corral_from_finding_secrets(user, scratch):
     """An earlier run fills the grant with files. The next run must still find every secret."""
     give(user, scratch / "lib/.git/hooks/x", "")
     give(user, scratch / "lib/deep/.env.local", "TOKEN=1")
@@ -358,7 +358,7 @@ for number in range(30000):
     assert free == [*["TOKEN=1"] * len(secrets), "done"]
 
 
-def test_a_closed_directory_stays_covered(user, scratch):
+def test_secrets_stay_hidden_if_a_run_makes_their_directory_unreadable(user, scratch):
     """Let a run remove a directory's permissions, so that the next run's search cannot read it. The next run's target
     must not be able to open the directory again.
     """
@@ -658,7 +658,7 @@ answer = started(plan)
 @pytest.mark.parametrize("how", ["open", "closed"])
 @pytest.mark.parametrize("group", [0, 65500])
 @pytest.mark.parametrize("repository", [False, True])
-def test_a_directory_that_is_closed_before_the_start_uncovers_nothing(
+def test_secrets_stay_hidden_if_their_directory_becomes_unreadable_before_the_start(
     user, scratch, repository, group, how
 ):
     """A directory may be closed between plan and start, as another run with the same grant could do. The target must

@@ -405,7 +405,7 @@ sys.exit(3)
 
 
 @BOTH_TIERS
-def test_the_core_file_limit_stays_one(user):
+def test_a_target_cannot_lower_its_limit_on_core_files_to_zero(user):
     """Check that the limit on core files stays 1. With any other limit a crash would start the host's
     core handler, if there is one.
     """

@@ -280,7 +280,7 @@ KNOWN = {
 }
 
 
-def test_options_that_lead_a_socket_elsewhere_look_absent(who, world):
+def test_socket_options_that_could_send_data_elsewhere_fail_as_unknown(who, world):
     """Try socket options that could send data elsewhere. Inside, they fail as if the kernel did not
     have them. Outside, root can set all of them, and an ordinary user can set some.
     """
@@ -305,7 +305,7 @@ answer = [option, end.recv(64).decode()]
 """
 
 
-def test_a_delayed_connect_is_refused(who, world):
+def test_a_connect_that_the_kernel_delays_until_the_first_write_is_refused(who, world):
     """Use TCP_FASTOPEN_CONNECT, with which the kernel connects only at the first write. The broker
     does not see that write.
     """
@@ -474,7 +474,7 @@ answer = [bool(events) and events[0][1], tried(copy.getpeername)]
 """
 
 
-def test_a_socket_keeps_its_copies_and_epoll_entries_if_it_was_taken(who, world):
+def test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works(who, world):
     """If pidfd_getfd works, the supervisor takes the target's own socket and connects it. The socket stays the same
     file, so its copies are connected and can be polled.
 
@@ -517,7 +517,9 @@ def test_a_lingering_socket_does_not_block_the_supervisor(who, world):
         assert outside(who, TALK + LINGERING) == 1
 
 
-def test_hidden_memory_closes_the_network_except_for_root(who, world, scratch):
+def test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral(
+    who, world, scratch
+):
     """Hide the target's memory. An ordinary user's supervisor cannot read it, so it denies each
     connection with a reason. Root's supervisor can read it, and continues to connect.
     """
@@ -637,7 +639,9 @@ def engine(package, user):
     return make_user(user.name, package, "listened")
 
 
-def test_an_allowlist_is_refused_where_an_engine_has_the_listener(engine, scratch):
+def test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener(
+    engine, scratch
+):
     """Check that the refusal names the cause: the kernel allows only one listener. Without an
     allowlist the run works.
     """

@@ -224,7 +224,9 @@ def test_a_target_cannot_become_a_subreaper(user):
 
 
 @pytest.mark.usefixtures("notified")
-def test_the_report_has_the_mechanism_and_the_reached_limit(user, scratch):
+def test_the_report_names_how_processes_are_limited_and_whether_the_limit_was_reached(
+    user, scratch
+):
     path = scratch / "report.json"
 
     def reported(code):

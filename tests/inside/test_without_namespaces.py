@@ -405,7 +405,7 @@ def test_the_tree_is_killed_without_listing_its_processes(user):
     assert launched(user, KILLED, ORPHAN, "30") is True
 
 
-def test_names_and_metadata_stay_visible(user, scratch):
+def test_names_and_metadata_of_ungranted_files_stay_visible(user, scratch):
     """Check that the target can see names and metadata of files. This tier cannot hide them, and
     `explain` says so.
     """

@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "wrap-env",
                 "Each name in it becomes `--env NAME`, or `--secret NAME` if it looks like a secret.",
-                (f"{WRAPPING}::test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte", f"{WRAPPING}::test_forwarded_names_are_passed_and_nulls_are_ignored"),
+                (f"{WRAPPING}::test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte", f"{WRAPPING}::test_variables_that_a_client_forwards_by_name_are_passed_and_null_values_are_not"),
             ),
             (
                 "wrap-flags",
@@ -60,7 +60,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "wrap-not-understood",
                 "`wrap` and `status` name them, and their exit code is not 0.",
-                (f"{WRAPPING}::test_entries_that_are_not_understood_are_refused", f"{WRAPPING}::test_a_server_at_an_unknown_place_is_refused", f"{WRAP}::test_a_file_in_an_unknown_form_is_an_error"),
+                (f"{WRAPPING}::test_entries_that_are_not_understood_are_refused", f"{WRAPPING}::test_a_server_at_an_unknown_place_is_refused", f"{WRAP}::test_wrap_refuses_a_file_in_which_it_does_not_recognize_the_servers"),
             ),
             (
                 "status-mends",
@@ -69,14 +69,14 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             ("status-inventory", "every server of every client on this machine, walled or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
-            ("kept-denials", "at most 600 lines per server, with secrets masked, and only from the 30 days before the server's last run.", (f"{GRANT}::test_kept_denials_are_bounded_and_private", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value")),
-            ("grant-exact", "`grant` changes the flags of the wrapped server in every client that has it, prints the difference, and changes no other byte.", (f"{GRANT}::test_a_denied_name_is_kept_shown_and_granted", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
+            ("kept-denials", "at most 600 lines per server, with secrets masked, and only from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value")),
+            ("grant-exact", "`grant` changes the flags of the wrapped server in every client that has it, prints the difference, and changes no other byte.", (f"{GRANT}::test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
             ("grant-two", "If the server has different flags in two clients, `grant` shows both, and each client keeps its own flags.", (f"{GRANT}::test_grant_changes_a_server_in_both_clients",)),
             ("wrap-regrant", "`corral wrap --read ~/notes cursor notes` also adds a flag to a server that is wrapped already, and keeps its other flags.", (f"{GRANT}::test_wrap_does_not_change_a_wrapped_servers_grants",)),
             ("wrap-moved", "If corral itself was moved, `corral wrap cursor` writes its new path and keeps all flags, unless you edited the wrapped entries.", (f"{WRAP}::test_a_moved_corral_keeps_the_grants_of_the_servers", f"{WRAP}::test_a_moved_corral_does_not_keep_flags_that_it_did_not_write")),
             ("wrap-later-link", "A link that the project makes later is refused when the server starts.", (f"{WRAP}::test_a_link_that_a_project_makes_after_wrap_opens_no_other_project",)),
             ("grant-mistakes", "A mistyped server, a grant that no run would accept, or the removal of an absent flag is an error, and nothing changes.", (f"{GRANT}::test_a_mistaken_grant_changes_nothing",)),
-            ("wrap-pin", "`--pin` installs it now and writes the version into the settings.", (f"{WRAPPING}::test_a_package_is_pinned_on_request", f"{SUPPLY}::test_pinning_installs_once")),
+            ("wrap-pin", "`--pin` installs it now and writes the version into the settings.", (f"{WRAPPING}::test_a_package_is_pinned_on_request", f"{SUPPLY}::test_wrap_with_pin_installs_a_package_once")),
             (
                 "wrap-installs",
                 "If a package cannot be installed, its server stays unwrapped, the others are wrapped, and the exit code is 1.",
@@ -93,7 +93,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "The new file replaces the old one in one step, with its mode and owner.",
                 (
                     f"{CLIENT_FILES}::test_wrap_and_unwrap_restore_the_bytes_and_the_mode",
-                    f"{CLIENT_FILES}::test_the_owner_of_a_file_stays",
+                    f"{CLIENT_FILES}::test_wrap_keeps_the_owner_of_a_file",
                     f"{CLIENT_FILES}::test_a_crash_at_any_step_loses_nothing",
                 ),
             ),
@@ -101,7 +101,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "wrap-originals",
                 "Only you can read this directory, because these files can contain secrets.",
-                (f"{CLIENT_FILES}::test_records_are_private", f"{CLIENT_FILES}::test_only_the_last_backups_are_kept"),
+                (f"{CLIENT_FILES}::test_wraps_records_are_readable_only_by_the_user", f"{CLIENT_FILES}::test_only_the_last_backups_are_kept"),
             ),
         )
     ),
@@ -164,7 +164,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="wrap-another",
         sentence="**A program that is named corral, but is another program,** is refused.",
-        tests=(f"{WRAPPING}::test_a_wrapped_entry_is_shown_with_its_flags", f"{WRAP}::test_entries_that_named_corral_before_wrap_are_marked"),
+        tests=(f"{WRAPPING}::test_a_wrapped_entry_is_shown_with_its_flags", f"{WRAP}::test_wrap_shows_the_grants_of_entries_that_already_started_through_corral"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
@@ -185,7 +185,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="unwrap-edits",
         sentence="`--force` restores the recorded lines instead.",
-        tests=(f"{WRAPPING}::test_other_edits_stay_after_unwrap", f"{WRAPPING}::test_an_edited_server_is_unwrapped_from_its_arguments"),
+        tests=(f"{WRAPPING}::test_unwrap_keeps_edits_that_were_made_after_wrap", f"{WRAPPING}::test_an_edited_server_is_unwrapped_from_its_arguments"),
         source=CLIENT_PAGE,
         where=ANY,
     ),

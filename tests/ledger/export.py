@@ -101,7 +101,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "so two servers have different names, and no Helm chart's object has the same name.",
             ANY,
             (
-                f"{OBJECTS}::test_two_servers_have_two_names",
+                f"{OBJECTS}::test_different_servers_get_different_object_names",
                 f"{OBJECTS}::test_selectors_match_the_pods_of_this_server_only",
                 f"{K8S}::test_one_directory_has_the_export_of_one_server",
             ),
@@ -169,7 +169,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "With `--allow-net` it opens the ports of the allowed names to all public addresses, and opens the cluster's DNS. corral in the pod allows only these names.",
             LINUX,
             (
-                f"{OBJECTS}::test_ports_of_names_are_open_to_public_addresses_only",
+                f"{OBJECTS}::test_ports_of_allowed_host_names_are_open_to_public_addresses_only",
                 f"{K8S}::test_a_pod_in_podman_answers_and_reaches_only_its_hosts",
             ),
         ),

@@ -83,7 +83,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="For any other name corral answers that it does not exist, and no query of the target leaves the host.",
         tests=(
             f"{ALLOWLIST}::test_hand_made_queries_do_not_pass_for_an_allowed_name",
-            f"{ALLOWLIST}::test_no_datagram_leaves",
+            f"{ALLOWLIST}::test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed",
             f"{ALLOWLIST}::test_addresses_that_no_lookup_returned_are_denied",
             f"{ALLOWLIST}::test_a_flood_of_lookups_does_not_stop_allowed_names",
         ),
@@ -124,7 +124,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="allow-udp",
         sentence="No datagram leaves, not even to an allowed name: there is no QUIC, and no DNS to other servers.",
         tests=(
-            f"{ALLOWLIST}::test_no_datagram_leaves",
+            f"{ALLOWLIST}::test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed",
         ),
         source=GATEWAY,
     ),
@@ -164,7 +164,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{ALLOWLIST}::test_ranges_that_the_users_config_admits_are_reached",
             f"{CLIENTS}::test_the_python_api_reads_the_users_config",
-            "tests/unit/network/test_guard_exceptions.py::test_an_entry_admits_only_its_network",
+            "tests/unit/network/test_guard_exceptions.py::test_an_exception_admits_only_the_addresses_of_its_network",
         ),
         source=GATEWAY,
     ),
@@ -240,8 +240,8 @@ CLAIMS: tuple[Claim, ...] = (
             "tests/linux/test_pacing.py::test_refused_connections_are_read_at_a_limited_rate",
             "tests/inside/test_network.py::test_a_flood_of_refused_connections_is_read_at_a_limited_rate",
             "tests/linux/test_pacing.py::test_a_connection_with_data_does_not_count_as_a_flood",
-            "tests/linux/test_pacing.py::test_questions_are_answered_at_a_limited_rate",
-            "tests/linux/test_pacing.py::test_packets_are_read_at_a_limited_rate",
+            "tests/linux/test_pacing.py::test_dns_questions_are_answered_at_a_limited_rate",
+            "tests/linux/test_pacing.py::test_raw_packets_are_read_at_a_limited_rate",
         ),
         source=GATEWAY,
     ),
@@ -250,8 +250,8 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="`corral audit verify FILE` finds the first line that was changed, removed or inserted.",
         tests=(
             f"{AUDIT}::test_a_changed_audit_is_detected",
-            f"{AUDIT}::test_each_run_continues_the_chain",
-            f"{AUDIT}::test_a_missing_end_is_detected",
+            f"{AUDIT}::test_each_run_continues_the_chain_of_audit_records",
+            f"{AUDIT}::test_verify_reports_an_audit_whose_last_line_was_cut_off",
             f"{AUDIT}::test_a_killed_run_leaves_whole_lines",
         ),
         source=GATEWAY,
@@ -290,7 +290,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="allow-bare",
         sentence="If the probes did not prove these three, corral refuses a run with an allowlist, with exit code 125, and names the cause. Without an allowlist the network stays closed.",
-        tests=(f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",),
+        tests=(f"{BROKER}::test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener",),
         source=GATEWAY,
     ),
     Claim(
@@ -310,7 +310,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{BROKER}::test_an_address_that_changes_during_its_check_opens_nothing",
             f"{BROKER}::test_a_descriptor_that_changes_during_its_check_opens_nothing",
-            f"{NOTIFIED}::test_only_calls_that_the_table_permits_are_continued",
+            f"{NOTIFIED}::test_the_supervisor_lets_only_calls_continue_that_the_table_permits",
         ),
         source=GATEWAY,
     ),
@@ -324,7 +324,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="broker-replaced",
         sentence="`corral explain` says which of the two applies.",
         tests=(
-            f"{BROKER}::test_a_socket_keeps_its_copies_and_epoll_entries_if_it_was_taken",
+            f"{BROKER}::test_copies_of_a_connected_socket_are_connected_too_where_pidfd_getfd_works",
             f"{BROKER}::test_ordinary_uses_of_sockets_work",
         ),
         source=GATEWAY,
@@ -338,7 +338,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="broker-hidden",
         sentence="(`PR_SET_DUMPABLE`) have no network in an ordinary user's run, and the report says why.",
-        tests=(f"{BROKER}::test_hidden_memory_closes_the_network_except_for_root",),
+        tests=(f"{BROKER}::test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral",),
         source=GATEWAY,
     ),
     Claim(
@@ -398,7 +398,7 @@ CLAIMS: tuple[Claim, ...] = (
             f"{SEATBELT}::test_the_proxy_opens_only_one_port",
             f"{SEATBELT}::test_an_invalid_port_never_becomes_a_rule",
             "tests/unit/platforms/macos/test_macos.py::test_the_profile_gets_the_port_of_its_own_proxy",
-            f"{MACOS_PROXY}::test_the_probe_notices_a_missing_wall",
+            f"{MACOS_PROXY}::test_the_probe_finds_that_an_imitated_seatbelt_denies_nothing",
         ),
         source=GATEWAY,
         where=MODEL,

@@ -27,7 +27,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="sdk-dicts",
         sentence="A dict can describe one server or several.",
         tests=(
-            f"{PROFILES}::test_a_dict_of_a_server_keeps_its_other_keys",
+            f"{PROFILES}::test_sandboxed_keeps_the_other_keys_of_a_servers_dict",
             f"{PROFILES}::test_every_server_of_a_dict_runs_in_a_sandbox",
         ),
         source=PYTHON_PAGE,
@@ -45,14 +45,14 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="corral then passes on only added or changed variables.",
         tests=(
             f"{PROFILES}::test_a_copy_of_the_whole_environment_is_not_passed_on",
-            f"{FRAMEWORKS}::test_a_framework_starts_its_servers_inside",
+            f"{FRAMEWORKS}::test_a_framework_starts_its_servers_in_the_sandbox",
         ),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="sdk-frameworks",
         sentence="Tests run each of these examples with the framework itself.",
-        tests=(f"{FRAMEWORKS}::test_a_framework_starts_its_servers_inside",),
+        tests=(f"{FRAMEWORKS}::test_a_framework_starts_its_servers_in_the_sandbox",),
         source=PYTHON_PAGE,
     ),
     Claim(
@@ -88,8 +88,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="pool-once",
         sentence="Each spare is used once.",
         tests=(
-            f"{POOL}::test_a_launch_uses_a_spare_once_and_has_an_ordinary_report",
-            f"{POOL}::test_launches_at_once_each_run_once",
+            f"{POOL}::test_a_spare_sandbox_is_used_for_one_launch_and_has_an_ordinary_report",
+            f"{POOL}::test_each_of_several_launches_at_once_runs_its_command_once",
         ),
         source=PYTHON_PAGE,
     ),
@@ -104,16 +104,16 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="pool-policy",
         sentence="A policy file is read once, when the pool is made. The user's ceilings are read at each launch.",
-        tests=(f"{POOL}::test_a_spare_has_the_pools_policy_and_the_current_ceilings",),
+        tests=(f"{POOL}::test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings",),
         source=PYTHON_PAGE,
     ),
     Claim(
         id="pool-fit",
         sentence="After a change (another program, a replaced grant or secret, a new secret in a grant, a changed system file or mount) the launch is an ordinary one, without a spare.",
         tests=(
-            f"{POOL}::test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
-            f"{POOL}::test_a_spare_is_not_used_after_a_mount_or_system_file_changed",
-            "tests/linux/test_attacks_on_spares.py::test_a_spare_that_lost_a_mask_is_not_used",
+            f"{POOL}::test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
+            f"{POOL}::test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed",
+            "tests/linux/test_attacks_on_spares.py::test_a_spare_sandbox_is_not_used_if_a_secret_or_protected_file_lost_its_mask",
         ),
         source=PYTHON_PAGE,
     ),
@@ -121,7 +121,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="pool-no-secret",
         sentence="It gets its environment with its command.",
         tests=(
-            f"{POOL}::test_a_spare_is_behind_every_wall_and_has_no_descriptor_of_corral",
+            f"{POOL}::test_a_spare_sandbox_has_every_wall_and_no_descriptor_of_corral",
         ),
         source=PYTHON_PAGE,
     ),
@@ -129,8 +129,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="pool-ends",
         sentence="A spare ends with its pool and with its caller.",
         tests=(
-            f"{POOL}::test_a_spare_outlives_its_zygote_but_not_its_pool",
-            f"{POOL}::test_a_spare_ends_with_its_caller_even_if_a_fork_lives_on",
+            f"{POOL}::test_a_spare_sandbox_outlives_the_process_that_forked_it_but_not_its_pool",
+            f"{POOL}::test_a_spare_sandbox_ends_with_its_caller_even_if_a_fork_lives_on",
         ),
         source=PYTHON_PAGE,
     ),
@@ -138,7 +138,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="pool-death",
         sentence="If a spare died, the launch is an ordinary one, and no command is lost or run twice.",
         tests=(
-            f"{POOL}::test_a_launch_works_after_its_spare_was_killed",
+            f"{POOL}::test_a_launch_works_after_its_spare_sandbox_was_killed",
         ),
         source=PYTHON_PAGE,
     ),

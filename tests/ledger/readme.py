@@ -35,9 +35,9 @@ CLAIMS: tuple[Claim, ...] = (
         id="never-pretends",
         sentence="corral never reports a wall that does not work.",
         tests=(
-            f"{DOCTOR}::test_without_namespaces_and_landlock_nothing_runs",
+            f"{DOCTOR}::test_run_refuses_on_a_host_without_namespaces_and_landlock",
             f"{DOCTOR}::test_best_effort_drops_one_wall_with_a_warning",
-            f"{FAILURES}::test_a_wall_without_effect_is_noticed",
+            f"{FAILURES}::test_a_step_that_silently_has_no_effect_prevents_the_start",
         ),
     ),
     Claim(
@@ -63,12 +63,12 @@ CLAIMS: tuple[Claim, ...] = (
         id="doctor-by-effect",
         sentence="A capability counts only if `doctor` saw the denial, and saw the same act succeed where it is allowed.",
         tests=(
-            f"{DOCTOR}::test_a_denial_without_its_control_proves_nothing",
+            f"{DOCTOR}::test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall",
             f"{DOCTOR}::test_doctor_is_right_where_namespaces_are_filtered",
             f"{DOCTOR}::test_doctor_is_right_where_landlock_is_missing",
-            f"{CGROUP}::test_limits_by_cgroup",
-            f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
-            f"{CGROUP}::test_without_user_namespaces",
+            f"{CGROUP}::test_limits_are_enforced_by_cgroups",
+            f"{CGROUP}::test_limits_of_a_user_without_a_delegated_cgroup",
+            f"{CGROUP}::test_runs_on_a_machine_without_user_namespaces_and_landlock",
         ),
         where=MACHINE,
     ),
@@ -85,7 +85,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="report",
         sentence="`run --report FILE` writes the requested controls, how each was enforced, and the resource usage.",
         tests=(
-            f"{CLI}::test_the_report_has_the_promised_shape",
+            f"{CLI}::test_the_report_has_the_documented_fields",
             f"{CLI}::test_the_report_names_the_outcome",
             f"{FAILURES}::test_the_report_names_a_failed_set_up",
             f"{LIFECYCLE}::test_a_timeout_exits_with_124_and_is_in_the_report",
@@ -95,8 +95,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="wrap-check",
         sentence="`wrap --check` fails if a server in a project's MCP configuration does not start through corral.",
         tests=(
-            f"{CHECK}::test_a_server_that_is_not_wrapped_fails",
-            f"{CHECK}::test_wrapped_and_remote_servers_pass",
+            f"{CHECK}::test_the_check_fails_for_a_server_that_is_not_wrapped",
+            f"{CHECK}::test_the_check_accepts_wrapped_and_remote_servers",
         ),
     ),
     Claim(
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="A limit that you state is required: if the host cannot enforce it, corral refuses the run.",
         tests=(
             f"{PLAN}::test_a_stated_limit_is_required",
-            f"{CLI}::test_a_missing_stated_control_is_refused_by_name",
+            f"{CLI}::test_a_stated_limit_that_the_host_cannot_enforce_is_named_in_the_refusal",
         ),
     ),
     Claim(
@@ -135,7 +135,7 @@ CLAIMS: tuple[Claim, ...] = (
         sentence="Walls are always required.",
         tests=(
             f"{PLAN}::test_walls_are_required_whether_stated_or_not",
-            f"{DOCTOR}::test_without_namespaces_and_landlock_nothing_runs",
+            f"{DOCTOR}::test_run_refuses_on_a_host_without_namespaces_and_landlock",
         ),
     ),
     Claim(

@@ -41,7 +41,9 @@ OWN_SOCKETS = "tests/inside/test_own_unix_sockets.py"
 REPLACED_PACKAGE = "tests/linux/test_replaced_package.py"
 RESOURCES = "tests/inside/test_resources.py"
 TWO_USERS = "tests/linux/test_two_users.py"
-UNIX_SCOPE = "tests/vm/test_unix_scope.py::test_unix_sockets_with_landlocks_right"
+UNIX_SCOPE = (
+    "tests/vm/test_unix_scope.py::test_unix_sockets_on_a_kernel_whose_landlock_controls_them"
+)
 RUN = "tests/linux/test_run.py"
 STREAMS = "tests/linux/test_streams.py"
 TERMINAL = "tests/linux/test_terminal_output.py"
@@ -52,7 +54,7 @@ FAULT_CLAIMS = {
         "are denied while the supervisor cannot answer.",
         f"{FAULTS}::test_a_supervisor_without_descriptors_continues_or_names_a_reason",
         f"{FAULTS}::test_a_supervisor_without_memory_continues_or_names_a_reason",
-        f"{FAULTS}::test_a_run_without_a_fault_may_fork",
+        f"{FAULTS}::test_a_target_may_fork_if_subprocesses_are_allowed_and_nothing_fails",
     ),
     "faults-ended": (
         "Otherwise the run ends with code 125, one reason and a hint, and the whole tree ends too.",
@@ -64,7 +66,7 @@ FAULT_CLAIMS = {
         "a timeout that passes meanwhile ends the run when the supervisor continues",
         f"{FAULTS}::test_a_timeout_during_a_stop_ends_the_run_afterwards",
         f"{FAULTS}::test_nothing_is_allowed_while_the_supervisor_is_stopped",
-        f"{PENDING}::test_a_stopped_supervisor_starts_nothing",
+        f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_stopped_meanwhile",
     ),
     "faults-used-up": (
         "the target does not start, and the hint names the sysctl or `ulimit`",
@@ -128,8 +130,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="sampling-blind",
         sentence="For a sampled memory limit the report names these gaps.",
         tests=(
-            f"{LIMITS}::test_hidden_memory_counts",
-            f"{LIMITS}::test_the_controls_reason_names_uncounted_memory",
+            f"{LIMITS}::test_memory_that_a_target_hides_from_the_supervisor_counts",
+            f"{LIMITS}::test_explain_names_the_kinds_of_memory_that_sampling_does_not_count",
         ),
         source=SECURITY,
     ),
@@ -140,10 +142,10 @@ CLAIMS: tuple[Claim, ...] = (
             f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
             f"{DEADLINES}::test_a_signal_interrupts_a_sample",
             f"{DEADLINES}::test_the_kill_after_the_grace_interrupts_a_sample_and_measures_no_memory",
-            f"{LIMITS}::test_a_tree_with_many_mappings_keeps_its_deadline",
-            f"{LIMITS}::test_one_sample_reads_a_bounded_part_of_many_mappings",
+            f"{LIMITS}::test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout",
+            f"{LIMITS}::test_one_sample_reads_only_a_limited_number_of_memory_mappings",
             f"{LIMITS}::test_an_interrupted_sample_reads_no_further_process",
-            f"{USAGE}::test_a_walk_reads_each_list_once_however_fast_threads_come_and_go",
+            f"{USAGE}::test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_and_end",
             f"{USAGE}::test_no_list_of_descriptors_is_read_beyond_the_budget",
         ),
         source=SECURITY,
@@ -209,7 +211,7 @@ CLAIMS: tuple[Claim, ...] = (
             "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value",
             "tests/linux/test_denial_secrets.py::test_the_python_api_reports_no_secrets_value",
             "tests/unit/supervisor/test_secret_values.py::test_values_that_look_like_secrets_are_found",
-            "tests/unit/supervisor/test_secret_values.py::test_destination_and_flag_are_masked_together",
+            "tests/unit/supervisor/test_secret_values.py::test_a_denial_with_a_masked_destination_suggests_no_flag",
             "tests/unit/supervisor/test_secret_values.py::test_parts_of_a_secret_address_are_masked",
             "tests/mcp/test_hostile.py::test_the_stderr_of_an_inspected_server_is_masked",
         ),
@@ -219,8 +221,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="denial-shown",
         sentence="sets, and names that only look like a key, are shown, so that a server cannot hide its denials.",
         tests=(
-            "tests/linux/test_denial_secrets.py::test_names_in_the_form_of_keys_are_reported",
-            "tests/linux/test_denial_secrets.py::test_a_manifest_does_not_decide_what_is_masked",
+            "tests/linux/test_denial_secrets.py::test_denied_host_names_that_look_like_keys_are_reported_unmasked",
+            "tests/linux/test_denial_secrets.py::test_a_value_is_masked_if_the_user_sets_it_but_not_if_a_manifest_does",
             "tests/unit/supervisor/test_secret_values.py::test_values_that_the_server_chose_are_not_secrets",
             "tests/unit/servers/test_bundle.py::test_only_the_users_values_are_masked",
             "tests/mcp/test_hostile.py::test_a_tool_name_that_looks_like_a_token_is_not_masked_in_the_audit",
@@ -231,7 +233,7 @@ CLAIMS: tuple[Claim, ...] = (
         id="masking-time",
         sentence="Masking takes linear time and does not delay a deadline.",
         tests=(
-            "tests/linux/test_denial_secrets.py::test_a_manifest_does_not_delay_the_timeout",
+            "tests/linux/test_denial_secrets.py::test_masking_many_values_of_a_manifest_does_not_delay_the_timeout",
             "tests/unit/supervisor/test_secret_values.py::test_overlapping_values_take_linear_time",
             "tests/unit/supervisor/test_secret_values.py::test_a_long_variable_takes_linear_time",
             "tests/unit/supervisor/test_secret_values.py::test_only_the_start_of_a_text_is_searched",
@@ -243,7 +245,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="learn-remote",
         sentence="corral lists a path on a network or FUSE file system that the run does not use, but does not look it up.",
-        tests=(f"{LEARNING}::test_a_file_system_without_answers_does_not_stop_learning",),
+        tests=(f"{LEARNING}::test_a_file_system_that_never_answers_does_not_block_learn",),
         source=SECURITY,
     ),
     Claim(
@@ -264,14 +266,14 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="slow-calls",
         sentence="The supervisor looks at its deadlines after each such wait.",
-        tests=("tests/linux/test_notifications.py::test_deadlines_have_their_turn_between_slow_calls",),
+        tests=("tests/linux/test_notifications.py::test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target",),
         source=SECURITY,
     ),
     Claim(
         id="core-handler",
         sentence="RLIMIT_CORE is 1 and the target cannot change it.",
         tests=(
-            "tests/inside/test_resources.py::test_the_core_file_limit_stays_one",
+            "tests/inside/test_resources.py::test_a_target_cannot_lower_its_limit_on_core_files_to_zero",
             "tests/inside/test_resources.py::test_no_core_is_dumped",
         ),
         source=SECURITY,
@@ -292,7 +294,7 @@ CLAIMS: tuple[Claim, ...] = (
         tests=(
             f"{FAILURES}::test_no_target_runs_if_a_step_fails",
             f"{FAILURES}::test_no_target_runs_if_a_verification_fails",
-            f"{FAILURES}::test_a_wall_without_effect_is_noticed",
+            f"{FAILURES}::test_a_step_that_silently_has_no_effect_prevents_the_start",
             f"{FAILURES}::test_no_target_runs_if_code_between_the_steps_fails",
             f"{FAILURES}::test_the_target_runs_without_an_injected_failure",
         ),
@@ -303,7 +305,7 @@ CLAIMS: tuple[Claim, ...] = (
         "private root: mount namespace, pivot_root; Landlock on top",
         f"{FILES}::test_the_users_secrets_are_not_visible",
         f"{FILES}::test_the_systems_secrets_are_not_visible",
-        f"{FILES}::test_the_root_directory_shows_nothing_else",
+        f"{FILES}::test_the_root_directory_shows_only_the_system_the_home_and_the_interpreter",
         f"{FILES}::test_links_do_not_lead_out_of_a_grant",
         f"{FILES}::test_ungranted_files_cannot_be_hard_linked",
     ),
@@ -340,11 +342,11 @@ CLAIMS: tuple[Claim, ...] = (
         f"{MASKS}::test_a_secret_in_a_granted_part_of_home_is_hidden",
         f"{MASKS}::test_self_starting_files_of_a_write_grant_cannot_be_changed",
         f"{MASKS}::test_a_hidden_secret_stays_hidden_in_a_write_grant",
-        f"{MASKS}::test_the_same_acts_succeed_without_walls",
+        f"{MASKS}::test_attacks_on_protected_files_succeed_without_walls",
         f"{FILES}::test_secrets_in_a_readable_part_of_the_home_are_hidden",
         f"{FILES}::test_masks_are_enforced_in_write_grants_inside_home",
         f"{LAUNCHER}::test_a_secret_of_the_home_is_hidden_in_another_mount_too",
-        f"{REPOSITORIES}::test_planted_files_do_not_uncover_secrets",
+        f"{REPOSITORIES}::test_thousands_of_planted_files_do_not_keep_corral_from_finding_secrets",
     ),
     row(
         "stopped", "fs-private", "leave anything for the next run, or see another run's private files",
@@ -390,7 +392,7 @@ CLAIMS: tuple[Claim, ...] = (
         "seccomp denies AF_UNIX; network namespace; Landlock scopes where the kernel has them; a socket on a standard stream has a name already",
         f"{IPC}::test_unix_sockets_of_the_host_are_not_reached",
         f"{IPC}::test_a_socketpair_cannot_be_connected_elsewhere",
-        f"{IPC}::test_a_stream_pair_works",
+        f"{IPC}::test_data_passes_through_a_socketpair_of_streams",
         f"{IPC}::test_a_socketpair_takes_no_abstract_name_of_the_host",
         f"{STREAMS}::test_a_socket_on_stdin_takes_no_abstract_name_of_the_host",
     ),
@@ -402,7 +404,7 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "descriptors", "use descriptors of the caller",
         "all descriptors except 0 to 2 are closed on exec",
-        f"{IPC}::test_descriptors_of_the_caller_stay_outside",
+        f"{IPC}::test_the_target_does_not_inherit_descriptors_of_corrals_caller",
         f"{IPC}::test_a_closed_stream_is_not_replaced_by_corrals_descriptor",
     ),
     row(
@@ -417,12 +419,12 @@ CLAIMS: tuple[Claim, ...] = (
         "seccomp: clone only for threads, execve only with a cookie that only the launcher knew",
         f"{EXEC}::test_a_target_cannot_execute_a_second_program",
         f"{EXEC}::test_a_target_cannot_start_a_second_process",
-        f"{PENDING}::test_a_stopped_supervisor_starts_nothing",
-        f"{PENDING}::test_a_killed_supervisor_starts_nothing",
-        f"{PENDING}::test_a_supervisor_without_descriptors_starts_nothing",
-        f"{PENDING}::test_a_target_that_hides_its_memory_starts_nothing",
-        f"{EXEC}::test_threads_start",
-        f"{EFFECTS}::test_exec_passes_only_with_the_cookie",
+        f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_was_stopped_meanwhile",
+        f"{PENDING}::test_no_process_starts_if_the_supervisor_is_killed_meanwhile",
+        f"{PENDING}::test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors",
+        f"{PENDING}::test_a_target_that_hides_its_memory_cannot_start_a_process",
+        f"{EXEC}::test_a_target_can_start_threads",
+        f"{EFFECTS}::test_exec_is_allowed_only_with_the_secret_numbers_in_its_arguments",
         f"{EFFECTS}::test_an_executed_program_cannot_execute_another",
     ),
     row(
@@ -430,8 +432,8 @@ CLAIMS: tuple[Claim, ...] = (
         "PID namespace, `hidepid`, seccomp",
         f"{PROCESSES}::test_processes_of_the_host_are_not_visible",
         f"{PROCESSES}::test_signals_do_not_reach_the_host",
-        f"{PROCESSES}::test_a_descriptors_owner_outside_gets_no_signal",
-        f"{PROCESSES}::test_every_namespace_is_new",
+        f"{PROCESSES}::test_a_process_of_the_host_cannot_be_made_the_owner_of_a_descriptor",
+        f"{PROCESSES}::test_the_target_shares_no_namespace_with_the_host",
     ),
     row(
         "stopped", "init", "read, stop or adjust PID 1 of its sandbox",
@@ -445,7 +447,7 @@ CLAIMS: tuple[Claim, ...] = (
         "stopped", "syscalls", "use io_uring, ptrace, bpf, perf, keyctl, userfaultfd, mounts, modules or handles",
         "seccomp",
         f"{KERNEL}::test_calls_that_could_bypass_the_walls_are_denied",
-        f"{EFFECTS}::test_some_calls_are_always_denied",
+        f"{EFFECTS}::test_unshare_io_uring_and_bpf_are_always_denied",
         f"{FILTERS}::test_the_target_filter_equals_libseccomps",
     ),
     row(
@@ -456,9 +458,9 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "stopped", "abis", "get around the filter by x32 numbers or 32-bit calls",
         "seccomp kills the process",
-        f"{KERNEL}::test_other_calling_conventions_are_killed",
+        f"{KERNEL}::test_a_process_that_makes_x32_or_32_bit_system_calls_is_killed",
         f"{KERNEL}::test_machine_code_with_ordinary_calls_runs",
-        f"{EFFECTS}::test_other_abis_are_killed",
+        f"{EFFECTS}::test_a_process_that_uses_another_system_call_abi_is_killed",
         where="x86_64",
     ),
     row(
@@ -484,15 +486,15 @@ CLAIMS: tuple[Claim, ...] = (
         "stopped", "tree", "outlive corral, even after `kill -9`",
         "PID namespace: PID 1 ends with the supervisor, and the kernel kills the rest",
         f"{LIFECYCLE}::test_corral_and_all_processes_end_with_the_target",
-        f"{LIFECYCLE}::test_kill_9_at_any_moment_leaves_nothing",
-        f"{LIFECYCLE}::test_kill_9_while_the_target_has_a_tree_leaves_nothing",
+        f"{LIFECYCLE}::test_kill_9_of_corral_at_any_moment_leaves_no_process_or_file",
+        f"{LIFECYCLE}::test_kill_9_of_corral_leaves_nothing_of_a_target_with_child_processes",
     ),
     row(
         "limits", "limit-pids", "`pids`",
         "cgroup `pids.max`; else RLIMIT_NPROC, counted in the sandbox's own user namespace; else corral counts, and answers every clone, fork and vfork (seccomp notification, see below)",
         f"{RESOURCES}::test_a_fork_bomb_reaches_the_limit",
         f"{RESOURCES}::test_threads_count_as_processes",
-        f"{CGROUP}::test_limits_by_cgroup",
+        f"{CGROUP}::test_limits_are_enforced_by_cgroups",
         "tests/inside/test_task_limit.py::test_a_fork_bomb_stays_within_the_limit",
         "tests/inside/test_task_limit.py::test_orphans_stay_within_the_limit",
         "tests/inside/test_task_limit.py::test_threads_start_during_a_flood_of_signals",
@@ -508,15 +510,15 @@ CLAIMS: tuple[Claim, ...] = (
     row(
         "limits", "limit-memory", "`memory`",
         "cgroup `memory.max`, no swap, delegated or lent by systemd; else, if stated, sampling",
-        f"{CGROUP}::test_limits_by_cgroup",
-        f"{CGROUP}::test_a_user_without_a_delegated_cgroup",
-        f"{LIMITS}::test_memory_of_every_kind_counts",
+        f"{CGROUP}::test_limits_are_enforced_by_cgroups",
+        f"{CGROUP}::test_limits_of_a_user_without_a_delegated_cgroup",
+        f"{LIMITS}::test_every_kind_of_memory_counts_towards_the_limit",
         "tests/vm/test_systemd.py::test_limits_in_a_login_session",
         where=MACHINE,
     ),
-    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits_by_cgroup", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
+    row("limits", "limit-cpu", "`cpu`", "cgroup `cpu.max`; else the supervisor stops and continues the target (duty cycle)", f"{CGROUP}::test_limits_are_enforced_by_cgroups", f"{LIMITS}::test_a_share_of_the_processors_is_enforced", where=MACHINE),
     row("limits", "limit-cpu-time", "`cpu_time`", "RLIMIT_CPU; sampling if subprocesses are allowed", f"{RESOURCES}::test_cpu_time_is_limited", f"{LIMITS}::test_cpu_time_of_all_processes_is_added_up", f"{LIMITS}::test_cpu_time_of_ended_processes_counts"),
-    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits_by_cgroup", where=MACHINE),
+    row("limits", "limit-io", "`io`", "cgroup `io.max` of the disks behind the target's files", f"{CGROUP}::test_limits_are_enforced_by_cgroups", where=MACHINE),
     row(
         "limits", "limit-timeout", "`timeout`",
         "the supervisor: SIGTERM, 5 s, SIGKILL of PID 1",
@@ -534,12 +536,12 @@ CLAIMS: tuple[Claim, ...] = (
         "refused", "refuse-network",
         "`network.allow` without user namespaces, in an engine that has a seccomp listener",
         "corral refuses the run and names the listener, because nothing there enforces an allowlist",
-        f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",
+        f"{BROKER}::test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener",
     ),
     row(
         "refused", "refuse-no-walls", "a run where user namespaces and Landlock both fail",
         "corral refuses it, and names what is missing",
-        f"{CGROUP}::test_without_user_namespaces",
+        f"{CGROUP}::test_runs_on_a_machine_without_user_namespaces_and_landlock",
         where=MACHINE,
     ),
     *(
@@ -609,9 +611,9 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     f"{CHANGES}::test_modes_and_times_can_be_changed_in_writable_places",
                     f"{CHANGES}::test_a_race_never_changes_a_file_outside",
-                    f"{CHANGES}::test_a_replaced_grant_is_not_changed",
+                    f"{CHANGES}::test_files_of_a_directory_that_replaced_a_granted_one_are_not_changed",
                     f"{CHANGES}::test_git_clones_into_a_write_grant",
-                    "tests/unit/platforms/linux/test_file_changes.py::test_whatever_is_found_is_in_a_place",
+                    "tests/unit/platforms/linux/test_file_changes.py::test_every_file_that_a_lookup_finds_is_in_a_writable_directory",
                 ),
             ),
             (
@@ -636,7 +638,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     f"{BARE}::test_descendants_do_not_survive_the_target",
                     f"{BARE}::test_descendants_do_not_survive_corral",
-                    f"{BARE}::test_the_same_processes_survive_without_corral",
+                    f"{BARE}::test_descendants_survive_their_parent_without_corral",
                     f"{BARE}::test_the_target_dies_with_its_guardian",
                 ),
             ),
@@ -645,7 +647,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "The guardian signals the whole tree at once, whatever the tree starts meanwhile.",
                 (
                     f"{BARE_INSIDE}::test_the_tree_is_killed_without_listing_its_processes",
-                    f"{USAGE}::test_a_walk_ends_however_fast_processes_come_and_go",
+                    f"{USAGE}::test_the_search_for_processes_ends_however_fast_they_start_and_end",
                 ),
             ),
             (
@@ -654,7 +656,7 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     f"{FILES}::test_secrets_in_a_readable_part_of_the_home_are_hidden",
                     f"{BARE}::test_an_unenforceable_limit_is_refused_by_name",
-                    f"{BARE}::test_enforceable_parts_of_refused_policies_run",
+                    f"{BARE}::test_policies_without_their_refused_part_run",
                 ),
             ),
             *(
@@ -663,7 +665,7 @@ CLAIMS: tuple[Claim, ...] = (
                     (
                         "works",
                         "It was run under podman's seccomp profile and under a profile that denies what Docker's profile denies.",
-                        ("test_the_demo_runs_in_a_container", "test_processes_are_counted", "test_the_target_has_the_users_own_id", "test_a_kept_home_survives_runs_in_a_container"),
+                        ("test_the_demo_runs_in_a_container", "test_a_limit_on_processes_is_enforced_in_a_container", "test_the_target_has_the_users_own_id", "test_a_kept_home_survives_runs_in_a_container"),
                     ),
                     (
                         "network",
@@ -756,7 +758,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "masks-searched",
                 "later starts do not list this directory until its change time (ctime) differs. No program can set the change time.",
                 (
-                    f"{SEARCHED}::test_a_second_search_lists_no_directory",
+                    f"{SEARCHED}::test_a_second_search_lists_no_unchanged_directory",
                     f"{SEARCHED}::test_a_change_is_found_and_few_directories_are_listed_again",
                 ),
             ),
@@ -802,15 +804,15 @@ CLAIMS: tuple[Claim, ...] = (
                 "A grant is refused if its path is spelled differently on the disk.",
                 (
                     EMULATED,
-                    "tests/unit/paths/test_spelling.py::test_a_name_that_its_directory_does_not_list_gets_the_listed_one",
+                    "tests/unit/paths/test_spelling.py::test_a_name_in_another_case_is_replaced_by_the_name_that_its_directory_lists",
                 ),
             ),
             (
                 "quotas",
                 "A target takes at most a quarter of the user's inotify instances and watches, and no asynchronous I/O contexts or leases.",
                 (
-                    f"{QUOTAS}::test_calls_on_shared_quotas_are_denied",
-                    f"{QUOTAS}::test_inotify_instances_are_left_for_the_user",
+                    f"{QUOTAS}::test_calls_that_use_up_quotas_shared_with_the_host_are_denied",
+                    f"{QUOTAS}::test_a_target_can_take_at_most_a_quarter_of_the_users_inotify_instances",
                     f"{QUOTAS}::test_root_lowers_system_v_maxima_in_the_sandbox",
                 ),
             ),
@@ -827,9 +829,9 @@ CLAIMS: tuple[Claim, ...] = (
                 "At the end corral restores and reports the mode, owner and access list of each stream, and a terminal's exclusive mark (TIOCEXCL). If corral is in the terminal's foreground, it restores and reports the terminal's settings, too.",
                 (
                     f"{STREAMS}::test_a_terminal_works_as_before_after_a_run",
-                    f"{STREAMS}::test_a_file_on_stdin_is_restored",
-                    f"{STREAMS}::test_a_named_pipe_on_stdin_is_restored",
-                    f"{STREAMS}::test_a_terminal_is_restored",
+                    f"{STREAMS}::test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run",
+                    f"{STREAMS}::test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run",
+                    f"{STREAMS}::test_mode_and_state_of_a_terminal_are_restored_after_the_run",
                 ),
             ),
             (
@@ -842,7 +844,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "The target gets pipes as open files of its own, so that it cannot change the status flags of a pipe that other programs share.",
                 (
                     f"{STREAMS}::test_flags_of_pipes_that_others_share_are_not_changed",
-                    f"{STREAMS}::test_the_end_of_a_pipe_is_seen",
+                    f"{STREAMS}::test_the_client_sees_that_the_target_closed_its_stdout_pipe",
                 ),
             ),
             (
@@ -867,7 +869,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "streams-killed",
                 "Nothing is restored if corral itself is killed, because no other process of a run may change your files.",
-                (f"{STREAMS}::test_a_killed_corral_restores_nothing",),
+                (f"{STREAMS}::test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin",),
             ),
             (
                 "socket-buffers",
@@ -937,7 +939,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "That directory is closed to other users, and its name is new and has 32 random bits.",
                 (
                     f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",
-                    f"{TWO_USERS}::test_the_search_finds_sockets_with_a_name",
+                    f"{TWO_USERS}::test_the_tests_search_for_named_sockets_finds_them",
                 ),
             ),
             (
@@ -970,7 +972,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "users-demo",
                 "`corral demo` also tries its acts without walls. Its files are closed to other users.",
-                (f"{TWO_USERS}::test_roots_demo_is_closed_to_other_users",),
+                (f"{TWO_USERS}::test_another_user_cannot_plant_links_in_the_directory_of_roots_demo",),
             ),
             (
                 "users-keys",
@@ -1007,7 +1009,7 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{LEFTOVERS}::test_a_leftover_that_became_a_link_is_not_followed",
                     f"{LEFTOVERS}::test_a_leftover_of_another_user_is_not_touched",
                     f"{LEFTOVERS}::test_a_mount_in_a_leftover_is_not_removed",
-                    f"{LEFTOVERS}::test_roots_directory_in_a_leftover_of_a_target_is_not_emptied",
+                    f"{LEFTOVERS}::test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied",
                     f"{LEFTOVERS}::test_only_corrals_own_cgroups_are_removed",
                 ),
             ),
@@ -1017,14 +1019,14 @@ CLAIMS: tuple[Claim, ...] = (
                 (
                     f"{BARE}::test_the_private_directory_is_removed_whatever_is_in_it",
                     f"{BARE}::test_the_next_run_removes_a_killed_runs_private_directory",
-                    "tests/linux/test_residue.py::test_a_kill_at_any_moment_leaves_nothing",
-                    "tests/linux/test_residue.py::test_leftovers_of_a_killed_run_are_found",
+                    "tests/linux/test_residue.py::test_clean_or_the_next_run_removes_all_leftovers_of_a_run_killed_at_any_moment",
+                    "tests/linux/test_residue.py::test_the_search_for_leftovers_finds_those_of_a_killed_run",
                 ),
             ),
             (
                 "degraded-told",
                 "This happens to the memory limit where no cgroup is delegated.",
-                ("tests/linux/test_cli.py::test_a_default_limit_that_cannot_be_enforced_is_a_warning", f"{BARE}::test_the_report_names_what_stays_visible"),
+                ("tests/linux/test_cli.py::test_a_default_limit_that_cannot_be_enforced_is_a_warning", f"{BARE}::test_the_report_names_what_the_target_can_see_of_the_host"),
             ),
             (
                 "pids-signals",
@@ -1050,7 +1052,7 @@ CLAIMS: tuple[Claim, ...] = (
             (
                 "best-effort-list",
                 "An allowlist that cannot be enforced is dropped, and the network stays fully closed.",
-                (f"{BROKER}::test_an_allowlist_is_refused_where_an_engine_has_the_listener",),
+                (f"{BROKER}::test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener",),
             ),
         )
     ),
@@ -1059,7 +1061,7 @@ CLAIMS: tuple[Claim, ...] = (
         "every address leads to the gateway, which connects only to hosts that a rule allows: [network.md](network.md)",
         f"{ALLOWLIST}::test_only_allowed_names_are_reached",
         f"{ALLOWLIST}::test_an_allowed_name_does_not_open_guarded_addresses",
-        f"{ALLOWLIST}::test_no_datagram_leaves",
+        f"{ALLOWLIST}::test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed",
         f"{ALLOWLIST}::test_addresses_that_no_lookup_returned_are_denied",
     ),
 )  # fmt: skip

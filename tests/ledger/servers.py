@@ -58,7 +58,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "npm-other-node",
                 "corral starts it, too, and says in one line which node the package needs.",
                 LINUX,
-                (f"{REGISTRIES}::test_a_package_for_another_node_is_named",),
+                (f"{REGISTRIES}::test_a_package_that_needs_another_version_of_node_is_reported",),
             ),
             (
                 "install-certificates",
@@ -66,7 +66,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{REGISTRIES}::test_npms_cafile_is_read_as_npm_reads_it",
-                    f"{REGISTRIES}::test_a_registrys_own_authority_is_named_by_a_variable",
+                    f"{REGISTRIES}::test_a_registry_with_its_own_certificate_authority_works_if_a_variable_names_it",
                 ),
             ),
             (
@@ -160,7 +160,7 @@ CLAIMS: tuple[Claim, ...] = (
                 ANY,
                 (
                     f"{STORE}::test_a_stored_tree_is_private_and_read_only",
-                    f"{STORE}::test_every_change_makes_another_digest",
+                    f"{STORE}::test_every_change_of_a_stored_tree_changes_its_digest",
                     f"{STORE}::test_equal_content_is_stored_once",
                 ),
             ),
@@ -175,9 +175,9 @@ CLAIMS: tuple[Claim, ...] = (
                 "corral still uses the installation if every package in it came from that index.",
                 LINUX,
                 (
-                    f"{SUPPLY}::test_settings_without_effect_share_an_installation",
+                    f"{SUPPLY}::test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one",
                     f"{SUPPLY}::test_packages_of_another_index_are_not_shared",
-                    "tests/unit/servers/test_package_settings.py::test_order_and_scopes_make_another_key",
+                    "tests/unit/servers/test_package_settings.py::test_the_order_of_indexes_and_the_scope_of_a_registry_change_the_cache_key",
                 ),
             ),
             (
@@ -203,14 +203,14 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{PLANTED}::test_a_fresh_checkout_cannot_choose_readable_paths",
                     f"{PLANTED}::test_a_servers_directory_cannot_choose_readable_paths",
                     f"{PLANTED}::test_a_run_cannot_choose_readable_paths_of_the_next_run",
-                    f"{SUPPLY}::test_a_bundle_cannot_climb_out_by_a_relative_trampoline",
+                    f"{SUPPLY}::test_a_script_of_a_bundle_cannot_name_an_interpreter_outside_by_a_relative_path",
                 ),
             ),
             (
                 "own-files-root",
                 "The root is never your home directory.",
                 LINUX,
-                (f"{PLANTED}::test_a_run_cannot_widen_the_project_of_the_next_run",),
+                (f"{PLANTED}::test_removing_a_projects_marker_file_does_not_make_its_parent_readable",),
             ),
             (
                 "own-files-script",
@@ -225,8 +225,8 @@ CLAIMS: tuple[Claim, ...] = (
                 "`node_modules` above the root is not readable; a warning names the flag.",
                 LINUX,
                 (
-                    f"{PLANTED}::test_packages_above_the_root_are_not_readable",
-                    f"{LAYOUTS}::test_a_workspace_that_does_not_list_the_package_runs_with_the_hint",
+                    f"{PLANTED}::test_node_modules_above_the_servers_project_are_not_readable",
+                    f"{LAYOUTS}::test_a_server_that_its_workspace_does_not_list_runs_after_the_hint_is_followed",
                 ),
             ),
             (
@@ -234,11 +234,11 @@ CLAIMS: tuple[Claim, ...] = (
                 "Editable tools, Poetry's environments and pnpm's global store may need the flags of the hint.",
                 LINUX,
                 (
-                    f"{LAYOUTS}::test_a_hoisted_workspace_runs",
-                    f"{LAYOUTS}::test_an_editable_uv_tool_runs_with_the_hint",
-                    f"{LAYOUTS}::test_poetrys_environment_in_the_cache_runs_with_the_hint",
-                    f"{LAYOUTS}::test_pnpm_with_the_global_store_runs_with_the_hint",
-                    f"{LAYOUTS}::test_a_submodule_runs",
+                    f"{LAYOUTS}::test_a_server_with_packages_in_the_node_modules_of_its_workspace_runs",
+                    f"{LAYOUTS}::test_an_editable_uv_tool_runs_after_the_hint_is_followed",
+                    f"{LAYOUTS}::test_a_server_in_a_poetry_environment_in_the_cache_runs_after_the_hint_is_followed",
+                    f"{LAYOUTS}::test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed",
+                    f"{LAYOUTS}::test_a_server_in_a_git_submodule_runs",
                 ),
             ),
             (
@@ -321,7 +321,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "a dependency whose version does not exist, a registry that is out of reach or does not answer.",
                 ANY,
                 (
-                    "tests/unit/servers/test_install_errors.py::test_the_cause_is_named_with_a_hint",
+                    "tests/unit/servers/test_install_errors.py::test_the_cause_of_a_known_installer_error_is_named_with_a_hint",
                     "tests/unit/servers/test_install_errors.py::test_a_missing_version_of_a_dependency_has_its_own_hint",
                     f"{REGISTRIES}::test_a_missing_version_of_a_dependency_is_named_with_its_own_hint",
                     f"{REGISTRIES}::test_a_certificate_for_another_host_is_named",
@@ -341,7 +341,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "The installer then goes on in its sandbox for at most ten minutes, and never starts the server. Each package has at most one installer.",
                 LINUX,
                 (
-                    f"{INSTALLER}::test_the_installer_goes_on_without_its_client",
+                    f"{INSTALLER}::test_an_installer_continues_after_its_client_has_ended",
                     f"{INSTALLER}::test_a_second_start_waits_for_the_same_installer",
                     f"{INSTALLER}::test_an_ended_input_does_not_count_as_an_ended_client",
                     f"{INSTALLER}::test_an_installer_without_a_client_has_a_time_limit",
@@ -352,7 +352,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "`corral ps` lists it, and `corral clean` ends it.",
                 LINUX,
                 (
-                    f"{INSTALLER}::test_the_installer_goes_on_without_its_client",
+                    f"{INSTALLER}::test_an_installer_continues_after_its_client_has_ended",
                     f"{INSTALLER}::test_clean_ends_an_installer_without_a_client",
                 ),
             ),
@@ -411,7 +411,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "bundle-values",
                 "Sensitive values are secrets.",
                 LINUX,
-                (f"{BUNDLES}::test_values_of_the_user_become_grants_and_secrets",),
+                (f"{BUNDLES}::test_settings_that_the_user_enters_become_grants_and_secrets_of_the_bundle",),
             ),
             (
                 "bundle-request",
@@ -419,7 +419,7 @@ CLAIMS: tuple[Claim, ...] = (
                 LINUX,
                 (
                     f"{BUNDLES}::test_a_bundles_request_counts_once_it_is_approved",
-                    f"{BUNDLES}::test_a_default_that_names_files_is_a_request",
+                    f"{BUNDLES}::test_a_bundles_default_path_needs_the_users_approval",
                 ),
             ),
             (
@@ -432,7 +432,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "bundle-upgrade",
                 "If an upgrade asks for more, corral shows what is new.",
                 LINUX,
-                (f"{BUNDLES}::test_an_upgrade_that_asks_for_more_shows_the_difference",),
+                (f"{BUNDLES}::test_approve_marks_what_a_new_version_of_a_bundle_asks_for_in_addition",),
             ),
             (
                 "registry-verified",
@@ -482,8 +482,8 @@ CLAIMS: tuple[Claim, ...] = (
         id="package-windows",
         sentence="npm and pip run in a separate AppContainer, with their registry as the only host.",
         tests=(
-            "tests/windows/test_packages.py::test_pip_would_run_in_a_container",
-            "tests/windows/test_packages.py::test_npm_would_run_in_a_container_without_its_batch_file",
+            "tests/windows/test_packages.py::test_the_plan_for_pip_runs_it_in_a_container",
+            "tests/windows/test_packages.py::test_the_plan_for_npm_runs_its_script_in_a_container_without_the_batch_file",
             "tests/windows/test_packages.py::test_a_package_is_installed_and_starts",
         ),
         source=SERVERS_PAGE,
@@ -492,7 +492,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="wrap-windows-packages",
         sentence="`corral wrap` does not change npx and uvx entries on Windows, and says so, until one npm package (for npx) or one PyPI package (for uvx) was installed.",
-        tests=("tests/unit/clients/test_clients_wrapping.py::test_packages_that_were_never_installed_stay_on_windows",),
+        tests=("tests/unit/clients/test_clients_wrapping.py::test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started",),
         source=SERVERS_PAGE,
         where=ANY,
     ),

@@ -15,7 +15,7 @@ def caller(user):
     return Caller(user)
 
 
-def test_the_public_names_are_exactly_these(caller):
+def test_the_package_exports_exactly_the_documented_names(caller):
     names = sorted(ast.literal_eval(caller.run("print(corral.__all__)")))
     assert names == [
         "AsyncSandbox", "CommandError", "DEVNULL", "Denial", "Finding", "Host", "LaunchError",
@@ -449,7 +449,7 @@ def test_a_cancelled_wait_leaves_the_sandbox_usable(caller):
     )
 
 
-def test_cancellation_inside_the_context_leaves_nothing(caller):
+def test_cancelling_a_task_that_uses_a_sandbox_leaves_no_process_or_file(caller):
     caller.run(
         in_loop(
             "started = asyncio.Event()\n"
@@ -469,7 +469,7 @@ def test_cancellation_inside_the_context_leaves_nothing(caller):
     )
 
 
-def test_cancellation_at_any_moment_of_a_launch_leaves_nothing(caller):
+def test_cancelling_a_launch_at_any_moment_leaves_no_process_or_file(caller):
     caller.run(
         in_loop(
             "wait = 'import signal; signal.pause()'\n"
@@ -488,7 +488,7 @@ def test_cancellation_at_any_moment_of_a_launch_leaves_nothing(caller):
     )
 
 
-def test_unread_output_does_not_leak(caller):
+def test_a_sandbox_with_unread_output_leaves_no_descriptor_open(caller):
     """Leave the output unread. A paused transport never sees the end of its pipe, so the context
     manager has to close it.
     """

@@ -49,7 +49,7 @@ print("open", search())
 """
 
 
-def test_a_secret_is_found_when_its_directory_gets_its_key(tmp_path):
+def test_a_secret_is_found_once_the_key_of_its_encrypted_directory_is_added(tmp_path):
     if os.geteuid():
         pytest.skip("only root can mount file systems")
     with mounted(ENCRYPTED) as there:

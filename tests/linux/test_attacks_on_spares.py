@@ -20,7 +20,9 @@ def caller(ordinary):
 
 @pytest.mark.parametrize(("act", "fits"), [("keep", True), ("relink", False)])
 @pytest.mark.parametrize(("name", "access"), [(".env", "read"), (".envrc", "write")])
-def test_a_spare_that_lost_a_mask_is_not_used(caller, act, fits, name, access):
+def test_a_spare_sandbox_is_not_used_if_a_secret_or_protected_file_lost_its_mask(
+    caller, act, fits, name, access
+):
     caller.run(
         f"path = os.path.abspath('granted/{name}')\n"
         "os.mkdir('granted')\n"

@@ -33,7 +33,7 @@ def verify(user, file, *flags):
     return done.returncode, done.stdout.decode()
 
 
-def test_each_run_continues_the_chain(user, audit):
+def test_each_run_continues_the_chain_of_audit_records(user, audit):
     rows = [json.loads(line) for line in audit.read_text().splitlines()]
     assert audit.stat().st_mode & 0o777 == 0o600
     assert [row["destination"] for row in rows if row["kind"] == "name" and row["count"] == 1] == [
@@ -68,7 +68,7 @@ def test_a_changed_audit_is_detected(user, audit, change):
     assert "does not follow" in said or "line 1 is not the first line of an audit" in said
 
 
-def test_a_missing_end_is_detected(user, audit):
+def test_verify_reports_an_audit_whose_last_line_was_cut_off(user, audit):
     """Cut off the last line, as a killed run leaves the file. The rest of the chain is intact."""
     lines = audit.read_bytes().splitlines(keepends=True)
     audit.write_bytes(b"".join(lines[:-1]))

@@ -54,7 +54,7 @@ def test_runs_of_this_module_have_no_namespaces(user):
     assert "subreaper" in steps
 
 
-def test_a_server_answers(user):
+def test_corrals_demo_server_answers_its_client(user):
     """Talk to corral's demonstration server, which Python starts as a module."""
     command = (user.python, "-B", "-m", "corral.demo.server")
     process = start(user, *command, cwd=user.package)
@@ -68,7 +68,7 @@ def test_a_server_answers(user):
     assert process.returncode == 0
 
 
-def test_python_has_threads_and_private_directories(user):
+def test_a_python_target_can_use_threads_and_private_directories(user):
     code = """
 import sqlite3, ssl, tempfile, threading
 done = []
@@ -322,7 +322,7 @@ def test_an_unenforceable_limit_is_refused_by_name(user, scratch):
     assert f"{scratch}/project/.vscode is in a grant, and cannot be" in said
 
 
-def test_enforceable_parts_of_refused_policies_run(user, scratch):
+def test_policies_without_their_refused_part_run(user, scratch):
     """Run the same policies without the refused part. This is the control for the refusals."""
     given(user, scratch / "project")
     for flags in (
@@ -450,7 +450,7 @@ def test_root_without_capabilities_is_confined_by_landlock(user):
 # Reports
 
 
-def test_explain_names_what_stays_visible(user):
+def test_explain_names_what_the_target_can_see_of_the_host(user):
     alone = user.corral("explain", "-v", "--", "/bin/true").stdout.decode()
     assert "names and metadata of the host's files can be seen" in alone
     assert "lists the host's processes" not in alone
@@ -465,7 +465,7 @@ def reported(user, scratch, *flags):
     return {held["control"]: held for held in json.loads(path.read_text())["controls"]}
 
 
-def test_the_report_names_what_stays_visible(user, scratch):
+def test_the_report_names_what_the_target_can_see_of_the_host(user, scratch):
     held = reported(user, scratch)
     seen = "names and metadata of the host's files can be seen"
     shared = "the kernel's quotas of the user are shared with the host"
@@ -594,7 +594,7 @@ def test_descendants_do_not_survive_corral(user, kind):
 
 
 @pytest.mark.parametrize("kind", ["headless", "orphans"])
-def test_the_same_processes_survive_without_corral(user, kind):
+def test_descendants_survive_their_parent_without_corral(user, kind):
     """Start the same processes without corral. They outlive their parents. This is the control for
     the tests above. The endless chain of forks is left out.
     """

@@ -137,7 +137,7 @@ CONFIGURED = start(
 )  # fmt: skip
 
 
-def test_values_of_the_user_become_grants_and_secrets(user, env, scratch):
+def test_settings_that_the_user_enters_become_grants_and_secrets_of_the_bundle(user, env, scratch):
     """Check that the target can read the directories that the user named, and no others."""
     path = put(user, scratch, manifest(server=CONFIGURED, user_config=SETTINGS))
     one, two, other = (folder(user, scratch, name) for name in ("one", "two", "other"))
@@ -221,7 +221,7 @@ def test_a_bundles_request_is_asked_on_a_terminal(user, env, scratch, answer, co
 
 
 @ONE_USER
-def test_an_upgrade_that_asks_for_more_shows_the_difference(user, env, scratch):
+def test_approve_marks_what_a_new_version_of_a_bundle_asks_for_in_addition(user, env, scratch):
     old = {"io.corral": {"network": {"allow": ["api.example.com"]}, "subprocess": {"allow": True}}}
     path = put(user, scratch, manifest(_meta=old))
     assert user.corral("approve", "--yes", path, env=env).returncode == 0
@@ -238,7 +238,7 @@ def test_an_upgrade_that_asks_for_more_shows_the_difference(user, env, scratch):
 
 
 @ONE_USER
-def test_a_default_that_names_files_is_a_request(user, env, scratch):
+def test_a_bundles_default_path_needs_the_users_approval(user, env, scratch):
     wanted = folder(user, scratch, "wanted")
     settings = {"dir": {"type": "directory", "title": "d", "default": str(wanted)}}
     path = put(user, scratch, manifest(server=start(["${user_config.dir}"]), user_config=settings))

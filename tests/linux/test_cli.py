@@ -161,7 +161,9 @@ def test_options_may_follow_other_words(ordinary, words):
     ],
     ids=str,
 )
-def test_an_empty_list_is_reported(ordinary, scratch, words, told):
+def test_commands_that_list_things_say_so_if_there_is_nothing_to_list(
+    ordinary, scratch, words, told
+):
     os.chown(scratch, ordinary.uid, ordinary.uid)
     places = {f"XDG_{name}_HOME": str(scratch) for name in ("CACHE", "STATE", "DATA", "CONFIG")}
     done = ordinary.corral(*words, env=ordinary.environment(**places))
@@ -343,7 +345,7 @@ def test_a_secret_that_is_not_set_is_refused(user):
     assert b"NOT_SET_ANYWHERE" in done.stderr
 
 
-def test_the_report_has_the_promised_shape(user, scratch):
+def test_the_report_has_the_documented_fields(user, scratch):
     path = scratch / "report.json"
     done = user.run("/bin/sh", "-c", "exit 3", flags=("--report", str(path)))
     report = json.loads(path.read_text())
@@ -704,7 +706,7 @@ def impossible(user, scratch):
     return write
 
 
-def test_a_missing_stated_control_is_refused_by_name(user, impossible):
+def test_a_stated_limit_that_the_host_cannot_enforce_is_named_in_the_refusal(user, impossible):
     done = user.run("/bin/echo", "ran", flags=impossible())
     assert (done.returncode, done.stdout) == (125, b"")
     assert b"io" in done.stderr
@@ -717,7 +719,9 @@ def test_best_effort_drops_a_missing_control_with_a_warning(user, impossible):
     assert b"warning: io is not enforced" in done.stderr
 
 
-def test_degrade_in_the_users_policy_drops_exactly_that_control(user, impossible):
+def test_a_control_that_the_users_policy_lists_under_degrade_is_dropped_with_a_warning(
+    user, impossible
+):
     done = user.run("/bin/echo", "ran", flags=impossible('[degrade]\nallow = ["io"]\n'))
     assert (done.returncode, done.stdout) == (0, b"ran\n"), done.stderr.decode()
     assert b"warning: io is not enforced" in done.stderr

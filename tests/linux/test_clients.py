@@ -116,7 +116,7 @@ def test_a_server_answers_and_ends_with_its_stdin(client):
     assert one.gone() == 0
 
 
-def test_the_first_message_may_be_of_either_era(client):
+def test_a_client_may_begin_with_a_message_of_the_newer_mcp_protocol(client):
     one = client("polite")
     assert one.request("first", "server/discover")["id"] == "first"
     one.close_stdin()

@@ -200,7 +200,7 @@ def test_roots_target_gets_its_own_id_with_the_engines_capabilities(podman, prof
     assert said["left"] == []
 
 
-def test_processes_are_counted(said):
+def test_a_limit_on_processes_is_enforced_in_a_container(said):
     assert said["bomb"][:2] == [0, "19\n"], said["bomb"]
 
 
@@ -223,7 +223,7 @@ def test_a_kept_home_survives_runs_in_a_container(said):
     assert "FileExistsError" in said["state again"][2]
 
 
-def test_runs_in_a_container_leave_nothing(said):
+def test_runs_in_a_container_leave_no_files_or_processes(said):
     assert said["left"] == []
 
 

@@ -68,7 +68,7 @@ def test_every_act_is_stopped_inside_and_succeeds_outside(user, place):
         assert row["verdict"] == ("stopped" if held else "unpromised"), row
 
 
-def test_the_demo_names_each_wall_as_the_plan_does(user):
+def test_the_demo_names_the_same_mechanism_for_each_wall_as_explain(user):
     _, data = demo(user)
     explained = user.corral("explain", "--json", "--best-effort", "--", "true")
     controls = {held["control"]: held for held in json.loads(explained.stdout)["controls"]}
@@ -118,7 +118,7 @@ def test_the_demo_runs_without_home_in_the_environment(ordinary):
     assert (done.returncode, data["ok"]) == (0, True), done.stderr
 
 
-def test_the_table_fits_a_terminal_and_ends_with_the_count(ordinary):
+def test_the_table_fits_80_columns_and_ends_with_the_number_of_stopped_acts(ordinary):
     done = ordinary.corral("demo", env=ordinary.environment(COLUMNS="80", NO_COLOR="1"))
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0, done.stderr
@@ -152,7 +152,7 @@ def test_the_demo_runs_from_a_virtual_environment(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_demo_leaves_nothing(user, place, number):
+def test_an_interrupted_demo_leaves_no_temporary_files(user, place, number):
     """Interrupt the demo while it creates its temporary files."""
     process = user.popen(
         user.corral_argv("demo"), env=user.environment(TMPDIR=str(place)),
@@ -194,7 +194,9 @@ def test_the_demo_takes_no_arguments(ordinary):
         (None, DONE, DENIED, "broken"),
     ],
 )
-def test_a_verdict_follows_from_both_sides(wall, inside, outside, verdict):
+def test_the_verdict_on_an_act_follows_from_its_results_inside_and_outside(
+    wall, inside, outside, verdict
+):
     assert judge(wall, inside, outside) == verdict
 
 
@@ -227,7 +229,7 @@ def test_the_summary_counts_each_verdict():
     )
 
 
-def test_a_servers_claim_alone_decides_nothing():
+def test_an_act_is_not_judged_only_by_what_the_server_says_about_it():
     """Judge attempts whose text and `done` contradict each other. Inside, one sign of success is enough to count as an
     escape. Outside, an attempt counts as a success only with all signs.
     """
@@ -308,7 +310,7 @@ def test_end_of_input_ends_the_server():
     ("asked", "got"),
     [(version, version) for version in server.VERSIONS] + [("1999-01-01", "2025-11-25")],
 )
-def test_versions_are_negotiated(asked, got):
+def test_the_demo_server_negotiates_the_protocol_version(asked, got):
     (answer,), _ = talk(hello(asked))
     assert answer["id"] == 0
     assert answer["result"]["protocolVersion"] == got

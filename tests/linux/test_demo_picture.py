@@ -16,7 +16,7 @@ def load_script():
     return module
 
 
-def test_the_picture_agrees_with_a_fresh_run(ordinary):
+def test_the_stored_picture_of_the_demo_agrees_with_a_fresh_run(ordinary):
     script = load_script()
     done = ordinary.corral("demo", "--json", timeout=280)
     told = json.loads(done.stdout)

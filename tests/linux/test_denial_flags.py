@@ -80,7 +80,7 @@ def test_a_denied_fork_is_not_reported_as_a_program(user):
     assert line.startswith("start of a process by python")
 
 
-def test_corrals_own_trial_is_not_reported(user):
+def test_corrals_own_check_before_the_start_is_not_reported_as_a_denial(user):
     assert denied(user.run("/bin/true")) == []
 
 
@@ -203,7 +203,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
-def test_a_stack_with_strings_on_many_pages_is_not_read(user):
+def test_the_supervisor_reads_only_part_of_a_huge_argument_list_of_the_target(user):
     """Make a stack that points to 1000 lists of strings, on 31,000 pages (127 MB). Only a part of
     them is read.
     """
@@ -384,7 +384,7 @@ def test_without_namespaces_an_unused_ipv6_socket_is_not_reported(user):
     assert (answer, denied(done)) == (1, [])
 
 
-def test_good_connections_inside_are_not_reported(user):
+def test_connections_of_a_target_to_itself_are_not_reported(user):
     code = """
 import socket
 with socket.create_server(("127.0.0.1", 0)) as server:
@@ -406,7 +406,7 @@ THROWN = b"corral: discarded after the run: "
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
-def test_discarded_writes_are_named(user, scratch):
+def test_a_file_written_to_the_private_home_is_reported_as_discarded(user, scratch):
     report = scratch / "report"
     _, done = try_code(user, WRITE, "~/data/out.txt", flags=("--report", str(report)))
     (line,) = [one for one in done.stderr.splitlines() if one.startswith(THROWN)]
@@ -417,7 +417,7 @@ def test_discarded_writes_are_named(user, scratch):
     assert found["discarded_whole"]
 
 
-def test_the_flag_of_a_discarded_write_keeps_it(user):
+def test_the_suggested_flag_keeps_a_file_that_was_discarded_without_it(user):
     data = user.home / "data"
     data.mkdir()
     os.chown(data, user.owner, user.owner)
@@ -467,7 +467,7 @@ def test_no_flag_is_suggested_for_a_sensitive_file_in_a_read_grant(user, name, s
     assert (b"--write" in done.stderr) != sensitive
 
 
-def test_discarded_caches_and_temporary_files_are_not_named(user):
+def test_discarded_caches_and_temporary_files_are_not_reported(user):
     for path in ("~/.cache/a/b", "/tmp/x/y"):
         _, done = try_code(user, WRITE, path)
         assert THROWN not in done.stderr
@@ -502,7 +502,7 @@ for _ in range(14):
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
-def test_a_long_message_to_a_full_pipe_does_not_block_the_end(user):
+def test_a_long_message_to_a_full_stderr_pipe_does_not_keep_corral_from_ending(user):
     """Fill the pipe of stderr except for one or two pages, and leave a file whose printed name has 10,000 bytes. The
     message with this name must not block corral.
     """
@@ -535,7 +535,7 @@ sys.exit(subprocess.run(sys.argv[1:]).returncode)
 """
 
 
-def test_under_an_outer_listener_starts_are_denied_but_not_reported(user):
+def test_process_starts_are_denied_but_not_reported_if_corral_can_have_no_listener(user):
     """Run under an outer listener, as some container runtimes have one. The kernel allows only one
     listener, so corral has none and cannot report denied starts.
     """

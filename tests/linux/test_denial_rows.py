@@ -253,7 +253,7 @@ def test_an_ungranted_variable_in_the_arguments_is_reported(user, server):
 
 
 @BOTH_TIERS
-def test_missing_memory_is_found_by_learn(user, server):
+def test_learn_proposes_a_higher_memory_limit_if_memory_was_short(user, server):
     flag = named(missed(user, server, "memory"), "of memory")
     assert flag == ["--max-memory", "2G"]
     assert run(user, server, "memory", flags=flag).stdout == b"1100000000\n"

@@ -113,7 +113,7 @@ def test_the_python_api_reports_no_secrets_value():
 KEY_LIKE = ("sk-c2.attacker.example.com", "hf_exfil.attacker2.example.org")
 
 
-def test_names_in_the_form_of_keys_are_reported(user):
+def test_denied_host_names_that_look_like_keys_are_reported_unmasked(user):
     """Look up names that look like keys. The target chooses them, so they must be reported. The
     control is a real secret.
     """
@@ -155,7 +155,7 @@ OVERLAPPING = {f"T{number}_TOKEN": "a" * (8 + number) for number in range(230)}
 
 
 @pytest.mark.parametrize("variables", [{}, OVERLAPPING], ids=["none", "overlapping"])
-def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
+def test_masking_many_values_of_a_manifest_does_not_delay_the_timeout(user, place, variables):
     """Use a manifest with many overlapping values. If corral masked them, each message about a denial would take long.
     The control has no variables.
     """
@@ -167,7 +167,7 @@ def test_a_manifest_does_not_delay_the_timeout(user, place, variables):
     assert b"denied: name aaaa" in done.stderr
 
 
-def test_a_manifest_does_not_decide_what_is_masked(user, place):
+def test_a_value_is_masked_if_the_user_sets_it_but_not_if_a_manifest_does(user, place):
     name = "c2-server.attacker.example"
     code = f"import socket\ntry:\n    socket.getaddrinfo({name!r}, 80)\nexcept OSError:\n    pass"
     make_server(user, place, {"A_TOKEN": name}, code)

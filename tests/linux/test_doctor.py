@@ -210,7 +210,7 @@ answer = {item.capability: item.status for item in found}
         ),
     ],
 )
-def test_a_denial_without_its_control_proves_nothing(user, call, unproven):
+def test_an_act_that_fails_outside_the_sandbox_too_proves_no_wall(user, call, unproven):
     """Deny an act to every process of the host. The denial inside then proves nothing."""
     proven = user.outside(SOME, str(user.package))
     assert set(proven.values()) == {"proven"}
@@ -219,7 +219,7 @@ def test_a_denial_without_its_control_proves_nothing(user, call, unproven):
     assert {name for name, status in found.items() if status == "absent"} == unproven
 
 
-def test_doctor_takes_no_further_words(host):
+def test_doctor_takes_no_arguments(host):
     code, _, err = host.corral("doctor", "surplus")
     assert code == 2
     assert "surplus" in err
@@ -283,7 +283,7 @@ def test_a_missing_landlock_is_not_reported_as_missing_namespaces(without):
     assert found["mount_namespace"]["status"] == "proven", found["mount_namespace"]
 
 
-def test_without_namespaces_and_landlock_nothing_runs(without):
+def test_run_refuses_on_a_host_without_namespaces_and_landlock(without):
     place = without(NO_NAMESPACES, NO_LANDLOCK)
     assert place.mechanisms() is None
     code, out, err = place.corral("run", "--", "/bin/echo", "ran")

@@ -203,7 +203,7 @@ MISSING = {
 }  # fmt: skip
 
 
-def test_a_wall_without_effect_is_noticed(trial):
+def test_a_step_that_silently_has_no_effect_prevents_the_start(trial):
     """Let a step have no effect, without an error. The check from inside must detect this."""
     cases = dict.fromkeys(MISSING[trial.user.tier], ("not started",))
     assert trial.problems(cases) == {}
@@ -256,12 +256,12 @@ def locks(trial):
     return [*LOCKS.values(), *LOCKS_IN[trial.user.tier].values()]
 
 
-def test_an_init_without_its_own_protection_releases_no_target(trial):
+def test_the_target_does_not_start_if_protecting_init_from_it_fails(trial):
     """Some steps protect init against its target. If one of them fails, the target must never start."""
     assert trial.problems(dict.fromkeys(locks(trial), ("not started",))) == {}
 
 
-def test_an_init_without_its_own_protection_reports_the_reason(trial):
+def test_a_failure_to_protect_init_from_the_target_is_reported_with_its_reason(trial):
     assert trial.problems(dict.fromkeys(locks(trial), ("init", "injected"))) == {}
 
 

@@ -133,7 +133,7 @@ def test_a_supervisor_without_memory_continues_or_names_a_reason(ordinary, flags
 
 
 @BOTH_TIERS
-def test_a_run_without_a_fault_may_fork(ordinary):
+def test_a_target_may_fork_if_subprocesses_are_allowed_and_nothing_fails(ordinary):
     run = Run(ordinary, "--allow-subprocess")
     assert run.attempt("fork") == "allowed"
     assert run.end()[0] == 7

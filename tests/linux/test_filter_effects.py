@@ -75,7 +75,7 @@ def both(code, program=None, before=""):
     return held, free
 
 
-def test_some_calls_are_always_denied():
+def test_unshare_io_uring_and_bpf_are_always_denied():
     held, free = both("tried('unshare', 0); tried('io_uring_setup', 0, 0); tried('bpf', 999, 0, 0)")
     assert held == [str(EPERM)] * 3
     assert free[0] == "0"
@@ -181,7 +181,7 @@ def test_tty_commands_are_denied_with_junk_in_the_high_word():
     assert held[2] == free[2] != str(EPERM)
 
 
-def test_clone3_and_unknown_numbers_are_absent():
+def test_clone3_and_unknown_system_calls_fail_as_if_the_kernel_lacked_them():
     held, free = both("tried('clone3', 0, 0); print(call(999))")
     assert held == [str(ENOSYS)] * 2
     assert free[0] != str(ENOSYS)
@@ -222,7 +222,7 @@ tried('execve', ctypes.addressof(path), address, 0, *{words!r})
 """
 
 
-def test_exec_passes_only_with_the_cookie():
+def test_exec_is_allowed_only_with_the_secret_numbers_in_its_arguments():
     assert child(exec_with(*COOKIE), target()) == (["executed"], 0)
     assert child(exec_with(0, 0, 0), None) == (["executed"], 0)
     for wrong in ((0, 0, 0), (COOKIE[0], COOKIE[1], COOKIE[2] ^ 1 << 63), COOKIE[::-1]):
@@ -241,7 +241,7 @@ call(N['execve'], ctypes.addressof(path), ctypes.addressof(argv), 0, *{COOKIE!r}
 
 
 @pytest.mark.skipif(MACHINE != "x86_64", reason="x32 and int 0x80 exist only on x86_64")
-def test_other_abis_are_killed():
+def test_a_process_that_uses_another_system_call_abi_is_killed():
     x32 = "print(call(N['getpid'] | 0x40000000) in (0, 38))"
     assert child(x32, None) == (["True"], 0)
     assert child(x32, target()) == ([], -signal.SIGSYS)
@@ -258,7 +258,7 @@ os._exit(0)
     assert child(i386, None)[1] in {0, -signal.SIGSEGV}
 
 
-def test_without_namespaces_calls_reach_the_own_process_only():
+def test_without_namespaces_calls_that_name_a_process_may_name_only_the_caller():
     acts = """
 for pid in (os.getppid(), 0, os.getpid()):
     print(call(N['kill'], pid, 0), call(N['prlimit64'], pid, 7, 0, 0), call(N['sched_setaffinity'], pid, 128, b"\\xff" * 128))

@@ -108,7 +108,7 @@ def test_a_link_to_a_file_is_not_read(cache):
     assert cache.loaded() is None
 
 
-def test_a_pipe_does_not_block(user, cache):
+def test_a_pipe_in_place_of_the_cache_file_does_not_block(user, cache):
     os.unlink(cache.path)
     os.mkfifo(cache.path, 0o600)
     os.chown(cache.path, user.uid, user.uid)
@@ -289,7 +289,7 @@ def test_an_untried_capability_is_probed_when_it_is_needed(backend):
     assert len(backend.asked) == 3
 
 
-def test_an_undecided_capability_is_probed_again_by_the_next_run(backend):
+def test_a_capability_with_an_unknown_result_is_probed_again_by_the_next_run(backend):
     backend.status["busy"] = "unknown"
     assert statuses("quick", "busy")["busy"] == "unknown"
     backend.status["busy"] = "absent"

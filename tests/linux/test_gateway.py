@@ -38,7 +38,7 @@ def test_data_arrives_in_both_directions(gateway, server, splice):
     assert running.denials() == []
 
 
-def test_no_descriptor_is_left_open(gateway, server):
+def test_the_gateway_keeps_no_descriptor_of_an_ended_connection(gateway, server):
     port = server(echo)
     running = gateway(port)
     with running.connect(NAME, port) as client:
@@ -219,7 +219,7 @@ def test_the_end_of_one_direction_leaves_the_other_open(gateway, server):
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_an_end_of_file_is_passed_on_in_any_round_of_copying(gateway, server, rounds):
+def test_an_end_of_file_is_passed_on_whatever_the_amount_of_data_before_it(gateway, server, rounds):
     port = server(lambda connection: connection.sendall(read_all(connection)))
     running = gateway(port, rounds=rounds)
     for size in (0, 1, 100_000):

@@ -123,7 +123,7 @@ def test_a_name_without_addresses_is_refused(gateway, server):
     assert running.end()["traffic"] == {NAME: [1, 1, 0, 0]}
 
 
-def test_the_next_address_is_tried_when_one_refuses(gateway, server):
+def test_if_one_address_of_a_name_refuses_the_connection_the_next_is_tried(gateway, server):
     port = server(echo)
     running = gateway(port, admitted=("127.0.0.0/8",))
     running.zone.answers[NAME] = [["127.0.0.77", LOCAL]]
@@ -200,7 +200,7 @@ def answered(service, client):
 
 
 @pytest.mark.parametrize("kind", ["out", "in", "names"])
-def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
+def test_a_gateway_without_free_descriptors_does_not_poll_its_listener_in_a_loop(server, kind):
     """Use up all descriptors. A connection that cannot be accepted keeps the listener readable,
     which must not wake the gateway again and again.
     """
@@ -232,7 +232,7 @@ def test_without_descriptors_the_listener_is_not_polled_in_a_loop(server, kind):
                 client.recv(4)
 
 
-def test_without_descriptors_an_address_counts_as_the_hosts_own():
+def test_without_free_descriptors_every_address_is_refused_as_the_hosts_own():
     """Use up all descriptors of the gateway, as a target could do with many connections. corral then cannot check
     whether an address is the host's own, and must refuse the address.
     """
@@ -297,7 +297,7 @@ def test_a_lookup_has_no_descriptor_of_the_supervisor_and_ends_with_it(gateway, 
     running.process.stdout.close()
 
 
-def test_many_names_at_once_share_few_children(gateway, server):
+def test_fifty_lookups_at_once_need_only_one_child_process(gateway, server):
     port = server(echo)
     running = gateway(port)
     clients = [running.connect(NAME, port) for _ in range(50)]

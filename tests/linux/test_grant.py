@@ -56,7 +56,7 @@ def kept_files(desk):
     return sorted((desk.home / ".local/state/corral/denials").glob("*/*.jsonl"))
 
 
-def test_a_denied_name_is_kept_shown_and_granted(desk):
+def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk):
     path = configure(desk, "cursor")
     before = path.read_text()
     assert "for 2 hours: corral wrap --learn 2h cursor notes\n" in desk.does("why", "notes")
@@ -178,7 +178,7 @@ def test_the_proposals_for_a_clients_server_end_in_a_command_that_grants_them(de
 
 
 @pytest.mark.parametrize("command", ["run", "explain", "inspect", "learn"])
-def test_a_bare_name_of_a_clients_server_is_answered_with_its_full_name(desk, command):
+def test_the_error_for_a_servers_short_name_suggests_the_name_with_its_client(desk, command):
     configure(desk, "cursor")
     done = desk.corral(command, "notes")
     assert done.returncode == 127
@@ -352,7 +352,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     assert "memory 1" in run(desk, path)
 
 
-def test_a_program_that_several_servers_share_names_no_home(desk):
+def test_removing_a_kept_home_by_a_program_that_several_servers_share_is_refused(desk):
     python = str(desk.user.python)
     scripts = [str(desk.put(f"{name}/server.py", "print(1)\n")) for name in "abc"]
     for script in scripts:
@@ -416,7 +416,7 @@ def answer_questions(desk, answers, act=lambda: None, words=("grant", "notes")):
     return process.wait(60), shown.decode()
 
 
-def test_status_of_a_named_file_has_a_why_that_finds_the_denials(desk):
+def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(desk):
     """Check that `status` prints a `why` with the server's command. `why` does not find a server by its name if its
     file belongs to no client.
     """
@@ -652,7 +652,7 @@ def test_wrap_learns_while_the_client_uses_the_server(desk):
     assert "run was watched" not in done.communicate()[0].decode()
 
 
-def test_learn_takes_the_server_of_a_client(desk):
+def test_learn_starts_a_clients_server_with_the_grants_that_it_already_has(desk):
     configure(desk, "cursor")
     done = desk.corral("learn", "cursor:notes")
     assert done.returncode == 0, done.stderr
@@ -660,7 +660,7 @@ def test_learn_takes_the_server_of_a_client(desk):
     assert b"example.com" not in done.stderr  # the server already has this grant
 
 
-def test_wrap_refuses_a_duration_without_an_end(desk):
+def test_wrap_refuses_to_learn_for_an_invalid_or_endless_duration(desk):
     configure(desk, "cursor")
     for text in ("soon", "5", "none"):
         done = desk.corral("wrap", "--learn", text, "cursor", "--corral", str(desk.corral_path))
@@ -680,7 +680,7 @@ def test_a_mistake_in_a_flag_points_to_the_help_of_the_typed_command(desk, words
     assert "--max-memory SIZE" in desk.does(words[0], "--help")
 
 
-def test_kept_denials_are_bounded_and_private(desk):
+def test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read(desk):
     path = configure(desk, "cursor")
     for _ in range(3):
         run(desk, path)

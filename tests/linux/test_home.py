@@ -15,7 +15,7 @@ INSIDE = {
 
 
 @pytest.mark.parametrize("home", INSIDE)
-def test_the_home_inside_is_never_the_hosts(user, home):
+def test_the_targets_home_is_private_even_if_home_names_a_system_directory(user, home):
     """Set HOME to a system directory. For example, container engines set HOME=/ for unknown users."""
     names = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     elsewhere = {name: str(user.home / name) for name in names}
@@ -35,7 +35,7 @@ def test_a_missing_or_relative_home_gives_a_private_home(user, home):
     assert done.stdout.endswith(b" new\n")
 
 
-def test_a_grant_below_the_home_has_a_link_in_the_home_inside(user):
+def test_a_granted_path_of_the_home_is_reached_by_a_link_in_the_private_home(user):
     notes = user.home / "deep" / "notes"
     notes.mkdir(parents=True)
     (notes / "a").write_text("hello")

@@ -96,7 +96,7 @@ def crash(process: subprocess.Popen) -> None:
 
 
 @pytest.mark.parametrize("go_away", [end_by_signal, crash], ids=["signal", "crash"])
-def test_the_installer_goes_on_without_its_client(client, go_away):
+def test_an_installer_continues_after_its_client_has_ended(client, go_away):
     process = client.start_and_hold()
     # The control: `ps` lists an installer only after its client has ended.
     assert client.installers() == []

@@ -122,7 +122,7 @@ def test_the_users_name_is_removed_from_every_text(monkeypatch):
     assert found == {"a": ["read HOME/x"], "b": "uid of USER", "c": 1, "d": None}
 
 
-def test_a_demo_that_cannot_run_writes_its_file(user):
+def test_a_demo_that_cannot_run_still_prints_valid_json(user):
     """Check that the file says that nothing was tried, and lists the findings."""
     code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from corral.demo import run; from corral.errors import SandboxError\n"
     code += "def fail(*_): raise SandboxError('made to fail')\nrun.Decoys = fail\nfrom corral.cli import main; sys.exit(main())"
@@ -135,7 +135,7 @@ def test_a_demo_that_cannot_run_writes_its_file(user):
     assert data["not_tried"] == ["all acts (the demo could not run: made to fail)"]
 
 
-def test_an_unknown_key_is_noticed(user):
+def test_the_schema_check_finds_an_unknown_key(user):
     """Add an unknown key. This is the control, which shows that the checks above can fail."""
     data = json.loads(user.corral("doctor", "--json").stdout)
     for broken in ({**data, "more": 1}, {**data, "version": 2}):

@@ -60,7 +60,7 @@ def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
-def test_an_accepted_policy_makes_the_same_acts_succeed(user, project, scratch):
+def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratch):
     policy = scratch / "policy.toml"
     asked = [
         [f"{project}/notes/a", "r"],
@@ -127,7 +127,7 @@ def test_a_policy_that_cannot_be_written_is_refused_before_the_run(user, project
     assert user.corral("learn", "--", "/bin/echo", "ran").stdout == b"ran\n"
 
 
-def test_json_has_the_targets_requests(user, project):
+def test_the_json_output_lists_the_files_that_the_target_asked_for(user, project):
     done = learn(user, "--json", asked=[[f"{project}/notes/a", "r"]])
     found = json.loads(done.stdout.decode().partition("\n")[2])
     rows = [row for row in found["asked_for"] if row["path"] == f"{project}/notes/a"]
@@ -178,7 +178,7 @@ with socket.socket(socket.AF_UNIX) as given, open("/proc/net/unix") as names:
 """
 
 
-def test_a_watched_targets_sockets_are_in_its_own_network(user):
+def test_sockets_of_a_target_under_learn_are_not_in_the_hosts_network(user):
     """Check the network of a watched target's sockets. A socket of the host's network would show
     the host's addresses, and could take the host's abstract names.
     """
@@ -203,7 +203,7 @@ for act in (
 
 
 @pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
-def test_names_and_addresses_are_proposed_in_both_tiers(user):
+def test_host_names_and_addresses_are_proposed_with_and_without_namespaces(user):
     done = user.corral("learn", "--", user.python, "-c", ASKS_THE_NETWORK, timeout=120)
     assert (done.returncode, done.stdout) == (0, b"denied\ndenied\n"), done.stderr
     assert b"; --allow-net api.example.test\n" in done.stderr

@@ -251,7 +251,7 @@ def test_a_mount_in_a_leftover_is_not_removed(user, runs, victim, scratch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make root's directory")
-def test_roots_directory_in_a_leftover_of_a_target_is_not_emptied(user, runs, victim):
+def test_a_directory_of_root_that_a_target_moved_into_its_home_is_not_emptied(user, runs, victim):
     """Put a directory of another user into the leftover of root's target, as if the target had moved it there. The
     target could not empty this directory, so corral must not empty it either.
     """

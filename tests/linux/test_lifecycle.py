@@ -278,7 +278,7 @@ def run_forks(user, traces, code: str, request: object) -> object:
 DELAYS = [at / 1000 for at in range(60)] + [0.1, 0.15]
 
 
-def test_kill_9_at_any_moment_leaves_nothing(user, traces):
+def test_kill_9_of_corral_at_any_moment_leaves_no_process_or_file(user, traces):
     arguments = ["run", "--", user.python, "-c", IGNORE_SIGNALS, traces.argument]
     statuses = run_forks(user, traces, AT_DELAYS, [signal.SIGKILL, DELAYS, arguments])
     assert statuses == [signal.SIGKILL] * len(DELAYS)
@@ -286,7 +286,7 @@ def test_kill_9_at_any_moment_leaves_nothing(user, traces):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_at_any_moment_ends_the_run_and_leaves_nothing(user, traces, number):
+def test_a_signal_at_any_moment_ends_the_run_and_leaves_no_process_or_file(user, traces, number):
     """Send a signal at each moment between the start of corral and the exec of its target.
 
     The target is not Python, because Python may swallow an interrupt while it starts.
@@ -301,7 +301,7 @@ def test_a_signal_at_any_moment_ends_the_run_and_leaves_nothing(user, traces, nu
     assert left_after_a_kill(user, traces) == {}
 
 
-def test_kill_9_at_every_step_of_the_set_up_leaves_nothing(user, traces):
+def test_kill_9_of_corral_at_every_step_of_the_set_up_leaves_no_process_or_file(user, traces):
     arguments = ["run", "--", user.python, "-c", "pass", traces.argument]
     held = run_forks(user, traces, AT_STEPS, arguments)
     assert len(held) > 18  # the kills cover the application of every step, and most verifications
@@ -309,7 +309,7 @@ def test_kill_9_at_every_step_of_the_set_up_leaves_nothing(user, traces):
     assert left_after_a_kill(user, traces) == {}
 
 
-def test_kill_9_of_a_real_command_line_leaves_nothing(user, traces):
+def test_kill_9_of_corral_started_from_the_command_line_leaves_no_process_or_file(user, traces):
     for delay in range(0, 280, 20):
         process = start(
             user, user.python, "-c", IGNORE_SIGNALS, traces.argument, stdout=DEVNULL, stderr=DEVNULL
@@ -321,7 +321,7 @@ def test_kill_9_of_a_real_command_line_leaves_nothing(user, traces):
     assert left_after_a_kill(user, traces) == {}
 
 
-def test_kill_9_while_the_target_has_a_tree_leaves_nothing(user, traces):
+def test_kill_9_of_corral_leaves_nothing_of_a_target_with_child_processes(user, traces):
     tree = (
         "import os, signal\n"
         "for _ in range(3):\n"
@@ -516,7 +516,7 @@ print(json.dumps([codes, before, state()]))
 """
 
 
-def test_a_long_lived_caller_collects_no_descriptors_and_no_children(user, traces):
+def test_a_hundred_runs_leave_their_caller_no_descriptors_and_no_child_processes(user, traces):
     argv = [user.python, "-X", "dev", "-c", LONG_LIVED, str(user.package), traces.argument]
     process = user.popen(argv, stdin=DEVNULL, stdout=PIPE, stderr=PIPE)
     code, out, err = finish(process)

@@ -95,7 +95,7 @@ def hog(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", list(HOGS))
-def test_memory_of_every_kind_counts(run, kind):
+def test_every_kind_of_memory_counts_towards_the_limit(run, kind):
     flags = (*LIMIT, "--max-disk", "4G", *LATEST)
     over = run(hog(kind) + STAY, "600", flags=flags)
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
@@ -455,7 +455,7 @@ def traced_polls(user, *flags) -> int:
 
 @pytest.mark.rig("strace")
 @pytest.mark.parametrize("user", ["root"], indirect=True)
-def test_strace_sees_no_polling(user):
+def test_the_supervisor_does_not_poll_unless_it_samples_a_limit(user):
     if "sampling" in mechanisms(user, LIMIT):
         assert traced_polls(user, *LIMIT) >= 5
     assert traced_polls(user) <= 1
@@ -634,7 +634,7 @@ ONES = bytes([1]) * PIECE
 
 
 @pytest.mark.parametrize("act", HIDDEN)
-def test_hidden_memory_counts(request, user, run, act):
+def test_memory_that_a_target_hides_from_the_supervisor_counts(request, user, run, act):
     """Use kinds of memory that sampling cannot see. For these kinds the test is expected to fail
     without a cgroup.
     """
@@ -651,7 +651,7 @@ def test_hidden_memory_counts(request, user, run, act):
 
 
 @pytest.mark.parametrize("act", HIDDEN)
-def test_hidden_memory_below_the_limit_does_not_end_the_run(run, act):
+def test_memory_hidden_from_the_supervisor_below_the_limit_does_not_end_the_run(run, act):
     done = run(HIDE + HIDDEN[act] + WAIT, "20", "below", flags=LIMIT)
     assert (done.kind, done.code, done.hit) == ("exited", 0, []), done.err
 
@@ -684,7 +684,7 @@ def test_memory_in_socket_buffers_is_not_counted_by_sampling(user, run):
     assert (taken.kind, taken.hit) == ("memory", ["memory"])
 
 
-def test_the_controls_reason_names_uncounted_memory(user):
+def test_explain_names_the_kinds_of_memory_that_sampling_does_not_count(user):
     told = user.corral("explain", "--json", *LIMIT, "--", "/bin/true")
     held = {row["control"]: row for row in json.loads(told.stdout)["controls"]}["memory"]
     is_sampled = held["mechanism"] == "sampling"
@@ -706,7 +706,7 @@ def scatter(count):
 MANY_MAPPINGS = 30_000
 
 
-def test_a_tree_with_many_mappings_keeps_its_deadline(run):
+def test_processes_with_very_many_memory_mappings_do_not_delay_the_timeout(run):
     """Let two processes share 100 MiB under a limit of 150 MiB, so that every sample has to be
     exact.
     """
@@ -756,7 +756,7 @@ def look(pid: int, answers: list[bool]) -> int:
     return bytes_read() - before
 
 
-def test_one_sample_reads_a_bounded_part_of_many_mappings(scattered, monkeypatch):
+def test_one_sample_reads_only_a_limited_number_of_memory_mappings(scattered, monkeypatch):
     bounded = look(scattered, [])
     assert bounded < usage.MAX_MAP_BYTES + (4 << 20)
     monkeypatch.setattr(usage, "MAX_MAP_BYTES", 1 << 30)

@@ -185,7 +185,7 @@ def test_the_callers_environment_is_not_passed_on(mac):
     assert os.path.dirname(home) == os.path.dirname(temporary)
 
 
-def test_descriptors_of_the_caller_stay_outside(mac):
+def test_the_target_does_not_inherit_descriptors_of_corrals_caller(mac):
     code = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))[:4])"
     with open(__file__) as file:
         inherited = os.dup2(file.fileno(), 77)
@@ -284,7 +284,7 @@ def test_a_share_of_the_cpu_is_enforced(mac):
     os.geteuid() != 0,
     reason="RLIMIT_NPROC counts this user's other processes, which the model's process table does not list",
 )
-def test_too_many_tasks_end_the_run(mac):
+def test_too_many_processes_end_the_run(mac):
     code = "import os, sys, time\nfor _ in range(int(sys.argv[1])):\n  if os.fork() == 0: time.sleep(600)\ntime.sleep(float(sys.argv[2]))"
     done, report = mac.reported(code, "12", "600", flags=("--max-pids", "8", *MANY))
     assert (done.returncode, report["outcome"]["kind"]) == (137, "pids")
@@ -309,7 +309,7 @@ def test_a_daemon_outlives_its_program_without_corral(mac):
 
 
 @pytest.mark.parametrize("walled", [True, False], ids=["seatbelt", "the control"])
-def test_a_daemon_is_identified_by_its_label_alone(mac, walled):
+def test_a_daemon_whose_parent_is_unknown_is_found_by_its_seatbelt_label(mac, walled):
     """The middle process of a double fork ends at once, so the process table does not show which process forked the
     daemon.
 
@@ -331,7 +331,7 @@ def test_a_daemon_is_identified_by_its_label_alone(mac, walled):
     assert ended(process) == 0
 
 
-def test_the_number_of_processes_is_bounded_without_being_sampled(mac):
+def test_rlimit_nproc_bounds_the_number_of_processes_without_sampling(mac):
     """Check only an upper bound, because the limit counts all of the user's processes, and those of
     other tests end meanwhile.
     """
@@ -379,7 +379,7 @@ def test_kill_9_of_corral_just_after_the_target_leaves_no_directory(mac):
 
 
 @pytest.mark.parametrize("closed", ["", "os.close(own.answers)"], ids=["control", "no reader"])
-def test_a_watcher_without_a_reader_still_ends_the_tree(mac, closed):
+def test_a_watcher_whose_pipe_was_closed_still_ends_all_processes(mac, closed):
     """Close the pipe that the watcher writes to. The model's process ends only after the target, so
     its end shows that the target has ended.
     """
@@ -443,7 +443,7 @@ def test_a_target_that_stops_the_watcher_does_not_stop_corral(mac, limits, pause
     assert done.returncode == 124
 
 
-def test_a_run_leaves_nothing(mac):
+def test_a_run_leaves_no_process_or_directory(mac):
     code = "import os; os.makedirs(os.environ['HOME'] + '/a/b'); os.chmod(os.environ['HOME'] + '/a', 0); open(os.environ['TMPDIR'] + '/f', 'w')"
     assert mac.python(code).returncode == 0
     assert mac.left() == []
@@ -504,7 +504,7 @@ def test_the_python_api_works_on_a_mac(mac):
     assert (process.returncode, out) == (0, b"well\n"), err.decode()
 
 
-def test_doctor_reports_the_mac(mac):
+def test_doctor_lists_what_macos_supports_and_lacks(mac):
     out, _ = mac.popen("doctor").communicate(timeout=PATIENCE)
     lines = out.decode().splitlines()
     for line in (

@@ -174,7 +174,7 @@ print(found["loopback_proxy"].status, found["loopback_proxy"].evidence)
 """
 
 
-def test_the_probe_notices_a_missing_wall(mac):
+def test_the_probe_finds_that_an_imitated_seatbelt_denies_nothing(mac):
     """Run the probe with the imitated Seatbelt, which denies nothing. The probe reaches a port that
     it must not reach.
     """

@@ -64,7 +64,7 @@ def options_of(user: User, **environment: str) -> dict[str, object]:
     ],
 )
 @pytest.mark.timeout(1200)
-def test_servers_and_starts_leave_every_counter_where_it_was(
+def test_many_servers_and_starts_leak_no_descriptors_wake_ups_or_run_records(
     many, alone, scripts, monkeypatch, way, servers, starts
 ):
     if way == "command":
@@ -89,7 +89,7 @@ def test_servers_and_starts_leave_every_counter_where_it_was(
     assert counted["supervisors: processes"] == counted["host: run records"] == servers
 
 
-def test_a_leak_is_reported_as_a_leak(many):
+def test_slow_growth_of_descriptors_or_wake_ups_is_reported_as_a_leak(many):
     """Check that `judge` reports a slow growth of descriptors or of a supervisor's wake-ups, but
     not of a target's wake-ups.
     """

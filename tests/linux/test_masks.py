@@ -133,7 +133,7 @@ def test_a_secret_in_a_granted_part_of_home_is_hidden(user, home, env):
     assert listing(home) == before
 
 
-def test_naming_a_secret_shows_it(user, home, env):
+def test_a_secret_that_is_granted_by_its_own_path_is_visible(user, home, env):
     key = write(user, home / ".config/gh/hosts.yml", "key")
     token = write(user, home / ".config/rclone/rclone.conf", "token")
     flags = ("--read", str(home / ".config"), "--read", str(key.parent))
@@ -232,7 +232,7 @@ for path in sys.argv[1:]:
     assert user.inside(code, *map(str, policies), flags=flags, env=env) == [30, 0]
 
 
-def test_the_same_acts_succeed_without_walls(user, home):
+def test_attacks_on_protected_files_succeed_without_walls(user, home):
     project = home / "project"
     repository(user, project)
     repository(user, project / "group/repo")
@@ -339,7 +339,7 @@ def test_an_unreachable_secret_does_not_stop_the_run(user, home, env):
     assert found == ["FileNotFoundError", "note"]
 
 
-def test_protected_paths_that_do_not_exist_are_found(tmp_path):
+def test_protected_paths_that_do_not_exist_yet_are_listed(tmp_path):
     (tmp_path / "sub/.git").mkdir(parents=True)
     (tmp_path / "sub/.git/config").write_text("[core]\n\thooksPath = .hooks\n")
     (tmp_path / ".mcp.json").symlink_to("nowhere.json")
@@ -353,7 +353,7 @@ def test_protected_paths_that_do_not_exist_are_found(tmp_path):
     assert find([grant(tmp_path, "read")]).absent == ()
 
 
-def test_a_mask_inside_another_mask_is_left_out(tmp_path):
+def test_a_path_below_a_protected_directory_gets_no_mask_of_its_own(tmp_path):
     for name in (".claude/hooks", ".cursor/.git/hooks/x", ".git/hooks"):
         (tmp_path / name).mkdir(parents=True)
     found = find([grant(tmp_path, "write")])
@@ -404,13 +404,13 @@ def test_a_strict_run_refuses_unsearched_directories():
         host_files._warnings(Policy(strict=True), found)
 
 
-def test_dependencies_are_not_searched(tmp_path):
+def test_directories_of_installed_dependencies_are_not_searched(tmp_path):
     for name in ("node_modules/x", "venv/lib/python3/site-packages/x", "venv/src/x"):
         (tmp_path / name / ".git").mkdir(parents=True)
     assert paths(find([grant(tmp_path, "write")]), tmp_path) == {"venv/src/x/.git"}
 
 
-def test_names_are_found_in_deep_directories(tmp_path):
+def test_secrets_and_repositories_are_found_in_deep_directories(tmp_path):
     for name in ("a/b/c/leaf", "a/b/c/inner/more"):
         (tmp_path / name).mkdir(parents=True)
     names = (".env", ".env.local", ".env.other", ".git")
@@ -601,7 +601,7 @@ def test_planted_settings_and_submodules_take_bounded_time(tmp_path, monkeypatch
     assert 1000 < len(looked) < 3 * 2 * repositories.MAX_WORDS + 1000
 
 
-def test_a_hooks_directory_that_is_the_grant_is_reported(tmp_path):
+def test_a_grant_of_a_directory_of_git_hooks_is_reported(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / "hooks").mkdir()
     (tmp_path / ".git/config").write_text("[core]\n\thooksPath = hooks\n")
@@ -628,7 +628,7 @@ def test_repository_pointers_of_other_version_controls_are_followed(tmp_path):
     assert {mask.role for mask in found.masks} == {"repository"}
 
 
-def test_a_part_of_the_home_is_recognized_under_another_name(tmp_path, monkeypatch):
+def test_secrets_are_hidden_in_a_part_of_the_home_that_is_mounted_elsewhere(tmp_path, monkeypatch):
     """Grant a directory of the home under another name, such as a bind mount. corral hides the same
     secrets in it.
     """

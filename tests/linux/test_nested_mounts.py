@@ -66,7 +66,7 @@ def make(user, scratch, name, command):
 @BOTH_TIERS
 @pytest.mark.parametrize("access", ["read", "write"])
 @pytest.mark.parametrize("name", SYSTEM)
-def test_mounts_of_the_system_are_covered(mounting, scratch, name, access):
+def test_system_mounts_inside_a_grant_are_hidden_or_refused(mounting, scratch, name, access):
     tree = make(mounting, scratch, name, SYSTEM[name])
     assert mounting.outside(SEEN, tree, name)[name]  # the control: outside, the mount is visible
     flags = (f"--{access}", tree)

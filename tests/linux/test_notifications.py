@@ -41,7 +41,7 @@ def try_to_fork(channel: DescriptorChannel, step: Seccomp) -> None:
         os._exit(0)
 
 
-def test_a_listener_is_used_although_another_kind_was_taken_first():
+def test_a_listener_is_used_even_if_another_kind_of_descriptor_arrived_before_it():
     """Take descriptors of another kind from the channel before the listener. This happens if sampling asks for the
     lists of System V objects during the start.
     """
@@ -141,7 +141,9 @@ def wait_for_forks(pid: int) -> None:
 
 
 @pytest.mark.parametrize("killable", [False, True])
-def test_deadlines_have_their_turn_between_slow_calls(killable, monkeypatch):
+def test_the_supervisor_checks_its_deadlines_between_slow_calls_of_the_target(
+    killable, monkeypatch
+):
     """Let eight calls wait. If each decision is slow, `run_ready` returns after one call, so that the supervisor can
     check its deadlines. The control: if decisions are fast, `run_ready` decides all calls.
 

@@ -32,7 +32,7 @@ def run(user, entry, *words, **options):
 
 
 @pytest.mark.parametrize("where", ["PYTHONPATH", "cwd"])
-def test_modules_of_a_project_are_not_loaded(user, scratch, where):
+def test_corral_does_not_load_modules_from_the_current_project_or_pythonpath(user, scratch, where):
     for name in MODULES:
         own(user, scratch / "evil" / f"{name}.py", f"print('planted {name}'); raise SystemExit(7)")
     policy = str(

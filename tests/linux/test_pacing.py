@@ -120,7 +120,7 @@ def test_clients_that_wait_for_each_answer_are_accepted_at_the_same_rate(scene):
     assert scene.refused() == gateway.MAX_FAILED
 
 
-def test_the_brokers_addresses_are_refused_at_a_limited_rate(scene):
+def test_addresses_from_the_socket_broker_are_refused_at_a_limited_rate(scene):
     """Ask the gateway for destinations, as the socket broker of a run without namespaces does.
 
     After MAX_FAILED refusals the gateway asks the broker to pause for less than a second. Allowed destinations do not
@@ -190,7 +190,7 @@ def question(name: str) -> bytes:
 
 
 @pytest.mark.parametrize("together", [1, 60])
-def test_questions_are_answered_at_a_limited_rate(scene, together):
+def test_dns_questions_are_answered_at_a_limited_rate(scene, together):
     """Ask one question after the other. The rate also limits clients that never have many open
     questions.
     """
@@ -208,7 +208,7 @@ def test_questions_are_answered_at_a_limited_rate(scene, together):
     assert scene.refused() > dns_server.BURST
 
 
-def test_questions_by_tcp_are_answered_at_the_same_rate(scene):
+def test_dns_questions_by_tcp_are_answered_at_the_same_rate(scene):
     """Send one message with hundreds of questions. After its answer, all clients wait until enough
     time has passed.
     """
@@ -261,7 +261,7 @@ def test_a_tcp_client_that_does_not_read_its_answers_is_closed(scene):
     assert len(scene.gateway.dns_server.streams) == 1
 
 
-def test_new_tcp_clients_count_as_questions(scene):
+def test_new_tcp_clients_of_the_resolver_count_as_dns_questions(scene):
     clients = [scene.client(scene.dns) for _ in range(dns_server.MAX_STREAMS)]
     for _ in range(dns_server.BURST):
         clients.append(socket.create_connection(scene.dns, timeout=20))
@@ -306,7 +306,7 @@ print(json.dumps([seen, work(), raw_packets.BURST, raw_packets.BATCH]))
 
 @pytest.mark.rig("world")
 @pytest.mark.parametrize("together", [1, 60])
-def test_packets_are_read_at_a_limited_rate(together):
+def test_raw_packets_are_read_at_a_limited_rate(together):
     """Send packets to a real raw socket, in a network namespace with its own loopback device."""
     script = 'ip link set lo up && ip address add 10.1.2.3 dev lo && exec "$@"'
     command = [sys.executable, "-c", DATAGRAMS, str(SOURCE), str(together)]

@@ -286,7 +286,9 @@ def test_credentials_reach_only_the_registry(user, env, registry, npm, scratch):
 
 
 @ONE_USER
-def test_a_package_without_a_program_and_an_unknown_one_are_refused(user, env, registry, npm):
+def test_a_package_without_a_clear_program_and_an_unknown_package_are_refused(
+    user, env, registry, npm
+):
     registry.publish_npm("library", "1.0.0", {"index.js": ""})
     registry.publish_npm(
         "many", "1.0.0", {"a.js": SERVER, "b.js": ""}, bin={"a": "a.js", "b": "b.js"}

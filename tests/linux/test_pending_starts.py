@@ -97,7 +97,7 @@ def limit_descriptors(user, pid: int, most: int) -> None:
 
 
 @BOTH_TIERS
-def test_an_allowed_start_succeeds(user):
+def test_an_allowed_process_start_succeeds(user):
     run = Run(user, "--allow-subprocess")
     run.ask()
     assert run.answer() == "started"
@@ -105,7 +105,7 @@ def test_an_allowed_start_succeeds(user):
 
 
 @BOTH_TIERS
-def test_a_stopped_supervisor_starts_nothing(user):
+def test_a_process_start_is_denied_if_the_supervisor_was_stopped_meanwhile(user):
     run = Run(user)
     target = find_target(run.pid)
     os.kill(run.pid, signal.SIGSTOP)
@@ -118,7 +118,7 @@ def test_a_stopped_supervisor_starts_nothing(user):
     assert len(starts(report)) == 1
 
 
-def test_a_killed_supervisor_starts_nothing(user):
+def test_no_process_starts_if_the_supervisor_is_killed_meanwhile(user):
     """Kill the supervisor. The kernel then closes the seccomp listener and fails the waiting call, and all processes of
     the run end with corral.
     """
@@ -138,7 +138,7 @@ def test_a_killed_supervisor_starts_nothing(user):
 
 
 @BOTH_TIERS
-def test_a_supervisor_without_descriptors_starts_nothing(user):
+def test_a_process_start_is_denied_if_the_supervisor_has_no_free_descriptors(user):
     """Leave the supervisor no free descriptors. It can then open neither the target's memory, to read a program's name,
     nor files of its own modules.
     """
@@ -166,7 +166,7 @@ def test_a_supervisor_without_descriptors_starts_nothing(user):
 
 @BOTH_TIERS
 @pytest.mark.parametrize("before", ["", UNDUMPABLE], ids=["plain", "undumpable"])
-def test_a_target_that_hides_its_memory_starts_nothing(user, before):
+def test_a_target_that_hides_its_memory_cannot_start_a_process(user, before):
     run = Run(user, before=before)
     run.ask()
     assert run.answer() == "EPERM"

@@ -48,7 +48,7 @@ def any_caller(user):
     return Caller(user, SPARES)
 
 
-def test_a_launch_uses_a_spare_once_and_has_an_ordinary_report(any_caller):
+def test_a_spare_sandbox_is_used_for_one_launch_and_has_an_ordinary_report(any_caller):
     any_caller.run(
         "with corral.Pool() as pool:\n"
         "    first = launch(pool, '/bin/sh', '-c', 'echo $0; exit 3', trace)\n"
@@ -66,7 +66,7 @@ def test_a_launch_uses_a_spare_once_and_has_an_ordinary_report(any_caller):
     )
 
 
-def test_a_spare_is_behind_every_wall_and_has_no_descriptor_of_corral(any_caller):
+def test_a_spare_sandbox_has_every_wall_and_no_descriptor_of_corral(any_caller):
     any_caller.run(
         "secret = 'secret-' + trace\n"
         "os.environ['TOKEN'] = secret\n"
@@ -87,7 +87,7 @@ def test_a_spare_is_behind_every_wall_and_has_no_descriptor_of_corral(any_caller
     )
 
 
-def test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret(caller):
+def test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret(caller):
     caller.run(
         "granted = os.path.abspath('granted')\n"
         "def write(name, text):\n"
@@ -115,7 +115,7 @@ def test_a_spare_is_not_used_after_its_grant_was_replaced_or_got_a_secret(caller
     )
 
 
-def test_a_spare_is_not_used_after_a_mount_or_system_file_changed(any_caller):
+def test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed(any_caller):
     """Change a mount and a file of /etc. The caller has its own mount namespace with a copy of /etc, so the host does
     not change.
     """
@@ -161,7 +161,7 @@ def test_a_launch_sees_nothing_of_an_earlier_one(caller):
 
 
 @pytest.mark.parametrize("part", [0, 1, 2], ids=["supervisor", "init", "target"])
-def test_a_launch_works_after_its_spare_was_killed(caller, part):
+def test_a_launch_works_after_its_spare_sandbox_was_killed(caller, part):
     caller.run(
         "with corral.Pool() as pool:\n"
         "    launch(pool)\n"
@@ -173,7 +173,7 @@ def test_a_launch_works_after_its_spare_was_killed(caller, part):
     )
 
 
-def test_a_spare_outlives_its_zygote_but_not_its_pool(caller):
+def test_a_spare_sandbox_outlives_the_process_that_forked_it_but_not_its_pool(caller):
     caller.run(
         "pool = corral.Pool(spares=3)\n"
         "launch(pool)\n"
@@ -191,7 +191,7 @@ def test_a_spare_outlives_its_zygote_but_not_its_pool(caller):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_spare_ends_with_its_caller_even_if_a_fork_lives_on(caller, number):
+def test_a_spare_sandbox_ends_with_its_caller_even_if_a_fork_lives_on(caller, number):
     caller.check_fork_keeps_nothing_alive(
         "pool = corral.Pool()\nlaunch(pool)\n[pids] = wait_for_spares()\n",
         number,
@@ -199,7 +199,7 @@ def test_a_spare_ends_with_its_caller_even_if_a_fork_lives_on(caller, number):
     )
 
 
-def test_launches_at_once_each_run_once(caller):
+def test_each_of_several_launches_at_once_runs_its_command_once(caller):
     caller.run(
         "read, write = os.pipe()\n"
         "with corral.Pool(spares=2) as pool:\n"
@@ -215,7 +215,7 @@ def test_launches_at_once_each_run_once(caller):
     )
 
 
-def test_a_large_command_runs_and_an_impossible_one_is_an_error(caller):
+def test_a_very_long_command_runs_and_a_missing_program_is_an_error(caller):
     caller.run(
         "with corral.Pool({'environment': {'pass': ['LARGE']}}) as pool:\n"
         "    launch(pool)\n"
@@ -230,7 +230,7 @@ def test_a_large_command_runs_and_an_impossible_one_is_an_error(caller):
     )
 
 
-def test_a_policy_that_occupies_a_resource_of_the_host_has_no_spares(caller):
+def test_a_pool_with_a_memory_limit_launches_without_spare_sandboxes(caller):
     caller.run(
         "with corral.Pool({'limits': {'memory': '100M'}}) as pool:\n"
         "    assert launch(pool)[1] == 0\n"
@@ -240,7 +240,7 @@ def test_a_policy_that_occupies_a_resource_of_the_host_has_no_spares(caller):
     )
 
 
-def test_a_spare_reports_the_same_denials_as_an_ordinary_launch(caller):
+def test_a_spare_sandbox_reports_the_same_denials_as_an_ordinary_launch(caller):
     """Compare the denials of both launches. A spare's listener, resolver and gateway start before its command is known,
     which must not change what is reported.
     """
@@ -262,7 +262,7 @@ def test_a_spare_reports_the_same_denials_as_an_ordinary_launch(caller):
     )
 
 
-def test_a_spare_has_the_pools_policy_and_the_current_ceilings(caller):
+def test_a_spare_sandbox_has_the_pools_policy_and_the_users_current_ceilings(caller):
     """Check that the pool reads its policy once, and the user's ceilings at each launch, also for a
     waiting spare.
     """

@@ -73,7 +73,7 @@ def layout(user, scratch):
 
 
 @pytest.mark.parametrize("tool", ["npm", "pnpm", "git"])
-def test_a_hoisted_workspace_runs(layout, tool):
+def test_a_server_with_packages_in_the_node_modules_of_its_workspace_runs(layout, tool):
     layout.file("mono/package.json", '{"workspaces": ["packages/*"]}' if tool == "npm" else "{}")
     if tool == "pnpm":
         layout.file("mono/pnpm-workspace.yaml", "packages:\n  # all\n  - 'packages/*'\n")
@@ -88,7 +88,7 @@ def test_a_hoisted_workspace_runs(layout, tool):
     assert layout.runs(NODE, server) == "dep shared"
 
 
-def test_a_workspace_that_does_not_list_the_package_runs_with_the_hint(layout):
+def test_a_server_that_its_workspace_does_not_list_runs_after_the_hint_is_followed(layout):
     layout.file("mono/package.json", '{"workspaces": ["packages/*", "!packages/server"]}')
     layout.package("mono/node_modules/dep", "module.exports = 'dep'")
     layout.package("mono/packages/server", "console.log(require('dep'))")
@@ -100,7 +100,7 @@ def test_a_workspace_that_does_not_list_the_package_runs_with_the_hint(layout):
     assert layout.runs(NODE, server, flags=tuple(hint.split())) == "dep"
 
 
-def test_pnpm_with_its_own_store_runs(layout):
+def test_a_server_with_packages_in_its_projects_pnpm_store_runs(layout):
     store = "proj/node_modules/.pnpm"
     layout.package(f"{store}/b@1/node_modules/b", "module.exports = 'b'")
     layout.package(f"{store}/a@1/node_modules/a", "module.exports = 'a' + require('b')")
@@ -111,7 +111,9 @@ def test_pnpm_with_its_own_store_runs(layout):
 
 
 @pytest.mark.parametrize("count", [2, 6])
-def test_pnpm_with_the_global_store_runs_with_the_hint(layout, count):
+def test_a_server_with_packages_in_pnpms_global_store_runs_after_the_hint_is_followed(
+    layout, count
+):
     """Use pnpm's global store, in which each package has its own directory, with links to the directories of its
     dependencies.
     """
@@ -132,7 +134,7 @@ def test_pnpm_with_the_global_store_runs_with_the_hint(layout, count):
     assert len(flags) == (4 if count == 2 else 2)
 
 
-def test_a_uv_workspace_runs(layout):
+def test_a_server_in_a_uv_workspace_runs(layout):
     layout.file("ws/pyproject.toml", '[tool.uv.workspace]\nmembers = ["packages/*"]\n')
     site = layout.venv("ws/.venv")
     for name in ("one", "two"):
@@ -146,7 +148,7 @@ def test_a_uv_workspace_runs(layout):
     assert layout.runs(python, script) == "one two"
 
 
-def test_an_editable_uv_tool_runs_with_the_hint(layout):
+def test_an_editable_uv_tool_runs_after_the_hint_is_followed(layout):
     layout.file("src/tool/pyproject.toml", "[project]\n")
     layout.file("src/tool/src/tool.py", "name = 'tool'\n")
     site = layout.venv(".local/share/uv/tools/tool")
@@ -159,7 +161,7 @@ def test_an_editable_uv_tool_runs_with_the_hint(layout):
         assert (flags, said) == (("--read", f"{layout.home}/src/tool/src"), "tool")
 
 
-def test_poetrys_environment_in_the_cache_runs_with_the_hint(layout):
+def test_a_server_in_a_poetry_environment_in_the_cache_runs_after_the_hint_is_followed(layout):
     layout.file("src/app/pyproject.toml", "[project]\n")
     layout.file("src/app/app/__init__.py")
     layout.file("src/app/app/__main__.py", "print('app')")
@@ -172,7 +174,7 @@ def test_poetrys_environment_in_the_cache_runs_with_the_hint(layout):
     assert layout.runs(python, script) == "script"  # the script's own root contains the project
 
 
-def test_a_conda_environment_runs(layout):
+def test_a_server_in_a_conda_environment_runs(layout):
     prefix = layout.home / "miniconda3/envs/x"
     (prefix / "bin").mkdir(parents=True)
     shutil.copy(PYTHON, prefix / f"bin/{VERSION}")
@@ -182,7 +184,7 @@ def test_a_conda_environment_runs(layout):
     assert layout.runs(str(prefix / "bin/python"), script) == str(prefix)
 
 
-def test_a_git_worktree_runs(layout):
+def test_a_server_in_a_git_worktree_runs(layout):
     layout.file("main/.git/worktrees/wt/HEAD")
     layout.package("main/node_modules/dep", "module.exports = 'dep'")
     layout.file("wt/.git", f"gitdir: {layout.home}/main/.git/worktrees/wt\n")
@@ -195,7 +197,7 @@ def test_a_git_worktree_runs(layout):
     assert (flags, said) == (("--read", f"{layout.home}/main/node_modules"), "dep")
 
 
-def test_a_submodule_runs(layout):
+def test_a_server_in_a_git_submodule_runs(layout):
     layout.file("parent/.git/modules/sub/HEAD")
     layout.package("parent", "")
     layout.file("parent/sub/.git", "gitdir: ../.git/modules/sub\n")

@@ -98,7 +98,7 @@ def test_a_missing_version_of_a_dependency_is_named_with_its_own_hint(
 
 
 @ONE_USER
-def test_a_package_for_another_node_is_named(user, env, registry, npm):
+def test_a_package_that_needs_another_version_of_node_is_reported(user, env, registry, npm):
     """Install a package whose `engines` name another version of node. npx only warns and starts such a package, and so
     does corral.
     """
@@ -164,7 +164,7 @@ def test_npms_cafile_is_read_as_npm_reads_it(user, env, encrypted, npm, scratch,
     ("installer", "variable"),
     [("uv", "SSL_CERT_FILE"), ("pip", "PIP_CERT"), ("npm", "npm_config_cafile")],
 )
-def test_a_registrys_own_authority_is_named_by_a_variable(
+def test_a_registry_with_its_own_certificate_authority_works_if_a_variable_names_it(
     user, env, encrypted, tools, scratch, installer, variable
 ):
     env = use(encrypted, choose(installer, env, tools))

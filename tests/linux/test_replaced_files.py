@@ -50,7 +50,7 @@ def is_ready(service: ReplacedFiles) -> bool:
     return bool(select.select([service.fileno()], [], [], 0)[0])
 
 
-def test_the_watch_sleeps_while_nothing_happens(watch, tmp_path):
+def test_the_watch_is_not_woken_if_no_watched_name_is_replaced(watch, tmp_path):
     for name in ("a/.env", "a/other", "free"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
@@ -78,7 +78,7 @@ def test_a_file_with_the_same_inode_number_is_another_file(watch, tmp_path):
     assert len(service.replaced) == 1
 
 
-def test_other_links_and_new_times_are_not_replacements(watch, tmp_path):
+def test_a_new_hard_link_or_mode_does_not_count_as_a_replacement(watch, tmp_path):
     path = tmp_path / ".env"
     path.write_text("old")
     service = watch(cover(path, tmp_path))
@@ -142,7 +142,7 @@ def test_a_host_without_watches_left_is_reported(watch, tmp_path, monkeypatch, c
     assert service._child.killed == strict
 
 
-def test_reported_names_are_escaped(watch, tmp_path, capfd):
+def test_control_characters_in_a_reported_name_are_escaped(watch, tmp_path, capfd):
     path = tmp_path / "\x1b[2K" / ".env"
     path.parent.mkdir()
     path.write_text("")

@@ -117,7 +117,7 @@ def brightness(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_every_text_of_the_page_has_contrast(scheme):
+def test_every_text_colour_of_the_page_has_enough_contrast(scheme):
     colours = read_colours(render(hostile_report()))[scheme]
     for text in set(colours) - {"back", "card", "line"}:
         for back in ("back", "card"):
@@ -173,7 +173,7 @@ def test_a_browser_shows_the_page_in_light_and_dark(tmp_path, scheme):
 
 
 @pytest.mark.rig("chromium")
-def test_the_browser_runs_scripts_of_an_ordinary_page(tmp_path):
+def test_the_tests_browser_does_run_scripts_of_other_pages(tmp_path):
     path = tmp_path / "control.html"
     path.write_text("<body><script>document.body.append('r' + 'an')</script>")
     assert "ran" in Elements(browse(path, "--dump-dom")).text

@@ -115,14 +115,14 @@ def through_the_api(user, code, **numbers):
 
 
 @pytest.mark.timeout(600)
-def test_many_runs_in_a_row_leave_nothing(user):
+def test_many_runs_in_a_row_leave_no_files_or_processes(user):
     numbers = {"most": LAUNCHES, "least": LAUNCHES if LONG else ENOUGH, "seconds": SECONDS}
     seen = through_the_api(user, IN_A_ROW, **numbers)
     assert seen["count"] >= ENOUGH
     assert seen["after"] == seen["before"]
 
 
-def test_two_hundred_runs_at_once_leave_nothing(user):
+def test_two_hundred_runs_at_once_leave_no_files_or_processes(user):
     seen = through_the_api(user, AT_ONCE, most=200)
     assert seen["count"] == 200
     assert seen["after"] == seen["before"]
@@ -210,7 +210,7 @@ def time_to_ready(killings) -> float:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("broom", ["clean", "run"])
-def test_a_kill_at_any_moment_leaves_nothing(killings, broom):
+def test_clean_or_the_next_run_removes_all_leftovers_of_a_run_killed_at_any_moment(killings, broom):
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -221,7 +221,7 @@ def test_a_kill_at_any_moment_leaves_nothing(killings, broom):
     assert killings.left() == {}
 
 
-def test_leftovers_of_a_killed_run_are_found(killings):
+def test_the_search_for_leftovers_finds_those_of_a_killed_run(killings):
     """Kill a run, and check that its leftovers are found and that `corral clean` names them. This is the control for
     the tests above.
     """
@@ -237,7 +237,7 @@ def test_leftovers_of_a_killed_run_are_found(killings):
     assert killings.left() == {}
 
 
-def test_a_kill_of_the_whole_group_leaves_nothing(killings):
+def test_killing_corrals_whole_process_group_leaves_no_files_or_processes(killings):
     """Kill corral's whole process group, as a client that gives up does. init or the guardian is in another group, and
     must end too.
     """
@@ -251,7 +251,7 @@ def test_a_kill_of_the_whole_group_leaves_nothing(killings):
     assert killings.left() == {}
 
 
-def test_a_kill_while_the_host_is_probed_leaves_nothing(killings):
+def test_killing_doctor_while_it_probes_the_host_leaves_no_files_or_processes(killings):
     """Kill `corral doctor` while it probes the host. The processes of its probes must end, too."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")

@@ -164,7 +164,7 @@ def test_a_start_removes_dead_runs(user, runs):
         assert work_directories(user, dead.pid) == []
 
 
-def test_parallel_removals_share_the_work(user, runs):
+def test_clean_commands_that_run_at_once_remove_each_dead_run_once(user, runs):
     killed = []
     for _ in range(4):
         with Live(user) as dead:
@@ -200,7 +200,7 @@ def record(*residue: str) -> str:
 GARBAGE = ["", "\0\1\2", "1\n2\n3\n-4\n", "x" * 100_000, "\n" * 50]
 
 
-def test_garbage_is_removed_and_not_listed_as_a_run(user, runs):
+def test_invalid_records_are_removed_and_not_listed_as_runs(user, runs):
     for number, text in enumerate(GARBAGE):
         plant(user, runs / f"garbage-{number}", text)
     assert listed(user) == []
@@ -236,7 +236,7 @@ def test_a_link_among_the_records_is_not_followed(user, runs, scratch):
     victim.rmdir()
 
 
-def test_a_locked_link_does_not_pass_for_a_live_run(user, runs, scratch):
+def test_a_link_to_a_locked_file_is_not_listed_as_a_live_run(user, runs, scratch):
     target = scratch / "record"
     plant(user, target, record())
     (runs / "link").symlink_to(target)

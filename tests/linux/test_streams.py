@@ -191,7 +191,7 @@ def test_locks_of_a_shared_log_are_released(user, scratch, walls):
 
 
 @BOTH_TIERS
-def test_the_end_of_a_pipe_is_seen(user):
+def test_the_client_sees_that_the_target_closed_its_stdout_pipe(user):
     """The client sees that the target has closed its stdout, although the run goes on."""
     code = "import os, sys; os.write(1, b'x'); os.close(1); sys.stdin.read()"
     argv = user.corral_argv("run", "--", user.python, "-c", code)
@@ -250,7 +250,7 @@ def changed(user, fd, tmp):
 
 
 @BOTH_TIERS
-def test_a_file_on_stdin_is_restored(user, scratch):
+def test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     path = scratch / "file"
     path.write_text("x")
@@ -271,7 +271,7 @@ def test_a_file_on_stdin_is_restored(user, scratch):
     assert (did["inode flags"], did["version"]) == ("EPERM", "EPERM")
 
 
-def test_flags_and_version_of_a_file_can_be_changed_without_walls(user, scratch):
+def test_without_walls_flags_and_version_of_a_file_on_stdin_can_be_changed(user, scratch):
     """Change the flags and the version of a file without walls. This is the control: the file's owner can change them
     even by a descriptor that is open only for reading.
     """
@@ -287,7 +287,7 @@ def test_flags_and_version_of_a_file_can_be_changed_without_walls(user, scratch)
 
 
 @BOTH_TIERS
-def test_a_named_pipe_on_stdin_is_restored(user, scratch):
+def test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     path = scratch / "pipe"
     os.mkfifo(path, 0o600)
@@ -304,7 +304,7 @@ def test_a_named_pipe_on_stdin_is_restored(user, scratch):
         assert did["mode"] == "EPERM"
 
 
-def test_the_end_of_a_named_pipe_is_seen(user, scratch):
+def test_the_client_sees_that_the_target_closed_its_named_pipe(user, scratch):
     """Check that corral's own descriptor does not keep the pipe open."""
     path = scratch / "pipe"
     os.mkfifo(path, 0o600)
@@ -341,7 +341,7 @@ def test_a_mode_that_the_user_tightened_is_not_widened(user, scratch):
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_a_killed_corral_restores_nothing(ordinary, scratch, killed):
+def test_a_killed_corral_does_not_restore_the_mode_of_a_file_on_stdin(ordinary, scratch, killed):
     """Kill corral. Init cannot restore the file's mode, because init has no rights on the file and ends with corral. In
     the control corral is not killed.
     """
@@ -434,7 +434,7 @@ def test_a_terminal_works_as_before_after_a_run(user, sandboxed):
 
 
 @BOTH_TIERS
-def test_a_terminal_is_restored(user, scratch):
+def test_mode_and_state_of_a_terminal_are_restored_after_the_run(user, scratch):
     os.chown(scratch, user.uid, user.uid)
     master, slave = os.openpty()
     os.fchown(slave, user.uid, user.uid)

@@ -101,7 +101,9 @@ def test_a_package_cannot_start_the_users_program(user, env, registry, npm, proj
 
 
 @ONE_USER
-def test_settings_without_effect_share_an_installation(user, env, registry, npm, scratch):
+def test_a_setting_that_had_no_effect_on_an_installation_causes_no_new_one(
+    user, env, registry, npm, scratch
+):
     """Install with a setting that has no effect on the installation. A later start without the
     setting uses the same installation.
     """
@@ -296,7 +298,9 @@ def test_a_bundle_cannot_start_the_users_virtual_environment(user, env, scratch,
 
 
 @ONE_USER
-def test_a_bundle_cannot_climb_out_by_a_relative_trampoline(user, env, scratch, project):
+def test_a_script_of_a_bundle_cannot_name_an_interpreter_outside_by_a_relative_path(
+    user, env, scratch, project
+):
     """Start a script with the `/bin/sh` lines that pip writes for long paths. The interpreter's path in them has `../`,
     so that it leads out of the store.
     """
@@ -563,7 +567,7 @@ def test_a_cache_directory_that_is_a_link_works(user, env, scratch):
 
 
 @ONE_USER
-def test_pinning_installs_once(user, env, registry, npm, scratch):
+def test_wrap_with_pin_installs_a_package_once(user, env, registry, npm, scratch):
     files = {"main.js": "console.log(JSON.stringify('ran'))"}
     archive = registry.publish_npm("server", "1.2.3", files, bin={"server": "main.js"})
     place = own(user, scratch / "desk" / "mcp.json", "")

@@ -65,7 +65,7 @@ def impatient(monkeypatch):
     monkeypatch.setattr(systemd_scope, "END_SECONDS", SHORT)
 
 
-def test_the_bus_gives_a_name(bus):
+def test_a_connection_to_the_bus_gets_a_name(bus):
     with Bus(bus, PATIENCE) as one, Bus(bus, PATIENCE) as other:
         assert one.name.startswith(":")
         (names,) = one.driver("ListNames")
@@ -254,7 +254,7 @@ def test_the_request_to_systemd_has_the_limits(listen):
     assert call.body == ("corral-x.scope", "fail", expected, [])
 
 
-def test_the_arguments_are_encoded_like_jeepneys():
+def test_arguments_are_encoded_as_the_jeepney_library_encodes_them():
     low_level = pytest.importorskip("jeepney.low_level", reason="jeepney is not installed")
     chosen = systemd_scope.properties((2, 3), SETTINGS)
     raw = dbus.marshal("ssa(sv)a(sa(sv))", ("corral-x.scope", "fail", chosen, []))
@@ -270,7 +270,7 @@ def test_a_scope_without_limits_overrides_the_managers_defaults():
     assert not {name for name in chosen if name.startswith(("Memory", "CPU", "IO"))}
 
 
-def test_a_job_that_fails_is_a_failure(listen):
+def test_a_scope_whose_systemd_job_fails_is_an_error(listen):
     listen(result="failed")
     with (
         systemd_scope._Manager(PATIENCE) as manager,

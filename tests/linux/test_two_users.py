@@ -191,7 +191,7 @@ except PermissionError:
 """
 
 
-def test_roots_demo_is_closed_to_other_users(root, attacker):
+def test_another_user_cannot_plant_links_in_the_directory_of_roots_demo(root, attacker):
     """Try to plant a link in the directory of root's demo. The demo also tries its acts without
     walls, and the link would redirect them.
     """
@@ -357,7 +357,7 @@ def named_sockets(pids: list[int]) -> list[str]:
     ]
 
 
-def test_the_search_finds_sockets_with_a_name(sticky):
+def test_the_tests_search_for_named_sockets_finds_them(sticky):
     """Make sockets with a name, and check that `named_sockets` finds them. This is the control for the test above."""
     with socket.socket(socket.AF_UNIX) as named, socket.socket() as tcp:
         named.bind(str(sticky / "socket"))

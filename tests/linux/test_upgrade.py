@@ -85,7 +85,7 @@ def test_a_server_is_named_as_in_its_client(user, env, installed, scratch, name)
     assert version(user, env) == "1.1.0"
 
 
-def test_json_changes_nothing_without_yes(user, env, installed):
+def test_upgrade_with_json_changes_nothing_unless_yes_is_given(user, env, installed):
     (row,) = json.loads(upgrade(user, env, "--json").stdout)
     assert (row["old"], row["new"], row["upgraded"]) == ("1.0.0", "1.1.0", False)
     assert version(user, env) == "1.0.0"
@@ -113,7 +113,9 @@ def test_installations_for_different_runtimes_have_different_names(user, env, in
     assert version(user, env) == "1.1.0"
 
 
-def test_more_changes_than_are_shown_can_be_listed(user, env, registry, installed):
+def test_a_long_list_of_changes_is_cut_and_names_the_command_that_lists_all(
+    user, env, registry, installed
+):
     names = [f"dep{number}" for number in range(12)]
     for name in names:
         registry.publish_npm(name, "1.0.0", {"index.js": ""})
@@ -163,7 +165,7 @@ def test_a_python_package_keeps_its_options(user, env, registry, tools):
     assert all("with:beside<2" in row["key"] for row in entries(user, env))
 
 
-def test_the_newest_version_is_recognized_each_time(user, env, registry, tools):
+def test_an_installation_of_the_newest_version_is_not_upgraded_again(user, env, registry, tools):
     """Install one wheel twice. The installations differ in their bytecode, so corral compares
     versions and packages.
     """
@@ -283,7 +285,9 @@ rl.on('line', (line) => {
 """
 
 
-def test_a_second_definition_of_a_tool_is_not_pinned_unseen(user, env, registry, npm):
+def test_a_second_definition_of_a_pinned_tool_is_shown_before_an_upgrade_pins_it(
+    user, env, registry, npm
+):
     """Offer a tool twice: first with a new definition, then as it was pinned."""
 
     def offered() -> list[str]:

@@ -376,7 +376,7 @@ def round_trip(desk, client):
     assert path.read_bytes() == before
 
 
-def test_a_file_in_an_unknown_form_is_an_error(desk):
+def test_wrap_refuses_a_file_in_which_it_does_not_recognize_the_servers(desk):
     other = '{"tools": {"mcp": {"a": {"command": "x"}}}, "mcpServers": {}}'
     for name, text in (("a.json", '{"programs": {"a": {"command": "x"}}}'), ("b.json", other)):
         path = desk.put(name, text)
@@ -408,7 +408,7 @@ def test_a_connection_string_is_a_secret_by_its_form(desk):
     assert {name for name, flag in flags.items() if flag == "--secret"} == set(env) - {"LEVEL"}
 
 
-def test_every_client_has_a_test():
+def test_the_tests_have_settings_for_every_client():
     assert set(SETTINGS) == set(catalogue.NAMES)
 
 
@@ -535,7 +535,7 @@ def test_a_file_server_for_the_home_gets_a_hint_that_wraps_it(desk, flags):
     assert ["--write", str(directory)] == entries(path)["files"]["args"][2:4]
 
 
-def test_an_explicit_policy_stays_unchanged(desk):
+def test_wrap_passes_a_policy_that_the_user_typed_unchanged(desk):
     path = desk.config("cursor")
     policy = '{"version": 1, "limits": {"pids": 20}}'
     desk.does("wrap", "cursor", "two", "--policy", policy, "--corral", str(desk.corral_path))
@@ -558,7 +558,7 @@ def test_backups_are_hidden_from_servers(desk):
     assert desk.user.inside(code, place, flags=flags, **env) == [0, False]
 
 
-def test_a_missing_corral_is_reported(desk):
+def test_status_reports_wrapped_servers_whose_corral_no_longer_exists(desk):
     path = desk.config("cursor")
     desk.does("wrap", "cursor", "--corral", str(desk.corral_path))
     assert "does not exist" not in desk.does("status", "cursor")
@@ -877,7 +877,7 @@ def test_status_says_that_it_could_not_count_the_servers_of_a_broken_file(desk):
     assert "not counted" not in desk.does("status")
 
 
-def test_entries_that_named_corral_before_wrap_are_marked(desk):
+def test_wrap_shows_the_grants_of_entries_that_already_started_through_corral(desk):
     """Use a project's file that already starts servers through corral, with grants that the user
     did not choose. `wrap` shows these grants, and refuses an entry that starts another program
     named corral.
@@ -899,7 +899,7 @@ def test_entries_that_named_corral_before_wrap_are_marked(desk):
     assert "may:" not in second  # corral does not show permissions for unknown flags
 
 
-def test_a_file_in_the_home_belongs_to_the_client(desk):
+def test_a_clients_file_in_the_home_is_not_reported_as_a_project_file(desk):
     desk.config("cursor")
     assert desk.does("status").count("mcp.json") == 1
     done = desk.corral("wrap", "cursor", "--corral", str(desk.corral_path), "--dry-run")

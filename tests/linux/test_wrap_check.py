@@ -34,7 +34,7 @@ def check(user, scratch, *words):
     return user.corral("wrap", "--check", *words, cwd=scratch)
 
 
-def test_a_server_that_is_not_wrapped_fails(user, scratch, project):
+def test_the_check_fails_for_a_server_that_is_not_wrapped(user, scratch, project):
     path = project(".cursor/mcp.json", bare=PLAIN, held=WRAPPED)
     before = path.read_bytes()
     done = check(user, scratch)
@@ -45,13 +45,13 @@ def test_a_server_that_is_not_wrapped_fails(user, scratch, project):
     assert path.read_bytes() == before
 
 
-def test_wrapped_and_remote_servers_pass(user, scratch, project):
+def test_the_check_accepts_wrapped_and_remote_servers(user, scratch, project):
     project(".cursor/mcp.json", held=WRAPPED, far=REMOTE)
     done = check(user, scratch)
     assert (done.returncode, done.stdout) == (0, b"files checked: 1, findings: 0\n"), done.stderr
 
 
-def test_named_files_are_checked(user, scratch, project):
+def test_the_check_reads_the_files_that_are_named(user, scratch, project):
     good, bad = project("good.json", held=WRAPPED), project("bad.json", bare=PLAIN)
     assert check(user, scratch, str(good)).returncode == 0
     assert check(user, scratch, str(good), str(bad)).returncode == 1

@@ -106,7 +106,7 @@ def test_programs_that_start_others_work(mac):
     assert done.stdout.count(b"git version") == 2, done.stderr
 
 
-def test_flags_are_copied_and_removed(mac):
+def test_files_that_the_target_marks_immutable_are_still_removed_after_the_run(mac):
     source = pathlib.Path(mac.place) / "source"
     source.write_text("x")
     code = """
@@ -186,7 +186,7 @@ def test_cpu_time_and_timeout_end_the_run(mac):
     assert (done.returncode, told["outcome"]["kind"]) == (124, "timeout")
 
 
-def test_a_run_leaves_nothing(mac):
+def test_a_run_leaves_no_private_directory(mac):
     assert (
         mac.run(
             sys.executable, "-c", "import os; os.makedirs(os.environ['HOME'] + '/a/b')"
@@ -219,7 +219,7 @@ def test_the_process_table_has_this_process_and_its_usage():
     assert Tree(table, os.getpid(), own.unique, grouped=False).measure().memory >= used.memory >> 1
 
 
-def test_forks_are_reported():
+def test_the_process_table_reports_forks():
     table = ProcessTable()
     table.follow(os.getpid())
     pid = os.fork()

@@ -235,7 +235,7 @@ def test_a_repository_cannot_be_created_in_a_grant(mac):
     assert mac.inside(put, mac.place, "/other", flags=("--write", mac.place)) == "put"
 
 
-def test_a_grant_in_another_spelling_works(mac, secret):
+def test_a_grant_whose_path_is_spelled_in_another_case_works(mac, secret):
     """Name the grant in upper case. Most volumes ignore case, but Seatbelt compares paths in the
     kernel's spelling, so corral has to find that spelling.
     """

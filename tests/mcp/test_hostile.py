@@ -99,7 +99,7 @@ def pin(user, server, act: str) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_a_rug_pull_is_refused_with_pins(ordinary, server):
+def test_a_tool_that_changed_after_it_was_pinned_is_refused(ordinary, server):
     pin(ordinary, server, "rug pull")
     asked = (request(1, "tools/list"), request(2, "tools/list"), call(3, "new"), call(4, "add"))
     bare = converse(ordinary, server, "rug pull", *asked)
@@ -113,7 +113,7 @@ def test_a_rug_pull_is_refused_with_pins(ordinary, server):
     assert {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"} in talk.others
 
 
-def test_a_rug_pull_is_reported_with_warn(ordinary, server):
+def test_with_warn_a_tool_that_changed_after_pinning_passes_and_is_reported(ordinary, server):
     pin(ordinary, server, "rug pull")
     asked = (request(1, "tools/list"), request(2, "tools/list"))
     talk = converse(ordinary, server, "rug pull", *asked, flags=("--pins", "warn"))
@@ -121,7 +121,7 @@ def test_a_rug_pull_is_reported_with_warn(ordinary, server):
     assert "tool add differs from its pin: description was 'adds'" in talk.stderr
 
 
-def test_a_run_with_pins_and_nothing_pinned_refuses(ordinary, server):
+def test_a_run_that_requires_pins_is_refused_if_nothing_is_pinned(ordinary, server):
     done = ordinary.run(ordinary.python, str(server), "none", flags=("--pins", "refuse"))
     assert done.returncode == 125
     assert b"nothing is pinned for" in done.stderr
@@ -162,7 +162,7 @@ def configure(user, **servers: list[str]) -> None:
     (folder / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
 
 
-def test_shadowing_is_marked_by_inspect(ordinary, server):
+def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, server):
     """Check that `inspect` reports a tool with the name of another server's tool, or a description that mentions one.
     corral cannot prevent such shadowing, because only the client knows which tool it means to call.
     """
@@ -185,7 +185,7 @@ def test_shadowing_is_marked_by_inspect(ordinary, server):
     assert found["not_compared"] == ["cursor:far (remote)"]
 
 
-def test_an_inspected_server_that_is_not_configured_is_not_compared(ordinary, server):
+def test_inspect_compares_tools_only_with_servers_in_a_clients_configuration(ordinary, server):
     """Inspect two servers with the same tools, neither of which is in a client's configuration. Users do this to choose
     between servers, so it is not shadowing.
     """
@@ -194,7 +194,7 @@ def test_an_inspected_server_that_is_not_configured_is_not_compared(ordinary, se
     assert "shadows" not in {mark["kind"] for mark in found["marks"]}
 
 
-def test_an_inspection_is_not_a_pin(ordinary, server):
+def test_inspecting_a_server_does_not_pin_its_tools(ordinary, server):
     assert inspect(ordinary, server, "mail").returncode == 0
     flags = ("--pins", "refuse")
     done = ordinary.run(ordinary.python, str(server), "mail", flags=flags)
@@ -246,7 +246,9 @@ UNCLEAR = ["deep nesting", "NULs", "invalid UTF-8", "UTF-16", "carriage return",
 
 
 @pytest.mark.parametrize("act", UNCLEAR)
-def test_unclear_messages_go_to_stderr_and_are_counted(ordinary, server, act, tmp_path):
+def test_output_that_is_not_a_clear_message_goes_to_stderr_and_is_counted(
+    ordinary, server, act, tmp_path
+):
     bare = converse(ordinary, server, act, call(1))
     assert bare.raw.count(b"\n") > 1
     report = ordinary.home / "report.json"
@@ -398,7 +400,7 @@ def test_3_a_tool_that_reads_every_file_is_stopped_by_the_walls(ordinary, server
     assert "FileNotFoundError" in act(ordinary, server, "read_file", path=str(private))
 
 
-def test_4_a_rug_pull_needs_pins(ordinary, server):
+def test_4_a_tool_that_changes_later_is_refused_only_if_it_was_pinned(ordinary, server):
     pin(ordinary, server, "rug pull")
     asked = (request(1, "tools/list"), request(2, "tools/list"))
     assert converse(ordinary, server, "rug pull", *asked, flags=GUARD).tools(2) == ["add", "new"]

@@ -121,7 +121,9 @@ def test_published_servers_answer_the_same_with_a_guard(profile, client, environ
 
 
 @pytest.mark.parametrize(("name", "requirement"), [("mcp-1", "mcp<2"), ("mcp-2", "mcp>=2")])
-def test_sandboxed_works_with_both_generations_of_the_sdk(name, requirement, environment):
+def test_servers_prepared_by_sandboxed_work_with_both_versions_of_the_sdk(
+    name, requirement, environment
+):
     server = next(one for one in SERVERS if one.profile == "everything")
     found = []
     for policy in ({}, {"mcp": {"tools": {"deny": ["get-env"]}}}):
@@ -144,7 +146,9 @@ def test_sandboxed_works_with_both_generations_of_the_sdk(name, requirement, env
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
-def test_both_eras_pass_the_guard(mode, environment, packages):
+def test_messages_of_the_older_and_the_newer_mcp_protocol_pass_the_guard(
+    mode, environment, packages
+):
     """Check that a server's question for roots passes in both eras: as the server's own request (legacy) or inside an
     answer (modern).
     """

@@ -89,7 +89,7 @@ def installed(environment):  # noqa: F811  - the imported fixture
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_framework_starts_its_servers_inside(name, installed):
+def test_a_framework_starts_its_servers_in_the_sandbox(name, installed):
     interpreter = sdk.python(f"framework-{name.partition('[')[0]}", name)
     program = f"{FRAME}{FRAMEWORKS[name]}\nasyncio.run(main())"
     argv = [interpreter, "-c", program, str(sdk.SOURCE), NODE_PACKAGE, PYTHON_PACKAGE]

@@ -239,7 +239,7 @@ STREAM_WRITES = {
 PRINTERS = ("cli/output.py", "servers/registry/download.py", "demo/bystander.py")
 
 
-def test_only_output_prints():
+def test_only_the_listed_output_modules_write_to_the_standard_streams():
     for path in FILES:
         calls = [node for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
         assert not [call for call in calls if ast.unparse(call.func) == "print"], path
@@ -322,7 +322,7 @@ def verbs() -> list[str]:
 
 
 @pytest.mark.parametrize("platform", ABSENT)
-def test_every_platform_has_the_functions_that_the_flow_calls(platform):
+def test_every_platform_has_all_functions_that_the_common_code_calls(platform):
     setting = ELSEWHERE.partition("failed = {}")[0]
     argv = [sys.executable, "-c", setting + SEAM, str(SOURCE.parent), platform, ABSENT[platform]]
     done = subprocess.run([*argv, *verbs()], capture_output=True, text=True, check=False)

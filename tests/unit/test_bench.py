@@ -49,7 +49,7 @@ def test_each_installers_script_starts_corral(tmp_path):
         assert ("re" in names) == imports
 
 
-def test_contenders_take_turns_and_first_rounds_are_dropped():
+def test_measured_programs_take_turns_and_their_first_rounds_do_not_count():
     calls = []
 
     def contender(name):
@@ -118,7 +118,7 @@ def test_ratios_compare_minima():
         (1.0, 0.0, "miss"),
     ],
 )
-def test_without_a_budget_there_is_no_verdict(value, budget, verdict):
+def test_a_ratio_is_judged_only_if_it_has_a_budget(value, budget, verdict):
     assert Ratio("x", value, budget).verdict == verdict
 
 
@@ -148,7 +148,7 @@ def test_a_table_shows_measurements_ratios_and_notes():
 
 
 @pytest.mark.parametrize(("budget", "code"), [(1.0, 1), (2.0, 0), (None, 0)])
-def test_json_output_is_one_document_and_a_miss_sets_the_exit_code(capsys, budget, code):
+def test_json_output_is_one_document_and_a_missed_budget_sets_the_exit_code(capsys, budget, code):
     output = measure.Output(json_wanted=True)
     output.show(Section("A", "ms", (Stats("x", (1.0, 2.0)),), (Ratio("r", 2.0, budget),)))
     assert output.finish() == code
@@ -194,7 +194,7 @@ def test_meaningless_options_are_refused(words, capsys):
         (["--workload", "walk", "--call", "open"], ("open",), ("walk",)),
     ],
 )
-def test_only_named_calls_are_measured(words, calls, workloads):
+def test_only_the_system_calls_that_are_named_are_measured(words, calls, workloads):
     assert syscalls.chosen(syscalls.arguments(words)) == (calls, workloads)
 
 
@@ -222,7 +222,7 @@ def test_a_field_of_a_proc_file_is_read():
         processes.field(text, "VmSwap")
 
 
-def test_bubblewrap_gets_the_view_of_corral(tmp_path):
+def test_bubblewrap_is_started_with_the_same_visible_files_as_corral(tmp_path):
     walls = {
         "binds": [
             {"source": "/usr", "target": "/usr", "access": "read"},
@@ -245,7 +245,7 @@ def test_bubblewrap_gets_the_view_of_corral(tmp_path):
     assert pathlib.Path(made).read_text(encoding="utf-8") == "user"
 
 
-def test_a_missing_peer_names_its_package(monkeypatch):
+def test_a_missing_sandbox_program_is_reported_with_its_package(monkeypatch):
     monkeypatch.setenv("PATH", "")
     found = [peers.bubblewrap({}, ""), peers.firejail(), peers.srt("")]
     words = [str(item) for item in found]
@@ -272,7 +272,7 @@ def test_without_srt_the_network_is_measured_with_a_note(monkeypatch, tmp_path):
     assert "npm" in absent[0]
 
 
-def test_a_rate_comes_from_the_best_time():
+def test_a_transfer_rate_is_computed_from_the_shortest_time():
     found = {"a": Stats("a", (500.0, 250.0)), "b": Stats("b", (1000.0,))}
     assert network.rates("MB", 128, found) == "MB a second: a 512, b 128"
 

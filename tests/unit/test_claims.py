@@ -57,7 +57,7 @@ def test_every_promise_of_the_docs_is_in_the_ledger_once():
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=IDS)
-def test_each_sentence_is_directly_before_its_anchor(claim):
+def test_each_promise_in_the_docs_is_directly_before_its_anchor(claim):
     before = dict(anchors(ROOT / claim.source))
     assert before[claim.id].endswith(" ".join(claim.sentence.split())), before[claim.id][-200:]
 

@@ -111,7 +111,7 @@ def private_directories(code: str) -> list[int]:
         ("os.chmod(path, 0o700)", 0),  # on Windows chmod does not change the access list
     ],
 )
-def test_the_search_finds_directories_with_mode_0700(code, found):
+def test_the_tests_search_finds_code_that_makes_directories_with_mode_0700(code, found):
     assert len(private_directories(code)) == found
 
 

@@ -134,7 +134,7 @@ def chosen(
 
 @pytest.mark.parametrize(("user", "uid"), [("root", 0), ("ordinary", 1000)])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_width_chooses_the_cases_of_one_user(monkeypatch, width, user, uid):
+def test_the_chosen_width_decides_which_cases_of_a_user_are_run(monkeypatch, width, user, uid):
     items = chosen(monkeypatch, width, uid)
     assert {item.callspec.params["user"] for item in items} == {user}
     for module in ("test_a", "test_b"):
@@ -191,7 +191,7 @@ def test_a_row_is_of_the_user_who_runs_corral():
     assert [(row["user"], row["passed"]) for row in seen["rows"]] == [("ordinary", 1), ("root", 1)]
 
 
-def test_attacks_become_rows_and_reasons(place):
+def test_the_page_shows_numbers_of_attacks_and_reasons_for_skipped_ones(place):
     output = told("good", "passed") + told("absent", "skipped", "corral refuses: no Landlock")
     attacks = host_trial.summary(attack_choice.ONE, {"root": host_trial.attacks_in(output)})
     hosts.keep({**sample(), "attacks": attacks})

@@ -27,7 +27,7 @@ def call(*words: str, cwd: pathlib.Path, **more: str) -> subprocess.CompletedPro
     )
 
 
-def test_python_m_corral_is_the_command(tmp_path):
+def test_python_m_corral_works_like_the_corral_command(tmp_path):
     done = call("-m", "corral", "--version", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"corral {corral.__version__}\n")
     assert call("-m", "corral", "rnu", cwd=tmp_path).returncode == 2

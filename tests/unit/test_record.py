@@ -29,7 +29,7 @@ def test_fields_keep_their_order():
     assert astuple(Point(x=1)) == (1, 7)
 
 
-def test_defaults_methods_and_docstrings_stay():
+def test_a_record_class_keeps_its_defaults_methods_and_docstring():
     assert Point(x=1).sum() == 8
     assert Point.__doc__ == "A point."
     assert Point.__name__ == Point.__qualname__ == "Point"

@@ -23,7 +23,7 @@ def declare(monkeypatch):
     return act
 
 
-def test_a_group_stands_for_its_rigs_and_the_option_adds_to_the_variable(declare, monkeypatch):
+def test_a_group_declares_all_its_rigs_and_the_option_adds_to_the_variable(declare, monkeypatch):
     monkeypatch.setitem(rigs.RIGS, "plain", rigs.Rig("nothing"))
     monkeypatch.setitem(rigs.GROUPS, "some", ("plain", "long"))
     assert declare("some") == {"plain", "long"}

@@ -10,5 +10,5 @@ pytestmark = [pytest.mark.rig("uml"), pytest.mark.timeout(500)]
 
 
 @pytest.mark.parametrize("test", guest_run.tests_in("faults"))
-def test_faults_of_the_machine(test):
+def test_runs_survive_clock_changes_and_missing_memory(test):
     guest_run.expect_passed(uml, "faults", "root", test)

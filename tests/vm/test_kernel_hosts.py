@@ -21,7 +21,7 @@ def now(name: str) -> hosts.Record:
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_recorded_capabilities_are_proven_again(name):
+def test_each_recorded_capability_is_proven_again_on_its_kernel(name):
     """Check that the recorded capabilities are proven again, that runs end with the recorded exit codes, and that
     absent capabilities have the recorded hints.
     """
@@ -36,12 +36,12 @@ def test_recorded_capabilities_are_proven_again(name):
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_every_act_of_the_demo_ends_as_before(name):
+def test_every_act_of_the_demo_has_its_recorded_result(name):
     assert now(name)["demo"]["acts"] == RECORDS[name]["demo"]["acts"]
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_no_attack_succeeds(name):
+def test_no_attack_of_the_tests_succeeds_on_a_recorded_kernel(name):
     """Check that no attack succeeded, and that an attack that was run for the record is not skipped now."""
     record, seen = RECORDS[name]["attacks"], now(name)["attacks"]
     assert seen["failed"] == []

@@ -12,13 +12,13 @@ pytestmark = [pytest.mark.rig("qemu"), pytest.mark.timeout(500)]
 
 @pytest.mark.parametrize("test", guest_run.tests_in("landlock"))
 @pytest.mark.parametrize("suite", qemu.SUITES)
-def test_landlock_and_cgroups(suite, test):
+def test_walls_by_landlock_and_limits_by_cgroups(suite, test):
     guest_run.expect_passed(qemu.Machine(Source(suite)), "landlock", "ordinary", test)
 
 
 @pytest.mark.parametrize("test", guest_run.tests_in("no_user_namespaces"))
 @pytest.mark.parametrize("suite", qemu.SUITES)
-def test_without_user_namespaces(suite, test):
+def test_runs_on_a_machine_with_landlock_but_without_user_namespaces(suite, test):
     """Run with Landlock alone. This is enough on the newer kernel, but not on the older one, whose
     Landlock cannot deny truncation.
     """

@@ -23,7 +23,7 @@ def test_the_machines_kernel_enforces_cgroup_limits(user, test):
     guest_run.expect_passed(uml, "kernel", user, test)
 
 
-def test_the_commands_own_status_and_output_come_back():
+def test_exit_status_and_output_of_a_command_in_the_machine_are_returned():
     result = uml.boot(["sh", "-c", "seq 20000; echo gone wrong >&2; exit 7"])
     assert result.returncode == 7
     assert result.output == "\n".join(map(str, range(1, 20001))) + "\ngone wrong\n"
@@ -60,14 +60,14 @@ def running(place: pathlib.Path) -> list[str]:
     return [line for line in found if f"{place}/corral-rig-" in line]
 
 
-def test_nothing_is_left_on_the_host(place):
+def test_a_machine_leaves_no_files_processes_or_mounts_on_the_host(place):
     assert uml.boot(["true"]).returncode == 0
     assert list(place.iterdir()) == []
     assert running(place) == []
     assert str(place) not in pathlib.Path("/proc/self/mountinfo").read_text()
 
 
-def test_a_machine_writes_only_into_itself(place):
+def test_a_machine_cannot_write_to_the_hosts_files(place):
     """In the machine, as root, mount the host's root again. Then try to write to a directory of the host that is open
     to all users.
     """

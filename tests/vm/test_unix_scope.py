@@ -11,5 +11,5 @@ pytestmark = [pytest.mark.rig("qemu"), pytest.mark.timeout(500)]
 
 
 @pytest.mark.parametrize("test", guest_run.tests_in("unix_scope"))
-def test_unix_sockets_with_landlocks_right(test):
+def test_unix_sockets_on_a_kernel_whose_landlock_controls_them(test):
     guest_run.expect_passed(qemu.Machine(Source(qemu.NEWEST)), "unix_scope", "ordinary", test)

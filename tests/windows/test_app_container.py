@@ -57,13 +57,13 @@ def test_a_run_reports_missing_app_containers(profile):
     assert caught.value.filename == profile.profile
 
 
-def test_a_process_outside_fails_verification(profile):
+def test_a_process_that_is_not_in_an_app_container_fails_verification(profile):
     """Verify this process, which is not in an AppContainer. This is the control for `verify`."""
     with pytest.raises(OSError, match="not in an AppContainer"):
         profile.verify(results_of_this_process())
 
 
-def test_dangerous_privileges_fail_verification(profile, monkeypatch):
+def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeypatch):
     """Verify this process as the target: first as if one of its privileges were dangerous, and then
     as if none were.
     """
@@ -95,7 +95,7 @@ def test_dangerous_privileges_fail_verification(profile, monkeypatch):
         (win32.ERROR_INVALID_PARAMETER, "CreateAppContainerProfile: ", ""),
     ],
 )
-def test_each_failure_has_its_explanation(code, text, hint):
+def test_each_error_of_creating_an_app_container_profile_is_explained(code, text, hint):
     why, advice = app_container.explain(win32.windows_error(code, "CreateAppContainerProfile"))
     assert text in why
     assert hint in advice

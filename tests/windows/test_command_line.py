@@ -42,13 +42,13 @@ def random_arguments(seed: int, cases: int):
         yield [words[0].replace('"', "") or "x", *words[1:]]
 
 
-def test_windows_splits_the_line_back():
+def test_windows_splits_a_quoted_command_line_into_the_same_arguments():
     for argv in random_arguments(1, 3000):
         assert split(quoted(argv)) == argv
     assert split('x "a\\\\" b') == ["x", "a\\", "b"]  # the control: this line is split
 
 
-def test_a_c_runtime_splits_the_line_back():
+def test_a_c_runtime_splits_a_quoted_command_line_into_the_same_arguments():
     """Let python.exe print its arguments, which its C runtime or Windows has split."""
     for argv in random_arguments(2, 8):
         # An argument may contain a line feed, because only a batch file cannot get one.
@@ -91,7 +91,7 @@ def test_cmd_expands_variables_in_wrongly_quoted_arguments(batch):
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 5, 9, 125])
-def test_cmd_writes_every_exit_code(tmp_path, code):
+def test_the_workflows_line_for_cmd_writes_every_exit_code_to_its_file(tmp_path, code):
     """Run the line with which the workflow writes an exit code to a file. In `echo 2> file` cmd would take `2>` as a
     redirection, so the redirection comes first.
     """

@@ -46,7 +46,7 @@ def keeps(step: Job) -> bool:
         ("job_read_back", Job()),
     ],
 )
-def test_a_limit_that_does_not_read_back_is_absent(findings, capability, step):
+def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capability, step):
     """Check that a limit that the system does not keep has an absent finding. Wine keeps no limit.
 
     For a kept limit the finding may be absent too, because real Windows may keep a limit that has no effect, such as UI
@@ -57,7 +57,7 @@ def test_a_limit_that_does_not_read_back_is_absent(findings, capability, step):
     assert found["evidence"]
 
 
-def test_the_tree_dies_with_its_job_everywhere(findings):
+def test_doctor_proves_that_all_processes_end_with_their_job(findings):
     assert findings["job_kill_on_close"]["status"] == "proven", findings["job_kill_on_close"]
 
 
@@ -108,7 +108,7 @@ def test_the_clipboard_is_closed_by_job_or_desktop(findings):
 
 
 @pytest.mark.real_windows(reason="it has no AppContainers")
-def test_nul_opens_where_the_probe_says_so(corral, findings):
+def test_a_target_can_open_nul_exactly_if_doctor_says_so(corral, findings):
     """Compare `doctor` with a target, because not every build of Windows lets a container open NUL."""
     code = "try:\n    open('NUL').close()\n    answer = True\nexcept OSError:\n    answer = False"
     assert corral.outside(code) is True
@@ -119,13 +119,13 @@ def test_nul_opens_where_the_probe_says_so(corral, findings):
     assert inside == (findings["nul"]["status"] == "proven"), findings["nul"]
 
 
-def test_the_session_is_that_of_this_process(findings):
+def test_doctor_reports_the_windows_session_of_its_process(findings):
     session = win32_process.session_of(os.getpid())
     assert (findings["session"]["status"] == "proven") == (session != 0)
     assert session == 0 or findings["session"]["evidence"] == f"session {session}"
 
 
-def test_a_difference_is_reported_with_both_values(findings):
+def test_a_limit_that_reads_back_differently_is_reported_with_both_values(findings):
     if keeps(Job(memory=96 << 20)):
         pytest.skip("this Windows keeps its limits")
     assert findings["job_memory"]["evidence"] == (

@@ -67,7 +67,7 @@ class Failing:
 
 @pytest.mark.parametrize("verb", ["apply", "verify"])
 @pytest.mark.parametrize("at", range(4))
-def test_a_step_that_fails_leaves_nothing(plan, tmp_path, verb, at):
+def test_a_start_that_fails_at_any_step_leaves_no_process_or_handle(plan, tmp_path, verb, at):
     before = win32.open_handles()
     failing = Failing(plan.steps[at], verb)
     steps = (*plan.steps[:at], failing, *plan.steps[at + 1 :])
@@ -91,7 +91,7 @@ def ended(pid: int) -> bool:
         return abi.wait_any((handle.value,), 10_000) == 0
 
 
-def test_a_resume_that_fails_leaves_nothing(plan, monkeypatch, tmp_path):
+def test_a_target_that_cannot_be_resumed_leaves_no_process_or_handle(plan, monkeypatch, tmp_path):
     """Let ResumeThread fail. The suspended process must end without having run an instruction."""
     before = win32.open_handles()
 
@@ -119,7 +119,7 @@ def test_a_replaced_program_does_not_start(plan, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_stop_ends_the_input_from_a_console(plan, monkeypatch):
+def test_stopping_a_run_ends_the_targets_input_from_a_console(plan, monkeypatch):
     """Check that a stop ends the target's input even if a user could still type at the console."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     code = "import sys; print(sys.stdin.readline(), end='', flush=True); print(sys.stdin.read(), 'end')"
@@ -133,7 +133,7 @@ def test_a_stop_ends_the_input_from_a_console(plan, monkeypatch):
     assert running.finish().output == "end"
 
 
-def test_input_after_the_end_is_discarded(plan, monkeypatch, tmp_path):
+def test_input_that_arrives_after_the_targets_input_ended_is_discarded(plan, monkeypatch, tmp_path):
     """Write to the input after its end. The bytes must not go to another file that has got the descriptor's number."""
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])

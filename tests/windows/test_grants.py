@@ -189,7 +189,7 @@ sys.stdin.read()
 """
 
 
-def test_a_claim_lives_as_long_as_its_process(tmp_path):
+def test_a_grant_counts_as_used_until_the_process_that_uses_it_ends(tmp_path):
     directory = str(tmp_path)
     argv = [sys.executable, "-c", CLAIMED, directory]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -227,7 +227,7 @@ def test_a_run_first_cleans_up_after_dead_runs(tmp_path):
 
 
 @pytest.mark.skipif(not wine(), reason="tests a host that ignores access lists")
-def test_entries_that_do_not_read_back_are_a_failure(tree):
+def test_access_entries_that_windows_does_not_keep_are_an_error(tree):
     """Check that corral reports a failure if an entry is missing after it was set. This happens under Wine, which has
     no access lists.
     """

@@ -67,7 +67,7 @@ def process_ids(handle) -> list[int]:
     ],
     ids=["memory", "no whole pages", "processes", "both", "kill on close"],
 )
-def test_limits_read_back_or_are_refused(step, read_back):
+def test_a_job_limit_that_windows_accepts_but_does_not_keep_is_an_error(step, read_back):
     """Check that corral reports an error if the system accepts a limit without keeping it."""
     if not read_back:
         with pytest.raises(OSError, match=r"was set to 0x[0-9a-f]+ and reads back as 0x0"):
@@ -80,7 +80,7 @@ def test_limits_read_back_or_are_refused(step, read_back):
     assert seen.BasicLimitInformation.ActiveProcessLimit == (step.processes or 0)
 
 
-def test_a_cpu_rate_reads_back_or_is_refused(read_back):
+def test_a_cpu_rate_that_windows_accepts_but_does_not_keep_is_an_error(read_back):
     try:
         made = job.create(Job(cpu=500, read_back=read_back))
     except OSError:
@@ -94,7 +94,7 @@ def test_a_cpu_rate_reads_back_or_is_refused(read_back):
     assert seen.ControlFlags == 5
 
 
-def test_ui_limits_read_back_or_are_refused(read_back):
+def test_ui_limits_that_windows_accepts_but_does_not_keep_are_an_error(read_back):
     step = Job(ui=job.UI_LIMITS, read_back=read_back)
     if read_back:
         job.create(step).release()

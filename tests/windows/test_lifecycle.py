@@ -198,7 +198,7 @@ def test_trees_end_with_their_caller():
     process.communicate()
 
 
-def test_a_client_may_put_corral_into_its_job(tree):
+def test_corral_ends_with_a_job_that_its_client_put_it_into(tree):
     """Put corral into a job after its start, as MCP's Python SDK does. The end of the job ends all
     processes in it.
     """

@@ -40,7 +40,7 @@ def session(corral, tmp_path):
         process.kill()
 
 
-def test_a_session_works_through_run(session, tmp_path):
+def test_an_mcp_session_works_through_corral_run(session, tmp_path):
     note = tmp_path / "note.txt"
     note.write_text("written outside")
     client = Client(session.stdout, session.stdin)
@@ -55,12 +55,12 @@ def test_a_session_works_through_run(session, tmp_path):
     assert session.stdout.read() == b""
 
 
-def test_the_end_of_input_ends_an_unused_session(session):
+def test_the_end_of_input_ends_a_server_that_got_no_message(session):
     session.stdin.close()
     assert session.wait(90) == 0
 
 
-def test_a_session_works_through_the_api():
+def test_an_mcp_session_works_through_the_python_api():
     with package.launch(
         SERVER, LOOSE, stdin=package.PIPE, stdout=package.PIPE, env=VARIABLES
     ) as sandbox:
@@ -72,7 +72,7 @@ def test_a_session_works_through_the_api():
     assert sandbox.report.outcome.kind == "exited"
 
 
-def test_a_session_works_through_the_guard():
+def test_an_mcp_session_works_through_the_message_guard():
     """Test the guard on Windows, where pipes cannot be polled, so the guard reads and writes them
     with threads.
     """

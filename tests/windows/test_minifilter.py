@@ -21,7 +21,7 @@ def test_a_missing_driver_is_reported():
     assert win32.open_handles() == before
 
 
-def test_a_drive_has_a_device():
+def test_the_device_of_a_drive_is_found():
     device = win32_filter.query_dos_device("C:")
     assert device.lower().startswith(("\\device\\", "\\??\\"))
     with pytest.raises(OSError, match="QueryDosDeviceW"):

@@ -171,7 +171,7 @@ def staging_for(key: str) -> str:
     return store.make_staging(key)
 
 
-def test_pip_would_run_in_a_container(index, monkeypatch):
+def test_the_plan_for_pip_runs_it_in_a_container(index, monkeypatch):
     staging = staging_for("pypi:x")
     environment = pypi.make_environment(staging, Registry(), "x")
     words, reads = pypi.find_pip(environment.base)
@@ -188,7 +188,9 @@ def test_pip_would_run_in_a_container(index, monkeypatch):
     assert all(held.status != "degraded" for held in plan.controls if held.control in WALLS)
 
 
-def test_npm_would_run_in_a_container_without_its_batch_file(index, monkeypatch, tmp_path):
+def test_the_plan_for_npm_runs_its_script_in_a_container_without_the_batch_file(
+    index, monkeypatch, tmp_path
+):
     nodejs = tmp_path / "nodejs"
     script = nodejs / "node_modules" / "npm" / "bin" / "npm-cli.js"
     script.parent.mkdir(parents=True)
@@ -215,7 +217,7 @@ def test_npm_would_run_in_a_container_without_its_batch_file(index, monkeypatch,
         npm.find_npm("")
 
 
-def test_a_changed_redirector_is_not_run(index):
+def test_a_virtual_environments_python_that_a_package_changed_is_not_run(index):
     made = pypi.make_environment(staging_for("pypi:x"), Registry(), "x")
     pypi.check_environment(made)  # the control: the unchanged redirector is accepted
     with open(made.path(pypi.INTERPRETER), "ab") as file:

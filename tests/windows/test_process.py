@@ -114,7 +114,7 @@ def test_bytes_pass_unchanged(corral):
     assert corral.run(PYTHON, "-c", code, flags=LOOSE, input=data).stdout == data
 
 
-def test_nul_is_replaced_by_a_stream_that_works(corral):
+def test_a_target_gets_working_pipes_in_place_of_nul(corral):
     """Check that the target gets a pipe instead of NUL, because Windows may not let the target open NUL."""
     code = (
         "import ctypes, json, os, sys, msvcrt\n"
@@ -142,6 +142,6 @@ def test_a_file_as_stream_is_passed_unchanged(corral, tmp_path):
     assert sink.read_text() == "LINE 1\nLINE 2\n"
 
 
-def test_a_variable_in_two_spellings_is_one(corral):
+def test_variable_names_that_differ_only_in_case_are_one_variable(corral):
     flags = (*LOOSE, "--env", "Key=1", "--env", "KEY=2")
     assert corral.inside("answer = os.environ['key']", flags=flags) == "2"

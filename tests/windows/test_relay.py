@@ -149,7 +149,7 @@ def nothing_is_left():
     assert win32.open_handles() == before
 
 
-def test_a_runs_shim_relays_and_leaves_nothing(web, nothing_is_left):
+def test_the_shim_of_a_run_relays_a_request_and_leaves_no_process_or_handle(web, nothing_is_left):
     shim = relay_start.start(hosts(), Results())
     relay = outer.Relay(
         *shim.take_pipes(),
@@ -168,7 +168,7 @@ def test_a_runs_shim_relays_and_leaves_nothing(web, nothing_is_left):
         socket.create_connection(("127.0.0.1", shim.port), timeout=30)
 
 
-def test_an_unused_shim_leaves_nothing(nothing_is_left):
+def test_an_unused_shim_leaves_no_process_or_handle(nothing_is_left):
     relay_start.start(hosts(), Results()).release()
 
 
@@ -190,6 +190,6 @@ def test_a_program_that_is_not_a_shim_is_refused(nothing_is_left, program):
     ],
     ids=["limits", "ui", "mitigations", "children"],
 )
-def test_a_shim_is_not_started_if_its_limits_do_not_read_back(nothing_is_left, asked, text):
+def test_a_shim_is_not_started_if_windows_does_not_keep_its_limits(nothing_is_left, asked, text):
     with pytest.raises(OSError, match=text):
         relay_start.start(hosts(**asked), Results())

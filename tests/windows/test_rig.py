@@ -33,7 +33,7 @@ def running(token: str) -> list[str]:
     return [line for line in found if token in line]
 
 
-def test_status_and_streams_come_back():
+def test_exit_status_and_output_of_a_program_under_wine_are_returned():
     code = "import sys; print(sys.stdin.read()[::-1]); sys.stderr.write('wrong'); sys.exit(7)"
     result = rig.run(["python", "-c", code], stdin=b"abc")
     assert (result.returncode, result.output, result.errors) == (7, "cba\n", "wrong")
@@ -53,7 +53,7 @@ def shared():
     shutil.rmtree(path)
 
 
-def test_nothing_is_left_and_nothing_outside_is_written(token, shared):
+def test_a_program_under_wine_leaves_no_process_and_cannot_write_outside(token, shared):
     code = f"""
 import os, subprocess, sys
 own, host, checkout = "C:\\\\work\\\\file", r"Z:{shared}\\file", "C:\\\\corral\\\\file"
@@ -82,7 +82,7 @@ def test_a_program_that_hangs_is_ended(token):
         pass  # if the loop fails, the test's timeout ends it
 
 
-def test_a_test_that_did_not_report_has_failed():
+def test_a_test_without_a_reported_result_counts_as_failed():
     passed = [{"name": "a", "outcome": "passed", "text": ""}]
     judge("a", {"a": passed}, "")
     with pytest.raises(pytest.fail.Exception, match=r"(?s)was not run.*last words"):

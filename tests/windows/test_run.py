@@ -38,7 +38,7 @@ def policy(path, text: str) -> tuple[str, str]:
     return "--policy", str(path)
 
 
-def test_a_memory_limit_that_does_not_read_back_is_refused(corral, tmp_path):
+def test_a_memory_limit_that_windows_does_not_keep_is_refused(corral, tmp_path):
     """Check that corral reads the limit back and refuses the run, because Wine accepts the limit and drops it."""
     if keeps(Job(memory=64 << 20)):
         pytest.skip("this Windows keeps its limits")
@@ -176,7 +176,7 @@ def test_the_api_raises_an_error_for_a_refused_run():
         package.run([*QUICK], stated)
 
 
-def test_the_api_has_its_own_timeout():
+def test_waiting_for_a_sandbox_by_the_api_can_time_out():
     waiting = [PYTHON, "-c", "input()"]
     with package.launch(waiting, LOOSE, stdin=package.PIPE) as sandbox:
         with pytest.raises(TimeoutError):
@@ -215,7 +215,7 @@ def test_clean_without_kept_grants_removes_nothing(corral):
     assert corral("clean", "more").returncode != 0
 
 
-def test_the_demo_writes_its_file(corral):
+def test_the_json_output_of_the_demo_has_every_act(corral):
     """Check that the file has every act of the demo. Under Wine fewer acts are denied, because Wine has no
     AppContainers.
     """

@@ -48,13 +48,13 @@ def test_sids_survive_conversion_in_both_directions(text):
 
 
 @only_wine
-def test_remaining_privileges_are_a_failure():
+def test_a_restricted_token_that_keeps_privileges_is_an_error():
     with pytest.raises(OSError, match="still has Se"):
         TOKEN.apply(Results())
 
 
 @only_wine
-def test_an_unchanged_integrity_level_is_a_failure():
+def test_a_token_whose_integrity_level_was_not_lowered_is_an_error():
     with abi.own_token(restricted_token.ACCESS) as own:
         made = abi.create_restricted_token(own.value, restricted_token.FLAGS, ())
     with made, pytest.raises(OSError, match="reads back as S-1-16-12288"):
@@ -68,7 +68,7 @@ def test_a_window_station_without_access_control_is_a_failure():
 
 
 @only_wine
-def test_a_token_without_effect_is_absent(tmp_path):
+def test_the_probe_reports_a_token_that_restricts_nothing_as_absent(tmp_path):
     found = restricted_token.probe(str(tmp_path))
     assert found.status == "absent"
     assert "still has" in found.evidence
@@ -84,7 +84,7 @@ def test_an_unrestricted_token_fails_verification():
 
 
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
-def test_a_process_without_the_token_does_not_run(step):
+def test_a_process_without_the_restricted_token_fails_verification(step):
     """Verify a process that does not have the restricted token. This must fail, because `verify` reads the token of the
     process, not the token that corral made.
     """
@@ -105,7 +105,7 @@ def test_a_restricted_token_has_the_planned_properties():
 
 
 @pytest.mark.real_windows(reason="it ignores the restrictions of tokens")
-def test_a_restricted_token_has_its_effect(tmp_path):
+def test_the_probe_proves_that_a_restricted_token_restricts_its_process(tmp_path):
     found = restricted_token.probe(str(tmp_path))
     assert found.status == "proven", found.evidence
     assert os.listdir(tmp_path) == []

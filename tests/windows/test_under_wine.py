@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.rig("wine"), pytest.mark.timeout(TIMEOUT + 100)]
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_under_wine(place, request):
+def test_each_test_of_this_directory_passes_under_wine(place, request):
     items = [item for item in request.session.items if item.path == request.path]
     wanted = [item.callspec.params["place"] for item in items]
     judge(place, *wine_run.read_outcomes(place, wanted))

@@ -103,7 +103,7 @@ def test_corrals_own_code_is_not_writable(corral):
     assert succeeds(corral, APPEND, package.__file__)
 
 
-def test_a_read_grant_lets_no_stream_be_written(corral, tmp_path):
+def test_a_read_grant_does_not_allow_writing_alternate_data_streams(corral, tmp_path):
     file = tmp_path / "file"
     file.write_text("content")
     stream = f"{file}:hidden"
@@ -209,7 +209,7 @@ def test_names_cannot_be_looked_up(corral):
     assert denied(corral, act)
 
 
-def test_nothing_can_be_started_at_the_next_logon(corral, name):
+def test_the_target_cannot_start_a_program_at_the_next_logon(corral, name):
     act = f"""
     import winreg
     with winreg.OpenKey(winreg.HKEY_CURRENT_USER, {RUN_KEY!r}, 0, winreg.KEY_SET_VALUE) as key:
@@ -223,7 +223,7 @@ def test_nothing_can_be_started_at_the_next_logon(corral, name):
         winreg.DeleteValue(key, name)
 
 
-def test_nothing_can_be_scheduled(corral, name):
+def test_the_target_cannot_create_a_scheduled_task(corral, name):
     act = """
     import subprocess
     task = ["schtasks", "/Create", "/TN", sys.argv[1], "/TR", "notepad.exe", "/SC", "ONCE", "/ST", "23:59"]
@@ -237,7 +237,7 @@ def test_nothing_can_be_scheduled(corral, name):
     subprocess.run(delete, check=True)
 
 
-def test_no_com_server_starts_outside(corral):
+def test_the_target_cannot_start_a_com_server_outside_the_sandbox(corral):
     """Check that the target cannot start a COM server, because a COM server runs as the user without the sandbox, and
     would run any program for the target.
     """

@@ -50,7 +50,7 @@ print("ctypes" in sys.modules)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="calls POSIX functions")
 @pytest.mark.parametrize(("module", "imported"), [("with", "False"), ("without", "True")])
-def test_functions_are_called_with_and_without_the_private_module(module, imported):
+def test_c_functions_give_the_same_results_through_underscore_ctypes_and_ctypes(module, imported):
     """Call C functions with `_ctypes`, and again with ctypes in its place.
 
     ctypes is the control, because both have to give the same results.

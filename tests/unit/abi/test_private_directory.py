@@ -38,7 +38,7 @@ def windows(monkeypatch):
     return asked
 
 
-def test_an_access_list_names_the_user_and_not_the_owner(windows, tmp_path):
+def test_the_access_list_of_a_private_directory_names_the_user_and_not_its_owner(windows, tmp_path):
     """Check that the access list does not name the owner, because the group of administrators owns a directory that an
     elevated process makes.
     """

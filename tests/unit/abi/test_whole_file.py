@@ -37,7 +37,7 @@ def test_a_new_file_is_private_and_an_old_one_keeps_its_mode(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_a_failed_check_changes_nothing(tmp_path):
+def test_a_failed_check_leaves_the_old_file_unchanged(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"old")
 

@@ -26,7 +26,7 @@ from corral.abi import win32
         ("any", win32.BOOL, 0, False),
     ],
 )
-def test_each_kind_of_result_has_its_failures(check, result, value, failed):
+def test_a_failure_is_recognized_for_each_kind_of_function_result(check, result, value, failed):
     assert win32._failed(check, value, result) is failed
 
 

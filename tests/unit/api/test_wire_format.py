@@ -104,7 +104,7 @@ def test_a_decoded_ending_equals_the_original(ending):
         "",
     ],
 )
-def test_only_records_of_corral_are_decoded(name):
+def test_only_classes_that_corral_sends_are_decoded(name):
     with pytest.raises((ValueError, AttributeError)):
         wire_format.decode(marshal.dumps({"$": name, "args": "x"}), Plan)
 
@@ -134,7 +134,7 @@ def test_a_decoded_error_equals_the_original(error):
     assert (type(found), vars(found)) == (type(error), vars(error))
 
 
-def test_an_error_with_other_fields_becomes_its_base_class():
+def test_a_decoded_error_with_its_own_fields_becomes_an_error_of_its_base_class():
     error = ChangedPathsError({"/a": ("/b", "/c")}, "it resolves elsewhere", hint="look at it")
     found = wire_format.decode_error(wire_format.encode_error(error))
     assert (type(found), str(found)) == (PolicyError, "it resolves elsewhere")

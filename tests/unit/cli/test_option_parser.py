@@ -37,7 +37,7 @@ def test_a_value_may_be_empty_or_look_like_a_flag(value):
 
 
 @pytest.mark.parametrize("value", ["--", "--strict", "--size", "-v"])
-def test_a_forgotten_value_is_not_the_next_option(value):
+def test_a_flag_does_not_take_the_following_option_as_its_value(value):
     """Check that the parser refuses `--read -- server`, which `--read $UNSET -- server` becomes. If it took `--` as the
     path, it would grant a file `--` and start another command.
     """
@@ -102,7 +102,7 @@ def test_help_has_a_line_for_every_flag():
 
 
 @pytest.mark.parametrize(("word", "key"), [("--max-io", "limits.io"), ("--limits.io", "limits.io")])
-def test_a_key_of_a_policy_without_an_option_is_named(word, key):
+def test_the_error_for_a_policy_key_without_a_flag_names_the_key(word, key):
     with pytest.raises(UsageError) as error:
         parse(run_flags.FLAGS, [word, "1M"])
     assert error.value.hint == f"{key} has no option: set it in a policy (--policy FILE)"

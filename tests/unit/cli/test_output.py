@@ -42,14 +42,14 @@ def test_a_pipe_on_windows_gets_utf8(monkeypatch, encoding):
     assert json.loads(rest) == {"name": "\x81é✓"}
 
 
-def test_an_encoding_set_by_the_user_is_used_with_plain_marks(monkeypatch):
+def test_an_encoding_set_by_the_user_is_kept_and_marks_are_printed_in_ascii(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "cp437")
     for mark, plain in {"[✓]": "[+]", "[⚠]": "[!]", "✗": "x", "[!]": "[!]"}.items():
         found = printed(monkeypatch, "cp437", system="win32", line=f"{mark} é")
         assert found.decode("cp437").partition("\n")[0] == f"{plain} é"
 
 
-def test_other_systems_keep_their_encoding(monkeypatch):
+def test_outside_windows_output_keeps_its_encoding(monkeypatch):
     monkeypatch.delenv("PYTHONIOENCODING", raising=False)
     found = printed(monkeypatch, "ascii", system="linux", line="[✓] it works")
     assert found.startswith(b"[+] it works\n")

@@ -23,7 +23,7 @@ def test_every_flag_of_the_schema_exists_once():
         assert not flag.key or schema.BY_PATH[flag.key].flag == flag.name
 
 
-def test_flags_outside_the_policy_make_no_manifest():
+def test_flags_that_are_no_part_of_a_policy_change_no_policy():
     assert manifest() is None
     assert manifest("--profile", "x", "--config", "a=b", "--with", "y") is None
     assert manifest("--strict").strict

@@ -163,7 +163,7 @@ def test_secrets_elsewhere_in_the_file_are_masked_too(home, name):
 
 
 @posix
-def test_records_are_private(config):
+def test_wraps_records_are_readable_only_by_the_user(config):
     wrap_file(str(config), REQUEST)
     assert stat.S_IMODE(os.stat(state()).st_mode) == 0o700
     names = os.listdir(state())
@@ -174,7 +174,7 @@ def test_records_are_private(config):
 
 @posix
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="chown needs root")
-def test_the_owner_of_a_file_stays(config):
+def test_wrap_keeps_the_owner_of_a_file(config):
     os.chown(config, 4321, 8765)
     wrap_file(str(config), REQUEST)
     assert (config.stat().st_uid, config.stat().st_gid) == (4321, 8765)
@@ -495,7 +495,7 @@ def test_a_wrapped_server_is_found_by_its_inner_command(home):
     assert (found.argv, found.flags) == (("pypi:mcp-server-time",), ("--profile", "time"))
 
 
-def test_other_packages_of_a_found_server_are_kept(home):
+def test_additional_packages_of_a_clients_server_become_flags(home):
     entry = {"command": "uvx", "args": ["--with", "mcp<2", "server"]}
     write(home, ".cursor/mcp.json", {"mcpServers": {"a": entry}})
     found = find_server("cursor:a")
@@ -523,7 +523,7 @@ def test_flags_for_variables_that_only_the_client_sets_are_left_out(home):
     assert found.env == {"T_KEY": "t"}
 
 
-def test_the_current_project_comes_first(home, monkeypatch):
+def test_a_server_of_the_current_project_is_preferred_to_others_of_its_name(home, monkeypatch):
     here = os.path.realpath(home)
     monkeypatch.chdir(here)
     scopes = {
@@ -561,7 +561,7 @@ def test_a_server_that_cannot_be_run_is_reported(home, name):
         find_server(name)
 
 
-def test_variables_of_an_editor_are_refused():
+def test_placeholders_that_only_an_editor_can_fill_in_are_refused():
     for text in ("${workspaceFolder}/x", "${fileDirname}", "${input:x}", "${config:x}"):
         with pytest.raises(SandboxError):
             fill_variables(text)

@@ -286,7 +286,7 @@ def test_comments_stay_in_a_wrapped_file(file):
         assert comment in done.text
 
 
-def test_other_edits_stay_after_unwrap(file):
+def test_unwrap_keeps_edits_that_were_made_after_wrap(file):
     form, text = file
     done = wrap(text, form, REQUEST)
     edited = done.text.replace("'1'", "'2'").replace('"1"', '"2"')
@@ -323,7 +323,7 @@ def test_an_edited_server_is_unwrapped_from_its_arguments(file):
     assert forced.text == text
 
 
-def test_one_of_two_servers_is_wrapped(file):
+def test_wrap_and_unwrap_change_only_the_server_that_is_named(file):
     form, text = file
     done = wrap(text, form, WrapRequest(corral=CORRAL, names=("b",)))
     assert [one.name for one in done.outcomes] == ["b"]
@@ -489,7 +489,7 @@ def words_of(entry, **request):
 
 @pytest.mark.parametrize("word", ["\0", "a\0b", "\ud800"])
 @pytest.mark.parametrize("key", ["command", "args", "cwd"])
-def test_a_command_that_no_process_can_have_is_refused(key, word):
+def test_a_command_with_text_that_no_process_can_receive_is_refused(key, word):
     entry = {"command": "node", key: [word] if key == "args" else word}
     done = wrap(json.dumps({"mcpServers": {"a": entry}}), jsonc, REQUEST)
     assert [one.state for one in done.outcomes] == ["refused"]
@@ -505,7 +505,7 @@ def test_the_users_flags_apply_to_every_server_and_override_others():
     assert words_of(entry, flags=flags)[1] == ["run", "--env", "LOG", *flags, "--", "node", "x"]
 
 
-def test_forwarded_names_are_passed_and_nulls_are_ignored():
+def test_variables_that_a_client_forwards_by_name_are_passed_and_null_values_are_not():
     text = '[mcp_servers.a]\ncommand = "x"\nenv_vars = ["GH_TOKEN", { name = "LANG", source = "local" }]\n'
     args = toml.load(wrap(text, toml, REQUEST).text)["mcp_servers"]["a"]["args"]
     assert args == ["run", "--secret", "GH_TOKEN", "--env", "LANG", "--", "x"]
@@ -650,7 +650,7 @@ def test_an_allowed_shell_is_wrapped():
     assert words == ["run", "--allow-subprocess", "--", "bash", "-c", "exec srv"]
 
 
-def test_aliases_are_refused():
+def test_a_server_whose_command_is_a_yaml_alias_is_refused():
     text = "x: &c node\nmcpServers:\n- name: a\n  command: *c\n- name: b\n  command: srv\n"
     done = wrap(text, yaml, REQUEST)
     assert [one.state for one in done.outcomes] == ["refused", "wrapped"]
@@ -686,7 +686,7 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
     assert done.text.startswith(text.partition("- name: b")[0])
 
 
-def test_a_wrong_splice_is_refused(monkeypatch):
+def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkeypatch):
     """Make corral insert a wrong text, and check that corral notices it. This is the control for the test above."""
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
@@ -884,7 +884,7 @@ def resolved(command, sources, *, environment, cwd, notify):
     resolve(command, environment=environment, cwd=cwd, home=home, subprocess=False)
 
 
-def test_packages_that_were_never_installed_stay_on_windows(monkeypatch):
+def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(monkeypatch):
     """Leave an entry unchanged on Windows if no npm package was ever started there, because corral may not be able to
     start one. The message names a command to try.
     """

@@ -68,7 +68,7 @@ def test_each_denial_is_announced_once_up_to_twenty():
     assert len(denials.rows()) == 30
 
 
-def test_a_guess_is_marked_and_names_its_flag():
+def test_a_denial_with_a_guessed_cause_is_marked_and_names_a_flag():
     denials = Denials()
     denials.add("start", "git", allow="--allow-subprocess", guessed=True)
     (row,) = denials.rows()
@@ -81,7 +81,7 @@ def test_a_flag_is_quoted_as_one_word_for_a_shell():
     assert shlex.split(allow_net("[::1]:80")) == ["--allow-net", "[::1]:80"]
 
 
-def test_long_texts_are_cut():
+def test_long_texts_of_a_denial_are_cut_and_a_long_flag_is_left_out():
     denials = Denials()
     denials.add("name", "a" * 10_000, allow="b" * 10_000, why="c" * 10_000)
     (row,) = denials.rows()
@@ -213,7 +213,7 @@ def test_any_text_becomes_one_line(text):
     assert json.loads(line)["destination"] == text[:300]
 
 
-def test_denials_after_the_end_are_not_recorded(tmp_path):
+def test_denials_after_the_report_was_made_are_not_recorded(tmp_path):
     """Add a denial after the report was made. A proxy's thread does this if its lookup ends late."""
     path = tmp_path / "audit"
     fd = open_audit(str(path))

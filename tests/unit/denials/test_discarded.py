@@ -10,7 +10,7 @@ from corral.denials.records import Discarded
 
 
 @pytest.mark.parametrize("name", ["notes", "it's here", "'quoted'", "two words"])
-def test_a_path_is_created_only_if_it_is_missing(tmp_path, name):
+def test_mkdir_is_suggested_only_if_the_directory_is_missing(tmp_path, name):
     rows = [Discarded(path=f"~/{name}/file", bytes=5)]
     missing = describe_discarded(rows, home=str(tmp_path), whole=True)
     (tmp_path / name).mkdir()
@@ -29,7 +29,9 @@ def test_a_path_is_created_only_if_it_is_missing(tmp_path, name):
         ("~/.local/share/server/memory.json", "~/.local/share/server"),
     ],
 )
-def test_no_directory_is_suggested_that_programs_share(tmp_path, path, granted):
+def test_a_write_grant_is_never_suggested_for_a_directory_that_programs_share(
+    tmp_path, path, granted
+):
     """Check that corral suggests only the file itself if the file is in a directory that other programs share. The
     target chose the path, and if it could write to the directory, it could put files there that other programs run.
     """

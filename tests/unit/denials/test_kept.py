@@ -38,7 +38,7 @@ def test_kept_denials_are_counted_across_runs():
     assert len(kept.load_all()) == 3
 
 
-def test_a_run_without_denials_is_kept_only_after_others():
+def test_a_run_without_denials_is_stored_only_after_a_run_with_denials():
     kept.keep(COMMAND, [], 1.0)
     assert kept.load_all() == []
     kept.keep(COMMAND, [denial("a")], 2.0)
@@ -56,7 +56,7 @@ def test_a_run_without_denials_does_not_hide_earlier_denials():
     assert len(kept.load_server(COMMAND)) == 2  # the last run without denials, not all of them
 
 
-def test_flags_of_a_later_run_remove_only_what_they_allow():
+def test_a_later_run_with_a_flag_removes_only_the_denials_that_the_flag_allows():
     def allows(denial, flags):
         return denial.allow.split() == list(flags)
 
@@ -90,7 +90,7 @@ def test_a_denial_is_kept_before_the_run_ends(home):
     assert kept.merge(kept.load_server(COMMAND)) == (seen("a", 9, 7), seen("b", 9))
 
 
-def test_the_lines_of_a_live_run_are_bounded():
+def test_the_number_of_stored_denials_of_a_live_run_is_limited():
     live = kept.LiveRun(COMMAND)
     for number in range(kept.MAX_DENIALS + 50):
         live.add(denial(f"n{number}"), 1.0)

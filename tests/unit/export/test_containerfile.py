@@ -105,7 +105,7 @@ def test_corral_is_installed_before_the_server_and_by_another_user(kind):
     assert text.index("policy.json") < text.index("USER 1001:1001")
 
 
-def test_a_command_gets_a_containerfile_without_a_server():
+def test_the_containerfile_for_a_plain_command_leaves_a_place_for_its_program():
     text = build_command(("server", "x")).text
     assert "# Add here what this command needs: server x\n" in text
     assert text.endswith("USER 1000:1000\n")

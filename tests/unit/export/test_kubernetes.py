@@ -72,7 +72,7 @@ def test_without_allowed_hosts_the_network_is_denied_explicitly():
     assert spec["policyTypes"] == ["Ingress", "Egress"]
 
 
-def test_ports_of_names_are_open_to_public_addresses_only():
+def test_ports_of_allowed_host_names_are_open_to_public_addresses_only():
     allow = ["api.example.com", "*.example.org:8443", "10.1.0.0/16:5432-5440"]
     dns, public, network = objects({"network": {"allow": allow}})["NetworkPolicy"]["spec"]["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
@@ -271,7 +271,7 @@ def test_strict_is_passed_to_corral_inside_the_pod():
         "/",
     ],
 )
-def test_corrals_own_paths_and_odd_paths_get_no_volume(path):
+def test_a_volume_at_an_invalid_path_or_a_path_of_corral_is_refused(path):
     with pytest.raises(SandboxError):
         parse_volume(f"{path}=emptydir")
     # The control: an ordinary path gets a volume.
@@ -323,7 +323,7 @@ def test_the_object_name_comes_from_the_server(words, name):
         (["--", "node", "a.js"], ["--", "node", "b.js"]),
     ],
 )
-def test_two_servers_have_two_names(one, other):
+def test_different_servers_get_different_object_names(one, other):
     assert make_name(one) != make_name(other)
 
 
@@ -335,7 +335,7 @@ def test_two_servers_have_two_names(one, other):
         (["pypi:x==1.0#one"], ["pypi:x#one"]),
     ],
 )
-def test_all_versions_of_a_server_have_one_name(one, other):
+def test_all_versions_of_a_server_get_the_same_object_name(one, other):
     assert make_name(one) == make_name(other)
 
 
@@ -366,7 +366,7 @@ def test_a_changed_policy_changes_the_pods_of_a_deployment():
     assert one["template"] != other["template"]
 
 
-def test_names_are_not_tried_in_the_clusters_domains():
+def test_host_names_are_not_looked_up_in_the_clusters_domains():
     spec = pod_spec(objects({"network": {"allow": ["example.com"]}}))
     assert spec["dnsConfig"] == {"options": [{"name": "ndots", "value": "1"}]}
     assert "dnsConfig" not in pod_spec(objects({"network": {"allow": ["10.1.0.0/16:5432"]}}))
@@ -388,7 +388,7 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
         kubernetes.make_sandbox_objects(listening, replicas=1)
 
 
-def test_notes_say_what_applies_to_names_sessions_and_memory():
+def test_notes_explain_the_limits_of_host_names_timeouts_and_memory():
     made = workload({"network": {"allow": ["example.com"]}, "limits": {"timeout": "5m"}})
     held = {one.control: one.why for one in made.pod.controls}
     assert "public addresses" in held["network"]

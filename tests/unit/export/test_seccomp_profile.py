@@ -70,7 +70,7 @@ def test_the_profile_allows_the_calls_of_the_filter(machine, subprocess):
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_rules_of_one_call_do_not_overlap(machine):
+def test_no_arguments_of_a_system_call_match_two_rules(machine):
     """Check that no arguments match two rules, because runtimes try the rules in any order."""
     profile = build_profile(machine, subprocess=False)
     program = decode(

@@ -261,7 +261,7 @@ def test_yaml_errors_are_reported(text):
         yaml.read(text)
 
 
-def test_members_of_a_merged_table_are_marked_as_shared():
+def test_values_in_a_yaml_mapping_with_a_merge_key_are_marked_as_shared():
     text = "base: &b {args: [x]}\ns:\n  <<: *b\n  command: c\n"
     entry = yaml.read(text).members["s"]
     assert entry.members["command"].shared
@@ -276,7 +276,7 @@ def test_quoted_text_is_read_back(text):
     assert yaml.load(f"[{yaml.quote(text)}, {yaml.quote(text)}]") == [text, text]
 
 
-def test_all_splices_refer_to_the_original_text():
+def test_positions_of_replacements_refer_to_the_original_text_in_any_order():
     changes = [Splice(start=0, end=1, text="xyz"), Splice(start=3, end=3, text="-")]
     assert splice("abcd", changes) == "xyzbc-d"
     assert splice("abcd", changes[::-1]) == "xyzbc-d"
@@ -287,7 +287,7 @@ def test_lines_and_columns_count_from_one():
     assert positions.line_and_column("ab\ncd", 4) == (2, 2)
 
 
-def test_comparison_of_values_is_strict():
+def test_values_are_compared_with_their_types_and_the_order_of_keys():
     assert not same(1, True)
     assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})  # the user's keys keep their order
     assert not same([1], [1, 2])

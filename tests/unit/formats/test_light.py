@@ -17,22 +17,22 @@ WRONG = ("", " ", "{", "[1,]", '{"a" 1}', "nul", '"a\nb"', "1 2", "{} x", "'a'")
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_small_json_parses_like_json(text):
+def test_the_small_json_parser_reads_text_as_the_json_module_does(text):
     assert repr(light.parse_json(text)) == repr(json.loads(text))
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_small_json_refuses_invalid_text(text):
+def test_the_small_json_parser_refuses_invalid_text(text):
     with pytest.raises(ValueError, match=r"."):
         light.parse_json(text)
 
 
-def test_small_json_refuses_deep_text_without_a_crash():
+def test_the_small_json_parser_refuses_deeply_nested_text_without_a_crash():
     with pytest.raises(RecursionError):
         light.parse_json("[" * 200_000)
 
 
-def test_small_sha256_equals_hashlib():
+def test_the_small_sha256_function_returns_the_same_digest_as_hashlib():
     assert light.sha256(b"text").hexdigest() == hashlib.sha256(b"text").hexdigest()
 
 

@@ -48,7 +48,7 @@ def test_creating_an_existing_directory_is_not_a_write(home):
     assert flags(found) == [f"--write {home}/data"]
 
 
-def test_reading_proposes_the_project_and_writing_the_file(home):
+def test_a_read_file_proposes_its_whole_project_and_a_written_file_only_itself(home):
     found = learned(home, (f"{home}/project/main.py", False), private=("/home/user",))
     assert flags(found) == [f"--read {home}/project"]
     found = learned(home, (f"{home}/project/main.py", True), private=("/home/user",))
@@ -182,7 +182,7 @@ def test_links_are_followed_if_the_target_sees_the_hosts_files(home):
         'ENV["NAME"]',
     ],
 )  # fmt: skip
-def test_each_way_to_read_a_variable_is_found(tmp_path, text):
+def test_every_way_in_which_code_can_read_an_environment_variable_is_found(tmp_path, text):
     assert found_variables(tmp_path, text, {"NAME": "1", "OTHER": "2"}) == ["NAME"]
 
 

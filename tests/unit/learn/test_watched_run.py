@@ -16,7 +16,7 @@ from corral.learn.watched_run import _judge_denials
 @pytest.mark.parametrize(
     "value", ["api.example.com:443", "[2001:db8::1]:443", "it's.example", "''"]
 )
-def test_a_proposal_has_the_value_of_the_denials_flag(value):
+def test_a_proposal_has_the_flag_and_the_value_that_the_denial_suggests(value):
     flag = f"--allow-net {shlex.quote(value)}"
     denial = Denial(kind="name", destination=value, allow=flag)
     [proposal] = _judge_denials((denial,)).proposed

@@ -26,7 +26,7 @@ def read(chunks: list[bytes], max_bytes: int = 1 << 20) -> list[bytes | TooLong]
 
 
 @given(CHUNKS, st.integers(1, 50))
-def test_frames_are_the_lines_of_the_stream(chunks, max_bytes):
+def test_each_line_of_the_stream_is_a_frame_unless_it_is_too_long(chunks, max_bytes):
     lines = io.BytesIO(b"".join(chunks)).readlines()
     found = read(chunks, max_bytes)
     assert len(found) == len(lines)
@@ -205,7 +205,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize(("message", "kind"), KINDS)
-def test_a_message_has_at_most_one_kind(message, kind):
+def test_a_message_that_could_be_of_two_kinds_has_no_kind(message, kind):
     assert frames.kind_of(message) == kind
 
 

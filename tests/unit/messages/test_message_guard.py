@@ -438,7 +438,7 @@ def test_a_request_in_other_case_is_refused_inside_an_answer():
         assert ("result" in answered) == passes
 
 
-def test_pins_are_compared_for_an_upgrade():
+def test_the_comparison_of_pins_lists_changed_removed_and_new_tools():
     old = pin(TOOL, {"name": "gone"})
     new = pin({**TOOL, "description": "adds well"}, {"name": "more"})
     assert compare_pins(old, old) == []
@@ -461,7 +461,7 @@ def test_a_change_at_the_end_of_a_long_text_is_shown():
     assert compare_pins(pin(TOOL), short) == ["tool 'a': description was 'adds', is 'adds!'"]
 
 
-def test_every_definition_of_a_name_counts():
+def test_every_definition_of_a_tool_that_is_offered_twice_is_compared():
     """Offer a name twice. Neither the order of the list nor that of the pins decides."""
     other = {**TOOL, "description": "zzz"}
     for new in (pin(TOOL, other), pin(other, TOOL)):

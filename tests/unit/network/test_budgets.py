@@ -37,7 +37,7 @@ def test_requests_beyond_the_burst_lengthen_the_pause():
     assert limit.pause_seconds() == (10 + 8 * RESUME_FRACTION) / 4
 
 
-def test_a_long_silence_gives_no_more_than_a_burst():
+def test_a_long_time_without_requests_allows_no_more_than_one_burst():
     clock = Clock()
     limit = RateLimit(clock, burst=8, rate=4)
     clock.now += 1e6

@@ -144,7 +144,7 @@ def test_the_guard_checks_every_address(host, port, found, good, denied):
 
 
 @given(st.lists(ADDRESS, max_size=8), st.sampled_from(["api.example", "8.8.8.8"]))
-def test_only_found_addresses_are_dialled_and_refused_ones_are_recorded(found, host):
+def test_only_addresses_from_the_lookup_are_connected_and_refused_ones_are_recorded(found, host):
     checked = check()
     dialled = checked.filter_addresses(to(host, 443), found)
     assert set(dialled) <= {address_destination(address, 443).address for address in found}
@@ -179,7 +179,7 @@ def test_the_hosts_proxy_is_used_as_programs_of_the_host_use_it():
     assert check().proxy_for(to("api.example", 443)) is None
 
 
-def test_a_check_is_made_from_the_text_of_a_policy():
+def test_a_check_applies_the_hosts_exceptions_and_proxy_that_it_is_made_from():
     denials = Denials()
     made = check_from_policy(
         ["api.example"], ["10.0.0.0/8"], {"HTTPS_PROXY": "http://proxy.example"}, denials

@@ -226,7 +226,7 @@ def test_the_hosts_own_addresses_are_refused():
         ("2002:e000:1::", None),
     ],
 )
-def test_following_the_remedies_allows_an_address(text, named):
+def test_an_address_is_accepted_after_everything_that_its_refusals_suggest_is_admitted(text, named):
     """Admit what each refusal suggests as its remedy, until the address is accepted or no remedy is left."""
     admitted = []
     while (
@@ -242,7 +242,7 @@ def test_addresses_that_can_be_admitted_are_recognized():
         assert is_admissible(parse_address(text)) == said
 
 
-def test_the_table_is_sorted_without_duplicates():
+def test_the_table_of_guarded_networks_is_sorted_without_duplicates():
     lengths = [row.network.bits for row in guarded_networks()]
     assert lengths == sorted(lengths, reverse=True)
     assert len({row.network for row in guarded_networks()}) == len(guarded_networks())

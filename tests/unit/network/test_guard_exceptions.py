@@ -35,7 +35,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("entry", GOOD)
-def test_an_entry_admits_only_its_network(entry):
+def test_an_exception_admits_only_the_addresses_of_its_network(entry):
     admitted, other = map(parse_address, GOOD[entry])
     assert find_refusal(admitted) is not None
     assert find_refusal(admitted, admitted=[parse_admitted(entry)]) is None

@@ -218,7 +218,7 @@ def test_more_than_64_ports_are_refused():
         parse_rules(["a.example:1-65535"])
 
 
-def test_a_network_is_named_only_for_its_ports():
+def test_a_rule_for_a_network_counts_only_for_the_ports_that_it_names():
     found = parse_rules(["10.0.0.5:5432", "10.1.0.0/16:1-9"])
     assert [str(network) for network in found.named_networks(5432)] == ["10.0.0.5"]
     assert [str(network) for network in found.named_networks(5)] == ["10.1.0.0/16"]

@@ -188,7 +188,7 @@ def test_endless_records_are_refused():
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda tail: build(GOOD)[:20] + tail))
-def test_random_bytes_do_not_crash_the_search(data):
+def test_random_bytes_do_not_crash_the_reader(data):
     whole = read(data)
     reader = HelloReader()
     for at in range(len(data)):

@@ -14,7 +14,9 @@ def test_names_that_differ_in_case_are_two_files(tmp_path):
         assert true_spelling(str(tmp_path / name)) == str(tmp_path / name)
 
 
-def test_a_name_that_its_directory_does_not_list_gets_the_listed_one(tmp_path, monkeypatch):
+def test_a_name_in_another_case_is_replaced_by_the_name_that_its_directory_lists(
+    tmp_path, monkeypatch
+):
     """Imitate a directory that ignores case. It has two links to one file, and only one of them is listed."""
     (tmp_path / "Name").touch()
     os.link(tmp_path / "Name", tmp_path / "nAME")
@@ -22,7 +24,7 @@ def test_a_name_that_its_directory_does_not_list_gets_the_listed_one(tmp_path, m
     assert true_spelling(str(tmp_path / "nAME")) == str(tmp_path / "Name")
 
 
-def test_a_directory_that_cannot_be_listed_gives_no_spelling(tmp_path, monkeypatch):
+def test_the_spelling_of_a_name_is_unknown_if_its_directory_cannot_be_listed(tmp_path, monkeypatch):
     def refuse(_):
         raise PermissionError
 

@@ -33,7 +33,7 @@ def held(policy: Policy, machine: Host, found) -> dict[str, plan.Held]:
     return {item.control: item for item in plan.decide(policy, machine, found)}
 
 
-def test_controls_are_decided_in_order():
+def test_the_plan_decides_every_control_in_the_fixed_order():
     found = plan.decide(Policy(limits=ALL_ASKED), NOTHING, chains())
     assert tuple(item.control for item in found) == CONTROLS
     assert {item.status for item in found} == {"applied"}
@@ -109,7 +109,7 @@ def test_a_refusal_lists_everything_missing_with_hints():
         assert words in text
 
 
-def test_a_refused_wall_names_the_obstacles_of_its_first_and_last_option():
+def test_a_refusal_names_why_the_first_and_the_last_mechanism_cannot_be_used():
     """Check that the message also has the reason of the last option, because this may be a reason that the user can
     remove. For a default limit only the reason of the first option is given.
     """
@@ -125,7 +125,7 @@ def test_a_refused_wall_names_the_obstacles_of_its_first_and_last_option():
     assert found.why == "no a (a was tried)"
 
 
-def test_a_control_without_options_is_missing():
+def test_a_wall_without_any_mechanism_is_reported_as_missing():
     with pytest.raises(UnenforceableError) as caught:
         plan.decide(Policy(), NOTHING, {})
     assert [control for control, _, _ in caught.value.missing] == list(WALLS)
@@ -142,7 +142,7 @@ def test_a_control_without_options_is_missing():
         ({}, ""),
     ],
 )
-def test_the_first_option_with_proven_needs_is_taken(statuses, expected):
+def test_the_first_mechanism_whose_needs_are_all_proven_is_chosen(statuses, expected):
     """Check that the first option is taken whose needs are all proven. A finding that is unknown, or a capability that
     was never probed, counts as absent.
     """
@@ -180,7 +180,7 @@ def test_controls_that_are_not_requested_are_not_missing():
         (Policy(limits=Limits(pids=7)), "pids", "7"),
     ],
 )
-def test_requests_are_described_in_words(policy, control, words):
+def test_what_a_policy_asks_of_each_control_is_described_in_words(policy, control, words):
     assert plan.describe_control(control, policy, "linux") == words
 
 

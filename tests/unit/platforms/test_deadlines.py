@@ -95,7 +95,7 @@ def test_a_signal_interrupts_a_sample(clock):
     assert clock.now == 1003.0
 
 
-def test_values_of_an_interrupted_sample_count(clock):
+def test_values_that_an_interrupted_sample_has_read_still_count(clock):
     """Interrupt a sample. The values that were already read still count."""
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=4.0, sample=Sample(memory=100))

@@ -58,7 +58,7 @@ def test_an_inner_directory_that_becomes_a_link_is_not_followed(left, victim, mo
     run_directories.remove(str(left), Budget())
 
 
-def test_without_another_process_the_whole_directory_is_removed(left):
+def test_a_leftover_directory_that_nothing_changes_is_removed_entirely(left):
     run_directories.remove(str(left), Budget())
     assert not left.exists()
 
@@ -180,7 +180,7 @@ def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
     assert os.readlink(tmp_path / "notes") == "/granted"
 
 
-def test_links_in_a_missing_directory_are_an_error(tmp_path):
+def test_making_links_in_a_missing_directory_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         run_directories.make_links(str(tmp_path / "missing"), [("notes", "/granted")])
 

@@ -141,7 +141,7 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
 
 
 @POSIX
-def test_a_record_that_a_sweep_removes_before_its_lock_is_made_again(place, swept, monkeypatch):
+def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, swept, monkeypatch):
     """Remove the records of dead runs between the creation of a record and its lock, when its run looks dead."""
     lock_soon = private_directory._lock_soon
     names = []
@@ -213,7 +213,7 @@ def test_any_text_is_a_record_or_is_ignored(text):
     ),
     command=st.lists(st.text(st.characters(blacklist_characters="\n\0", codec="utf-8"))),
 )
-def test_a_record_has_the_written_values(residue, command):
+def test_the_values_of_a_record_are_read_as_they_were_written(residue, command):
     text = run_records.SEPARATOR.join(("1", "2", "3", str(len(residue)), *residue, *command))
     entry = run_records._parse("n", text)
     assert list(entry.residue) == residue

@@ -76,7 +76,7 @@ def test_without_a_cpu_share_nothing_is_paused():
     assert Sampler(Sample(memory=1)).pause_seconds(usage(cpu=1e6)) == 0.0
 
 
-def test_a_pause_makes_up_for_the_excess_over_the_share(clock):
+def test_a_target_that_exceeded_its_cpu_share_is_paused_for_as_long_as_needed(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
     # The share allows 0.1 s of CPU time in one second, and SLACK on top of it. The target used 0.4 s.

@@ -103,7 +103,7 @@ def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp
         merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
 
 
-def test_the_approved_request_is_the_shown_one(store, server):
+def test_a_request_that_changed_after_it_was_shown_is_not_approved(store, server):
     shown = approvals.request_for(str(server))[1]
     change_text(server)
     with pytest.raises(PolicyError, match="changed while you read it"):
@@ -211,7 +211,7 @@ def test_a_file_of_another_user_approves_nothing(store, server):
 @pytest.mark.parametrize(
     "name", ["", "..", "../x", "a" * 64 + "/", "A" * 64, "/etc/passwd", "0" * 63, "\0" * 64]
 )
-def test_approvals_are_named_by_digests_only(store, server, name):
+def test_an_approval_can_be_revoked_only_by_its_digest(store, server, name):
     approvals.approve(str(server))
     assert not approvals.is_approved(name)
     assert not approvals.revoke(name)

@@ -136,7 +136,7 @@ def test_a_record_with_a_damaged_end_is_repaired(home, end):
             check(home, name)
 
 
-def test_without_a_record_links_are_refused_and_other_paths_are_not(home):
+def test_if_paths_cannot_be_recorded_links_are_refused_and_other_paths_are_accepted(home):
     (home / "home/.local").write_text("")
     check(home, "project/data")
     replace_by_link(home / "project/data", home / "private")

@@ -249,7 +249,7 @@ def test_load_reads_a_file(tmp_path):
     )
 
 
-def test_load_refuses_files_that_are_not_small_text_files(tmp_path):
+def test_load_refuses_files_that_are_too_large_or_not_utf8_text(tmp_path):
     (tmp_path / "big").write_bytes(b"#" * (manifest.MAX_FILE_SIZE + 1))
     (tmp_path / "fits").write_bytes(b"version = 1\n" + b"#" * (manifest.MAX_FILE_SIZE - 12))
     (tmp_path / "latin").write_bytes(b"version = 1\n# caf\xe9\n")
@@ -275,7 +275,7 @@ def test_a_link_is_followed_only_on_request(tmp_path):
         manifest.read_file(str(tmp_path / "link"), follow=False)
 
 
-def test_links_are_refused_on_systems_without_a_flag_for_open(tmp_path, monkeypatch):
+def test_links_are_refused_on_systems_without_o_nofollow(tmp_path, monkeypatch):
     """Imitate Windows, which lacks the flag O_NOFOLLOW. On such a system corral compares the opened file with the
     result of lstat.
     """
@@ -444,7 +444,7 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 
 @given(st.text())
-def test_a_text_that_is_not_toml_has_no_lines(text):
+def test_keys_that_are_not_in_the_data_have_no_line_numbers(text):
     """Look for the lines of keys in random texts. The parsed data is empty, so no key may have a line."""
     try:
         found = toml.locate(text, {})

@@ -18,7 +18,7 @@ def merged(*sources: Source) -> Mcp | None:
     return merge(sources, home="/", cwd="/").mcp
 
 
-def test_without_a_key_of_mcp_there_is_no_guard():
+def test_a_policy_without_mcp_keys_has_no_message_guard():
     assert merged() is None
     assert merged(source()) is None
     assert merged(source(max_pending=5)) == Mcp(max_pending=5)

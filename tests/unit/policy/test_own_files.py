@@ -121,7 +121,7 @@ def test_a_module_cannot_be_written_under_another_name(home, monkeypatch):
     assert error.value.hint.endswith("uv tool install --reinstall --link-mode=copy .")
 
 
-def test_links_on_the_path_to_corral_cannot_be_replaced(home):
+def test_every_link_on_the_path_to_corral_is_found(home):
     (home / "a").symlink_to("data")
     (home / "data/b").symlink_to(home / "a/c")
     (home / "data/c").symlink_to("../data")

@@ -60,7 +60,7 @@ def test_pins_that_other_users_could_have_written_are_ignored(store):
     assert pins.find_pinned(["npm:x", "--token=abcdef"]) is None
 
 
-def test_an_inspection_is_kept_by_names_and_is_not_a_pin():
+def test_an_inspection_stores_the_names_of_tools_and_pins_nothing():
     pins.keep_inspected(["npm:y"], PINS)
     found = pins.find_inspected(["npm:y"])
     assert found.pins == (("tool", "a", ""),)
@@ -80,7 +80,7 @@ def test_servers_whose_words_look_like_keys_have_their_own_pins():
     assert pins.find_inspected(["pypi-publish-server"]) is not None
 
 
-def test_the_file_of_a_plain_command_keeps_its_name(store):
+def test_the_pins_of_a_command_without_secrets_are_in_a_file_named_by_its_digest(store):
     pins.keep_pins(["npm:y", "--x"], PINS)
     name = hashlib.sha256(b"npm:y\0--x").hexdigest()
     assert (store.parent / name).exists()
@@ -93,7 +93,7 @@ def test_the_pins_of_other_servers_are_listed_by_identity():
     assert len(list(pins.list_pinned())) == 2
 
 
-def test_replaced_pins_stay_with_their_server(store):
+def test_replacing_pins_keeps_them_in_the_file_of_their_server(store):
     pins.replace_pins(pins.find_pinned(["npm:x", "--token=abcdef"]), PINS[:1])
     assert pins.load_pins(["npm:x", "--token=abcdef"], required=True) == tuple(PINS[:1])
     assert list(store.parent.iterdir()) == [store]

@@ -75,7 +75,7 @@ def grants(policy):
 # Limits
 
 
-def test_no_sources_give_the_default_policy():
+def test_without_any_source_the_policy_is_the_default():
     assert joined() == Policy()
 
 
@@ -85,7 +85,7 @@ def test_the_users_last_value_counts():
     assert policy.stated == {"memory", "pids"}
 
 
-def test_a_limit_of_none_is_stated_but_not_required():
+def test_a_limit_of_none_turns_the_limit_off_and_requires_nothing():
     policy = joined(
         user(limits={"timeout": "5s", "memory": "none"}), user(limits={"timeout": "none"})
     )
@@ -93,7 +93,7 @@ def test_a_limit_of_none_is_stated_but_not_required():
     assert policy.stated == frozenset()
 
 
-def test_mentioned_walls_are_stated():
+def test_a_wall_that_the_user_mentions_counts_as_stated():
     assert joined(user(network={"allow": []}, filesystem={"read": []})).stated == {
         "network",
         "filesystem",
@@ -475,7 +475,7 @@ def test_policy_report_and_audit_files_cannot_be_written(home):
 
 
 @POSIX
-def test_sockets_need_their_own_key(home, monkeypatch):
+def test_a_unix_socket_can_be_granted_only_by_its_own_key(home, monkeypatch):
     monkeypatch.chdir(home / "data")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("s")
@@ -582,7 +582,7 @@ def loosened(new, old):
     return found
 
 
-def test_the_comparison_of_policies_finds_looser_fields(home):
+def test_the_comparison_of_policies_finds_fields_that_allow_more(home):
     base = Policy()
     wider = [
         replace(base, limits=replace(Limits(), memory=None)), replace(base, allow=("a",)), replace(base, state=True),
@@ -658,7 +658,7 @@ def test_flags_become_a_policy_without_slow_imports():
     assert not heavy & loaded
 
 
-def test_the_variables_that_a_request_set_are_known():
+def test_the_policy_lists_the_variables_that_a_servers_request_set():
     """Check that `requested_names` lists the variables that a server's request set. A request could
     set a variable such as A_TOKEN to the name of a host. If corral masked this value like a secret,
     the host would be missing in the report of denials.

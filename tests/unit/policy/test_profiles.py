@@ -42,7 +42,7 @@ def test_each_profile_has_a_started_server_or_a_reason():
     assert all(len(reason.split()) > 3 for reason in NOT_STARTED.values())
 
 
-def test_there_are_at_least_some_profiles():
+def test_corral_has_more_than_thirty_profiles():
     """Count the profiles. This is the control, because the other tests would also pass without
     profiles.
     """
@@ -168,7 +168,7 @@ def inner(server: dict) -> list[str]:
     return server["args"][server["args"].index("run") + 1 :]
 
 
-def test_a_dict_of_a_server_keeps_its_other_keys():
+def test_sandboxed_keeps_the_other_keys_of_a_servers_dict():
     given = {"command": "npx", "args": ["-y", "x"], "env": {"A_TOKEN": "1"}, "cwd": "/w"}
     made = sandboxed(given, {"limits": {"pids": 8}})
     assert inner(made)[2:] == ["--secret", "A_TOKEN", "--", "npx", "-y", "x"]

@@ -144,7 +144,7 @@ def test_the_schema_is_plain_json():
     assert json.loads(json.dumps(schema.json_schema())) == schema.json_schema()
 
 
-def test_the_reference_matches_the_table():
+def test_the_table_in_the_reference_lists_every_policy_key():
     rows = ["| key | default | flag | question |", "|---|---|---|---|"]
     for key in schema.KEYS:
         flag = f"`{key.flag}`" if key.flag else ""
@@ -173,7 +173,7 @@ def test_defaults_in_the_table_match_the_policy():
             assert getattr(Policy().windows, key.field) == json.loads(schema.format_default(key))
 
 
-def test_every_key_has_a_question_and_a_field():
+def test_every_policy_key_is_explained_by_a_question_and_sets_one_field():
     for key in schema.KEYS:
         assert "?" in key.text
         assert key.field in (*fields(Manifest), *LIMITS, *fields(Mcp))

@@ -46,7 +46,7 @@ def test_paths_in_the_table_are_below_a_home(system):
         assert "\\" not in name
 
 
-def test_masks_seatbelt_and_windows_use_the_whole_table():
+def test_linux_macos_and_windows_hide_every_secret_file_of_the_table():
     assert set(masks.SECRETS) == set(secret_files.hidden("linux"))
     assert set(seatbelt_secrets.SECRETS) == set(secret_files.hidden("macos"))
     for name in secret_files.hidden("windows"):

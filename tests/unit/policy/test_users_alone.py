@@ -22,6 +22,6 @@ def value(name, trust):
 
 
 @pytest.mark.parametrize("name", USERS_ALONE)
-def test_an_approved_request_does_not_turn_on_the_switch(name):
+def test_a_switch_reserved_for_the_user_is_not_turned_on_by_an_approved_request(name):
     assert not value(name, "request")
     assert value(name, "user")  # the control: the user can turn it on

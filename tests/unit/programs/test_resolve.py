@@ -251,7 +251,9 @@ def test_the_identity_is_that_of_the_file_at_the_end_of_all_links(
         assert seen == (os.stat(path).st_dev, os.stat(path).st_ino)
 
 
-def test_a_link_through_a_hidden_directory_needs_a_grant(run: Resolver, home: Path) -> None:
+def test_a_program_behind_a_link_into_another_directory_needs_a_grant(
+    run: Resolver, home: Path
+) -> None:
     program_at(home / "real" / "node")
     (home / "other").mkdir()
     link(home / "links" / "node", "../other/../real/node")
@@ -275,7 +277,9 @@ def test_a_venv_keeps_its_prefix_and_its_packages(run: Resolver, venv: Path) -> 
 
 
 @needs_view
-def test_the_resolved_path_of_python_would_lose_the_venv(run: Resolver, venv: Path) -> None:
+def test_a_python_started_by_its_resolved_path_does_not_find_its_venvs_packages(
+    run: Resolver, venv: Path
+) -> None:
     file_at(site_of(venv) / "installed_one.py")
     program = run(venv / "bin" / "python", "-c", SHOW.format(module="installed_one"))
     lost = run(program.real, "-c", SHOW.format(module="installed_one"))
@@ -372,7 +376,7 @@ def test_a_setuptools_finder_is_parsed_and_never_executed(
 @pytest.mark.parametrize(
     "source", ["MAPPING = open('/x')", "MAPPING = {", "MAPPING = {1: 2}", "(" * 5000, ""]
 )
-def test_a_finder_without_a_literal_mapping_is_ignored(
+def test_a_setuptools_finder_without_a_literal_mapping_is_ignored(
     run: Resolver, venv: Path, source: str
 ) -> None:
     before = run(venv / "bin" / "python").reads
@@ -1069,7 +1073,7 @@ def test_a_program_named_like_a_runner_is_a_command(
     assert not run(*words).notes
 
 
-def test_a_shell_script_is_noted_only_if_it_cannot_start_programs(
+def test_explain_notes_a_shell_script_only_if_it_may_start_no_programs(
     run: Resolver, home: Path
 ) -> None:
     script = program_at(home / "srv" / "start", "#!/bin/sh\nexec x\n")
@@ -1077,7 +1081,9 @@ def test_a_shell_script_is_noted_only_if_it_cannot_start_programs(
     assert not run(script, subprocess=True).notes
 
 
-def test_the_description_names_all_files(run: Resolver, home: Path, venv: Path) -> None:
+def test_the_description_of_a_program_names_all_files_that_it_may_read(
+    run: Resolver, home: Path, venv: Path
+) -> None:
     shortcut = link(home / "shortcut", venv / "bin" / "python")
     program = run(shortcut, file_at(home / "srv" / "s.py"))
     text = program.describe()

@@ -67,7 +67,7 @@ def split(line):
         arguments.append(word)
 
 
-def test_the_independent_parser_reads_the_examples_of_the_manual():
+def test_the_tests_own_parser_reads_the_examples_in_microsofts_manual():
     """Check Microsoft's own table of arguments and results. This is the control for `split`."""
     assert split('x "a b c" d e') == ["x", "a b c", "d", "e"]
     assert split('x "ab\\"c" "\\\\" d') == ["x", 'ab"c', "\\", "d"]

@@ -495,11 +495,11 @@ INSTALLED = {
         ("3.1", ""),
     ],
 )
-def test_py_chooses_a_version(wanted, path):
+def test_the_py_launcher_chooses_the_requested_version(wanted, path):
     assert windows_py_launcher.choose(INSTALLED, wanted) == path
 
 
-def test_py_uses_an_active_environment():
+def test_the_py_launcher_uses_an_active_virtual_environment():
     disk = venv(**{"C:\\Windows\\py.exe": b"MZ"})
     found = resolve(
         "C:\\Windows\\py.exe",

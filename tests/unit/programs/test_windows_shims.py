@@ -79,7 +79,7 @@ def zipped():
         (b"#!/usr/bin/env python3\n", "/usr/bin/env", ("python3",)),
     ],
 )
-def test_the_line_before_the_zip_is_found(line, python, arguments):
+def test_the_interpreter_line_before_a_launchers_zip_archive_is_found(line, python, arguments):
     found = windows_shims.launcher(b"MZ" + bytes(200) + line + zipped())
     assert (found.python, found.arguments) == (python, arguments)
 

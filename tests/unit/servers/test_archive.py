@@ -116,7 +116,7 @@ def test_entries_other_than_files_and_directories_are_refused(mode, tmp_path):
     assert KINDS[mode] in refusal(archive(*GOOD, (entry("odd", mode), b"/etc/passwd")), tmp_path)
 
 
-def test_a_directory_with_content_is_refused(tmp_path):
+def test_a_directory_entry_that_contains_data_is_refused(tmp_path):
     assert "with content" in refusal(archive(*GOOD, ("odd/", b"x")), tmp_path)
 
 
@@ -286,7 +286,7 @@ def test_an_archive_in_parts_is_refused(tmp_path):
     assert "split into several files" in refusal(bytes(data), tmp_path)
 
 
-def test_a_count_that_leaves_entries_out_is_refused(tmp_path):
+def test_an_archive_with_more_entries_than_it_states_is_refused(tmp_path):
     """State a count of one in an archive that has two entries. Parsers that use the count see one entry, and parsers
     that use the length of the central directory see two.
     """
@@ -353,7 +353,7 @@ def test_a_damaged_archive_is_refused_or_harmless(at, value, tmp_path_factory):
 
 
 @given(st.text(max_size=30))
-def test_an_accepted_name_stays_inside(name):
+def test_an_accepted_name_cannot_lead_out_of_the_archive(name):
     try:
         check_name(name)
     except ArchiveError:

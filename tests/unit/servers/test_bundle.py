@@ -178,7 +178,7 @@ def test_a_value_of_another_type_is_refused(word):
         user_values.collect(configured(), [word], {})
 
 
-def test_an_option_for_one_value_takes_one_value():
+def test_a_setting_for_one_value_refuses_a_second_one():
     with pytest.raises(SandboxError, match="takes only one value"):
         user_values.collect(configured(), ["text=a", "text=b"], {})
     kept = user_values.collect(configured(), ["text=flag"], {"text": "kept", "key": "kept"})
@@ -201,7 +201,7 @@ def test_numbers_and_booleans_are_checked(shape, good, bad):
         user_values.collect(made, [f"x={bad}"], {})
 
 
-def test_a_value_is_filled_in_once():
+def test_placeholders_inside_a_users_value_are_not_filled_in():
     """Check that a value is not expanded again after it was filled in. Otherwise its text could refer to another value,
     or to a path that the user did not mean.
     """

@@ -120,7 +120,7 @@ ERROR: No matching distribution found for dep>=5"""
         ("error: tcp connect error: Connection refused", "cannot be reached", "HTTPS_PROXY"),
     ],
 )
-def test_the_cause_is_named_with_a_hint(text, what, hint):
+def test_the_cause_of_a_known_installer_error_is_named_with_a_hint(text, what, hint):
     found, help_ = explain_failure(text.split("\n"))
     assert what in found
     assert hint in help_
@@ -148,7 +148,7 @@ def test_a_suitable_installed_python_is_named():
     assert "is installed here" not in explain_failure(["does not satisfy Python>=3.999"])[1]
 
 
-def test_an_unknown_text_gets_the_general_hint():
+def test_an_unknown_installer_error_gets_the_general_hint():
     assert explain_failure(["something else"]) == (UNKNOWN.what, UNKNOWN.hint)
 
 

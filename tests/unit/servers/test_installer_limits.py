@@ -45,7 +45,9 @@ def write_ceilings(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", CEILINGS)
-def test_an_installer_gets_what_is_enough_up_to_the_ceilings(kind, write_ceilings, tmp_path):
+def test_an_installer_gets_its_fixed_limits_lowered_to_the_users_ceilings(
+    kind, write_ceilings, tmp_path
+):
     text, wanted = CEILINGS[kind]
     write_ceilings(text)
     manifest = parse_json(

@@ -21,7 +21,7 @@ from corral.servers.store import store
 from corral.servers.store.tree import remove_tree
 
 
-def test_every_source_has_a_syntax_and_an_installer():
+def test_every_package_source_has_a_reference_syntax_and_an_installer():
     assert set(SOURCES) == set(SEPARATORS)
     assert set(SOURCES) <= set(SCHEMES)
     for kind in SOURCES:

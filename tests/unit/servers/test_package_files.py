@@ -192,7 +192,7 @@ def test_a_missing_program_is_an_error(tmp_path):
     assert "\x1b" not in f"{found.value.message}{found.value.hint}"
 
 
-def test_files_read_outside_of_the_walls_have_a_limit(tmp_path):
+def test_files_of_a_package_that_corral_itself_reads_have_a_maximum_size(tmp_path):
     """Check that corral limits the size of files that it reads without a sandbox. A package can make its own
     description as large as the disk.
     """

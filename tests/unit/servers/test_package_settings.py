@@ -222,7 +222,7 @@ def test_uv_uses_the_systems_certificates_if_its_settings_say_so(env, tmp_path, 
         assert names <= pypi_settings.read_registry({**env, name: "1"}).settings.keys()
 
 
-def test_order_and_scopes_make_another_key(env, tmp_path):
+def test_the_order_of_indexes_and_the_scope_of_a_registry_change_the_cache_key(env, tmp_path):
     one, two = "https://one.example.com/simple", "https://two.example.com/simple"
     keys = {
         pypi_settings.fingerprint_registry({**env, "UV_DEFAULT_INDEX": main, "UV_INDEX": more})

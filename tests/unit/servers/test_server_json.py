@@ -72,7 +72,7 @@ def test_an_unsafe_package_entry_is_refused(case):
     assert read(registryType="mcpb", fileSha256=DIGEST).sha256 == DIGEST
 
 
-def test_arguments_are_built():
+def test_package_arguments_are_built_from_values_defaults_and_variables():
     package = read(
         packageArguments=[
             {"type": "positional", "value": "fixed"},

@@ -62,7 +62,7 @@ def test_the_error_for_an_unreachable_cache_names_the_variable_that_moves_it(hom
     assert "XDG_CACHE_HOME" in str(refused.value.hint)
 
 
-def test_a_stored_tree_is_found():
+def test_a_stored_tree_is_found_by_its_key():
     made = put()
     found = store.find("npm:thing@1")
     assert found == made
@@ -178,7 +178,7 @@ def test_a_changed_tree_is_refused_at_the_first_use_after_a_boot():
         *(pytest.param(act, marks=POSIX) for act in ("bit", "link")),
     ],
 )
-def test_every_change_makes_another_digest(act):
+def test_every_change_of_a_stored_tree_changes_its_digest(act):
     made = put()
     lib = f"{made.path()}/lib"
     os.chmod(lib, 0o700)
@@ -358,7 +358,7 @@ def test_downloads_are_kept_if_the_installation_may_go_on(error, kept):
     assert os.listdir(store.staging_root()) == []
 
 
-def test_only_leftovers_are_removed(capsys):
+def test_cache_gc_removes_only_unfinished_and_unused_trees(capsys):
     made = put()
     stray = store.store_path("trees", "0" * 64)
     os.mkdir(stray)
@@ -371,7 +371,7 @@ def test_only_leftovers_are_removed(capsys):
     assert store.find(made.key) == made
 
 
-def test_list_remove_and_verify_from_the_command_line(capfd):
+def test_cache_commands_list_remove_and_verify_stored_trees(capfd):
     first = put("npm:first@1", "1", name="first")
     put("npm:second@1", "2", name="second")
     assert main(["cache", "ls", "--json"]) == 0

@@ -43,7 +43,7 @@ def test_a_short_value_is_masked_only_as_a_word():
     assert hide("x.evil.com", "+/=") == "x.evil.com"
 
 
-def test_the_name_of_the_variable_is_returned():
+def test_masking_a_value_returns_the_name_of_its_variable():
     found = SecretValues([("A", "first-secret"), ("", "second-secret")])
     assert found.hide("first-secret.com") == ("***.com", "A")
     assert found.hide("second-secret.com") == ("***.com", "an argument")
@@ -212,7 +212,7 @@ def test_parts_of_a_secret_address_are_masked():
     assert hide("hooks.example.com:443", WEBHOOK) == "hooks.example.com:443"
 
 
-def test_destination_and_flag_are_masked_together():
+def test_a_denial_with_a_masked_destination_suggests_no_flag():
     denials = Denials()
     denials.hide_secrets(lambda: SecretValues([("TOK", "a'b")]).hide)
     denials.add("path", "/x/a'b", allow="--write '/x/a'\"'\"'b'")

@@ -52,7 +52,7 @@ def test_setting_the_clock_neither_ends_nor_delays_a_run(person):
 
 
 @pytest.mark.parametrize("most", ["0", "1M"])
-def test_a_start_is_never_allowed_without_memory_in_corrals_cgroup(person, subtree, most):
+def test_no_process_start_is_allowed_if_corrals_cgroup_has_no_memory_left(person, subtree, most):
     """Use up the memory of corral's cgroup. The kernel may or may not kill the supervisor, but in both cases the target
     must not get another process.
     """

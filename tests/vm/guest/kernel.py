@@ -78,7 +78,7 @@ def test_the_tests_run_as_the_requested_user():
     assert os.getgroups() in ([], [os.getgid()])
 
 
-def test_memory_max_kills(group):
+def test_the_kernel_kills_a_process_that_exceeds_memory_max(group):
     (group / "memory.max").write_text(str(HOG_SIZE // 2))
     (group / "memory.swap.max").write_text("0")
     done = inside(group, HOG)
@@ -86,14 +86,14 @@ def test_memory_max_kills(group):
     assert table(group / "memory.events")["oom_kill"] == 1
 
 
-def test_memory_max_allows_memory_within_the_limit(group):
+def test_the_kernel_allows_memory_below_memory_max(group):
     (group / "memory.max").write_text(str(HOG_SIZE * 2))
     done = inside(group, HOG)
     assert (done.returncode, done.stdout) == (0, f"{HOG_SIZE}\n")
     assert int((group / "memory.peak").read_text()) > HOG_SIZE
 
 
-def test_pids_max_denies_a_fork(group):
+def test_the_kernel_denies_a_fork_that_exceeds_pids_max(group):
     (group / "pids.max").write_text("8")
     done = inside(group, FORKS)
     assert done.stdout.split() == [str(errno.EAGAIN), "7"]
@@ -106,7 +106,7 @@ def test_without_pids_max_every_fork_succeeds(group):
 @pytest.mark.parametrize(
     ("quota", "seconds", "low", "high"), [("20000", 3, 0.18, 0.22), ("max", 1, 0.5, 1.1)]
 )
-def test_cpu_max_gives_its_share(group, quota, seconds, low, high):
+def test_cpu_max_limits_a_cgroup_to_its_share_of_the_processor(group, quota, seconds, low, high):
     (group / "cpu.max").write_text(f"{quota} 100000")
     start = time.monotonic()
     assert inside(group, SPIN.format(seconds)).returncode == 0

@@ -246,7 +246,7 @@ def test_the_target_can_write_to_no_cgroup(run, person):
     assert subprocess.check_output(argv, text=True) != "[]\n", "the control outside"
 
 
-def test_no_cgroup_is_left(run):
+def test_an_ended_run_leaves_no_cgroup(run):
     run(*PYTHON, "pass", flags=("--max-memory", str(LIMIT)))
     before = cgroups()
     for code in ("pass", f"bytearray({2 * LIMIT})", "import os; os.kill(os.getpid(), 9)"):

@@ -88,7 +88,7 @@ def test_a_cgroup_enforces_a_limit_in_a_delegated_scope(person, environment, tmp
     assert "cgroup" in mechanism(report, "memory")
 
 
-def test_no_unit_is_left(person, environment, tmp_path):
+def test_an_ended_run_leaves_no_systemd_unit(person, environment, tmp_path):
     """Check that the user manager has removed corral's scope after its last process has ended."""
     limited(person, environment, tmp_path)
     argv = ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "corral*"]

@@ -23,7 +23,7 @@ def test_doctor_reports_user_namespaces_as_absent(person):
     assert namespaces["hint"]
 
 
-def test_run_does_what_explain_says(person):
+def test_run_and_explain_both_refuse_or_both_work(person):
     """Compare `explain` and `run`. Either both refuse, and `run` names the missing control, or both
     work without user namespaces.
     """
@@ -38,7 +38,7 @@ def test_run_does_what_explain_says(person):
     assert (done.returncode, done.stdout) == (0, b"inside\n"), done.stderr
 
 
-def test_corral_runs_exactly_where_landlock_alone_is_enough(person):
+def test_corral_runs_only_if_landlock_can_deny_truncation(person):
     """Check that corral refuses the run without Landlock, and with Landlock before ABI 3, which
     cannot deny truncation.
     """

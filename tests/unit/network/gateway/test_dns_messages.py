@@ -36,7 +36,7 @@ OPT = struct.pack("!BHHIH", 0, dns_messages.OPT, 1232, 0, 0)
 NAME = wire([b"Api", b"example", b"com"])
 
 
-def test_a_query_is_read():
+def test_name_id_and_kind_of_a_query_are_read():
     found = dns_messages.parse_query(query(NAME))
     assert (found.id, found.name, found.kind, found.edns) == (
         0x1234,
@@ -138,7 +138,7 @@ def test_an_answer_repeats_the_question_in_its_own_case():
     )
 
 
-def test_an_answer_to_edns_has_edns():
+def test_the_answer_to_a_query_with_edns_has_an_edns_record():
     found = dns_messages.parse_query(query(NAME, counts=(1, 0, 0, 1), tail=OPT))
     assert dns_messages.build_answer(found, dns_messages.NXDOMAIN).endswith(
         struct.pack("!BHHIH", 0, dns_messages.OPT, dns_messages.PAYLOAD, 0, 0)
@@ -150,7 +150,7 @@ def test_an_answer_to_edns_has_edns():
     )
 
 
-def test_a_response_gets_no_answer():
+def test_a_message_that_is_itself_a_response_is_not_answered():
     assert dns_messages.build_error(query(NAME, flags=0x8000), dns_messages.FORMERR) is None
     assert (
         dns_messages.build_error(query(NAME), dns_messages.FORMERR)[3] & 15 == dns_messages.FORMERR

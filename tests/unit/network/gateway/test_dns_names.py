@@ -116,7 +116,7 @@ def test_the_number_of_names_is_limited():
 
 
 @pytest.mark.parametrize("name", ["_dmarc.example.com", "a_b.test", "2130706433", ""])
-def test_invalid_names_get_no_remedy(name):
+def test_no_flag_is_suggested_for_an_invalid_name(name):
     told = names("api.example.com")
     assert ask(told, name)[0] == dns_messages.NXDOMAIN
     assert [row.allow for row in told.check.denials.rows()] == [""]

@@ -39,7 +39,7 @@ def test_options_of_the_header_are_skipped():
     assert Packet(Received(header + DATAGRAM)).segment == DATAGRAM
 
 
-def test_the_addresses_of_an_ipv6_packet_are_other_results_of_recvmsg():
+def test_the_addresses_of_an_ipv6_packet_come_from_recvmsg_and_not_from_its_data():
     address = bytes(range(16))
     info = [(socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, address + bytes(4))]
     received = Received(DATAGRAM, info=info, sender=("fe80::1%lo", 0, 0, 1))
@@ -50,7 +50,7 @@ def test_the_addresses_of_an_ipv6_packet_are_other_results_of_recvmsg():
 
 
 @given(st.binary(max_size=200))
-def test_random_packets_have_complete_addresses_or_no_segment(data):
+def test_a_random_packet_has_both_addresses_or_is_ignored(data):
     packet = Packet(Received(data))
     assert not packet.segment or (len(packet.sender), len(packet.receiver)) == (4, 4)
 

@@ -31,7 +31,7 @@ def known(monkeypatch):
     return found
 
 
-def test_without_a_disk_there_is_no_limit(known):
+def test_a_limit_on_io_is_impossible_for_paths_that_are_on_no_disk(known):
     assert options.chains(policy("/data"))["io"] == ()
     assert options.chains(policy(io=None))["io"] == ()
 

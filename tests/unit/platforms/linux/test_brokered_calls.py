@@ -46,7 +46,7 @@ def test_a_mapped_address_equals_its_ipv4_address(address, port):
 
 
 @given(st.integers(0, 2**64 - 1))
-def test_registers_are_read_as_the_kernel_reads_an_int(register):
+def test_a_64_bit_register_is_read_as_a_32_bit_int_as_the_kernel_does(register):
     assert to_int(register) == ctypes.c_int(register & 0xFFFFFFFF).value
 
 
@@ -60,7 +60,7 @@ def test_only_port_53_of_loopback_is_the_resolver():
 @pytest.mark.parametrize(
     "option", [(), (socket.TCP_DEFER_ACCEPT, 1), (socket.TCP_QUICKACK, 0)], ids=str
 )
-def test_options_of_the_target_cannot_delay_the_supervisor(option, monkeypatch):
+def test_socket_options_that_the_target_set_cannot_delay_the_supervisor(option, monkeypatch):
     """Set socket options that make the kernel delay the last packet of a handshake. The supervisor must not wait for
     that packet.
     """

@@ -95,7 +95,7 @@ EVERYTHING = (
 )
 
 
-def test_every_limit_has_a_file():
+def test_every_limit_is_written_to_its_cgroup_file():
     assert cgroup.settings(LIMITS, cgroup.CONTROLLERS, ("8:0", "259:1")) == EVERYTHING
 
 
@@ -135,7 +135,7 @@ def held(control, mechanism):
     return Held(control=control, asked="1", stated=True, mechanism=mechanism, status="applied")
 
 
-def test_a_plan_with_a_cgroup_makes_and_enters_a_leaf():
+def test_a_plan_with_a_cgroup_limit_creates_a_cgroup_and_enters_it():
     controls = [
         held("memory", "cgroup memory"),
         held("pids", "RLIMIT_NPROC"),
@@ -150,7 +150,7 @@ def test_a_plan_with_a_cgroup_makes_and_enters_a_leaf():
     assert (leaf.stage, enter) == ("supervisor", Enter())
 
 
-def test_a_plan_without_a_cgroup_makes_no_leaf():
+def test_a_plan_without_a_cgroup_limit_creates_no_cgroup():
     base = Base(path="/cg", controllers=())
     assert cgroup.plan(LIMITS, [held("pids", "RLIMIT_NPROC")], Layout(base)) == []
     assert cgroup.plan(LIMITS, [held("memory", "cgroup memory")], Layout(None)) == []
@@ -195,7 +195,7 @@ def test_usage_is_what_the_kernel_counted(tmp_path):
     assert seen.hit == ("memory", "pids", "disk")
 
 
-def test_reclaim_at_the_limit_does_not_count_as_a_kill(tmp_path):
+def test_memory_that_was_reclaimed_at_the_limit_does_not_count_as_a_kill(tmp_path):
     seen = account(tmp_path, memory_events="max 7\noom 0\noom_kill 0\n", pids_events="max 0\n")
     assert seen.hit == ("disk",)
 
@@ -211,7 +211,7 @@ def test_removing_an_absent_path_is_not_an_error(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux reports the type of a file system")
 @pytest.mark.parametrize("kind", ["link", "pipe", "file", "hard link"])
-def test_only_files_of_a_cgroup_are_written(tmp_path, kind):
+def test_links_and_files_outside_of_a_cgroup_are_not_written(tmp_path, kind):
     victim, path = tmp_path / "victim", tmp_path / "cgroup.kill"
     victim.write_text("untouched")
     if kind == "link":

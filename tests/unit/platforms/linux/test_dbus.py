@@ -50,12 +50,12 @@ def boolean(value):
         ),
     ],
 )  # fmt: skip
-def test_values_have_the_known_bytes(signature, values, raw):
+def test_values_are_encoded_as_known_bytes_and_decoded_again(signature, values, raw):
     assert dbus.marshal(signature, values) == raw
     assert Reader(raw, "<").values(signature) == values
 
 
-def test_the_other_byte_order_is_read():
+def test_values_in_big_endian_byte_order_are_read():
     raw = b"\0\0\0\3foo\0\0\0\0\x08\0\0\0\0\0\0\0\0\0\0\0\5"
     assert Reader(raw, ">").values("sax") == ("foo", [5])
 

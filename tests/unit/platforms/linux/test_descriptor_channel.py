@@ -46,7 +46,9 @@ def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
     os.close(received)
 
 
-def test_other_errors_are_raised_without_another_attempt(channel, monkeypatch):
+def test_errors_other_than_too_many_descriptors_are_raised_without_another_attempt(
+    channel, monkeypatch
+):
     refused = refuse(monkeypatch, errno.EPERM, 3)
     with pytest.raises(PermissionError):
         channel.send("listener", [0])

@@ -74,7 +74,7 @@ def links(top):
         os.symlink(target, top / "one" / name)
 
 
-def test_links_are_followed_only_inside_of_places(tree):
+def test_links_are_followed_only_inside_of_writable_directories(tree):
     top, finder = tree
     links(top)
     own, two = (os.stat(top / name / "file").st_ino for name in ("one", "two"))
@@ -91,7 +91,7 @@ def test_links_are_followed_only_inside_of_places(tree):
     assert {path: found(finder, f"{top}/one/{path}") for path in expected} == expected
 
 
-def test_without_following_the_link_itself_is_found(tree):
+def test_a_lookup_that_does_not_follow_links_finds_the_link_itself(tree):
     top, finder = tree
     links(top)
     for name in ("relative", "whole", "out", "magic"):
@@ -101,7 +101,7 @@ def test_without_following_the_link_itself_is_found(tree):
     assert found(finder, f"{top}/one/out/", follow=False) == "EPERM"
 
 
-def test_other_paths_are_not_looked_up(tree, monkeypatch):
+def test_paths_outside_of_writable_directories_are_not_looked_up(tree, monkeypatch):
     """Check that corral looks up no path outside of the directories that the target may write, because the lookup could
     wait for a network file system.
     """
@@ -111,7 +111,7 @@ def test_other_paths_are_not_looked_up(tree, monkeypatch):
         assert found(finder, path) == "EPERM"
 
 
-def test_a_place_is_known_by_its_written_path_until_it_is_moved(tree):
+def test_a_writable_directory_that_was_moved_is_not_found_under_its_old_path(tree):
     top, finder = tree
     own = os.stat(top / "one/file").st_ino
     assert found(finder, top / "link-to-one/file") == own
@@ -132,7 +132,7 @@ def test_a_place_is_known_by_its_written_path_until_it_is_moved(tree):
         max_size=6,
     )
 )
-def test_whatever_is_found_is_in_a_place(parts):
+def test_every_file_that_a_lookup_finds_is_in_a_writable_directory(parts):
     import pathlib
     import tempfile
 
@@ -202,7 +202,7 @@ def test_a_path_has_a_maximum_length(length, fits):
         assert caught.value.errno == errno.ENAMETOOLONG
 
 
-def test_times_are_converted():
+def test_times_in_every_format_of_the_system_calls_are_converted():
     def read(kind, raw):
         text = ctypes.create_string_buffer(raw, len(raw))
         found = file_changes.read_times(calling(), kind, ctypes.addressof(text))

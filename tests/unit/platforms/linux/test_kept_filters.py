@@ -81,7 +81,7 @@ def test_a_truncated_file_is_compiled_again(compiled, left, filled):
     assert compiled == [STEP, QUIET] * 2
 
 
-def test_other_options_compile_other_filters(compiled):
+def test_filters_with_different_options_are_compiled_separately(compiled):
     load()
     for change in ("subprocess", "unix_sockets", "duty_cycle"):
         step = seccomp.replace(STEP, **{change: True})
@@ -128,7 +128,7 @@ def test_every_run_compiles_if_the_cache_cannot_be_written(compiled, tmp_path):
     assert compiled == [STEP, QUIET] * 2
 
 
-def test_the_key_contains_every_module_that_decides_a_filter(tmp_path):
+def test_the_cache_key_depends_on_every_module_that_determines_a_filter(tmp_path):
     code = (
         "import os, sys\n"
         "from corral.abi import whole_file  # writes the files and decides no filter\n"

@@ -48,7 +48,7 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
-def test_only_calls_that_the_table_permits_are_continued(machine, flags):
+def test_the_supervisor_lets_only_calls_continue_that_the_table_permits(machine, flags):
     """Check which calls the kernel may continue after the supervisor's answer: calls that are only watched, starts of
     tasks, which are only counted, and calls that ask a socket for a name or for received data.
 
@@ -86,12 +86,12 @@ def check_verdicts(names: dict[int, str], number: int, flags: int) -> None:
     assert judge(asked, names, brokered).verdict == ("continue" if goes_on else "deny")
 
 
-def test_a_decider_that_reports_starts_cannot_continue_them():
+def test_code_that_only_reports_process_starts_can_only_deny_them():
     for name in STARTS:
         assert [row.may for row in CALLS[name] if row.decider == "denied_starts"] == [("deny",)]
 
 
-def test_a_decider_that_reports_sockets_cannot_continue_or_give_them():
+def test_code_that_only_reports_denied_sockets_can_only_deny_them():
     assert [row.may for row in CALLS["socket"] if row.decider == "denied_sockets"] == [("deny",)]
     listed = {
         name for name, rows in CALLS.items() for row in rows if row.decider == "denied_sockets"
@@ -101,7 +101,7 @@ def test_a_decider_that_reports_sockets_cannot_continue_or_give_them():
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 @pytest.mark.parametrize("call", ["fork", "vfork", "clone", "execve"])
-def test_with_threads_only_a_process_start_is_denied_before_counting(call):
+def test_if_only_threads_are_allowed_a_process_start_is_denied_without_being_counted(call):
     from corral.platforms.linux.mechanisms.task_limit import TaskCount
 
     count = TaskCount(1, 100, threads_only=True, hit=[])

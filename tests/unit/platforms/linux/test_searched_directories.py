@@ -56,7 +56,7 @@ def search(tree, monkeypatch):
     return find
 
 
-def test_a_second_search_lists_no_directory(search):
+def test_a_second_search_lists_no_unchanged_directory(search):
     assert search() == (set(), 1 + 5 + 5 + DIRECTORIES)
     assert search() == (set(), 0)
 

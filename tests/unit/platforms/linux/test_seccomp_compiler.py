@@ -55,7 +55,7 @@ arguments = st.tuples(*[longs] * 6)
 
 @settings(max_examples=300, deadline=None)
 @given(rules=rule_sets, limit=st.sampled_from([None, X32]), calls=st.lists(arguments, max_size=8))
-def test_programs_do_what_the_rules_say(rules, limit, calls):
+def test_compiled_programs_decide_calls_as_their_rules_do(rules, limit, calls):
     raw = seccomp_compiler.assemble(rules, arch=ARCH, unknown=UNKNOWN, number_limit=limit)
     program = decode(raw)
     edges = {near for number in rules for near in (number - 1, number, number + 1)}
@@ -134,7 +134,7 @@ def test_a_program_without_rules_works():
     assert run(program, ARCH + 1, 0).action == seccomp_compiler.KILL_PROCESS
 
 
-def test_only_the_condition_whole_compares_the_high_word():
+def test_a_condition_ignores_the_high_32_bits_of_an_argument_unless_it_is_whole():
     rules = {
         1: ((((seccomp_compiler.low(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),
         2: ((((seccomp_compiler.whole(0, 2),), UNKNOWN),), seccomp_compiler.ALLOW),

@@ -311,7 +311,7 @@ def test_fork_and_vfork_are_denied_like_clone():
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_exec_needs_the_whole_cookie(machine):
+def test_exec_is_denied_if_any_bit_of_the_secret_cookie_is_wrong(machine):
     filter_ = target(machine, cookie=COOKIE)
     path = (0x1000, 0x2000, 0x3000)
     assert filter_("execve", *path, *COOKIE) == ALLOW
@@ -466,7 +466,7 @@ ADJUSTING = FIRST[5:]
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("namespaces", [True, False])
-def test_leases_and_whiteouts_are_denied(machine, namespaces):
+def test_file_leases_and_renames_that_leave_a_whiteout_are_denied(machine, namespaces):
     filter_ = target(machine, namespaces=namespaces)
     lease, get_lease, whiteout = 1024, 1025, 4
     assert filter_("fcntl", 3, lease, 0) == filter_("fcntl", 3, lease | JUNK, 1) == EPERM
@@ -480,7 +480,9 @@ def test_leases_and_whiteouts_are_denied(machine, namespaces):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("tier", [{"namespaces": True}, {"namespaces": False, "own_pid": OWN}])
 @pytest.mark.parametrize("subprocess", [True, False])
-def test_with_a_duty_cycle_the_kernel_cannot_be_made_to_send_sigcont(machine, tier, subprocess):
+def test_a_target_paused_by_signals_cannot_make_the_kernel_send_it_sigcont(
+    machine, tier, subprocess
+):
     held = target(machine, subprocess=subprocess, duty_cycle=True, **tier)
     free = target(machine, subprocess=subprocess, **tier)
     setsig, pdeathsig, sigcont = 10, 1, 18
@@ -576,7 +578,7 @@ def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
         assert outcome.executed <= 13
 
 
-def test_every_denied_call_has_a_reason_and_every_option_matters():
+def test_every_denied_call_has_a_reason_and_every_option_changes_the_filter():
     rules = {
         options: seccomp_rules.target_rules(
             subprocess=options[0], unix_sockets=options[1], namespaces=options[2], cookie=None

@@ -38,7 +38,7 @@ def test_step_names_are_unique_and_in_snake_case():
 
 
 @pytest.mark.parametrize("step", steps(), ids=lambda step: step.name)
-def test_a_step_has_its_methods_and_a_stage(step):
+def test_every_step_can_be_applied_and_verified_and_has_a_stage(step):
     assert callable(step.apply)
     assert callable(step.verify)
     assert step.__defaults__["stage"] in STAGES

@@ -44,7 +44,7 @@ def line(*proven: str) -> str:
     return lines[0][1] if lines else ""
 
 
-def test_an_ordinary_host_has_no_cause(files):
+def test_no_cause_of_missing_features_is_named_on_an_ordinary_host(files):
     assert line(*LANDLOCK) == ""
     assert surroundings.find().hint == "allow unprivileged user namespaces"
 
@@ -95,13 +95,13 @@ def test_a_pod_is_recognized(files, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["user.max_user_namespaces", "kernel.unprivileged_userns_clone"])
-def test_a_sysctl_is_named_as_the_cause(files, name):
+def test_a_sysctl_that_forbids_namespaces_is_named_as_the_cause(files, name):
     files["/proc/sys/" + name.replace(".", "/")] = b"0\n"
     assert line(*LANDLOCK).startswith(f"Sysctl: {name} = 0 forbids namespaces; so ")
     assert name in surroundings.find().hint
 
 
-def test_the_line_names_only_controls_that_are_missing(files):
+def test_the_line_about_a_container_names_only_the_controls_that_it_prevents(files):
     files["/.dockerenv"] = b""
     assert "`network.allow` and `network.listen` are refused" in line(*LANDLOCK)
     assert "network" not in line(*LANDLOCK, "socket_broker")

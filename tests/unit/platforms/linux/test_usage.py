@@ -56,7 +56,7 @@ COUNTED = [({}, -1, 0), (MEMFD, -1, 120), ({}, 0x2A, 16), (MEMFD, 0x2A, 136)]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs a Linux kernel")
 
 
-def test_rows_are_added_up_as_bytes():
+def test_rows_of_smaps_rollup_are_added_up_and_converted_to_bytes():
     assert usage.kilobytes(ROLLUP.splitlines(), (b"Pss_Anon:", b"Pss_Shmem:")) == 8000 << 10
     assert usage.kilobytes([], (b"Pss_Anon:",)) == 0
 
@@ -260,7 +260,7 @@ for _ in range(10):
 
 
 @LINUX
-def test_memory_is_not_divided_by_processes_that_were_not_found():
+def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
     """Replace all processes but one after the measurement has found them, and before it reads their memory. The
     remaining process shares 32 MiB with ten processes that were not found. These 32 MiB must count in full.
     """
@@ -423,7 +423,7 @@ if parent == 0:
 
 
 @LINUX
-def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
+def test_an_orphan_that_gets_a_new_parent_during_the_search_for_processes_is_found(monkeypatch):
     """Kill the orphan's parent when the walk has read the root's list of children, but not yet the parent's. The orphan
     then becomes a child of the root, whose list was already read.
     """
@@ -449,7 +449,7 @@ def test_an_orphan_that_moves_during_a_walk_is_found(monkeypatch):
 
 
 @LINUX
-def test_a_walk_ends_however_fast_processes_come_and_go(monkeypatch):
+def test_the_search_for_processes_ends_however_fast_they_start_and_end(monkeypatch):
     """Return a new orphan each time the root's list of children is read, as if processes started and
     ended all the time.
     """
@@ -486,7 +486,7 @@ signal.pause()
 
 
 @LINUX
-def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
+def test_a_child_of_a_thread_that_ends_during_the_search_for_processes_is_found(monkeypatch):
     """End a thread that has a child, after the walk has read the first thread's list of children. The child then moves
     to this list, which was already read.
     """
@@ -513,7 +513,7 @@ def test_a_child_of_a_thread_that_ends_during_a_walk_is_found(monkeypatch):
 
 
 @LINUX
-def test_a_walk_reads_each_list_once_however_fast_threads_come_and_go(monkeypatch):
+def test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_and_end(monkeypatch):
     """Let a thread end just before its list of children is read. Only the first thread's list is read twice."""
     read, reads = usage.abi.read_file, []
     with Child(THREADS) as root:
@@ -559,7 +559,7 @@ print(processes.measure_grandchild.attempt())
 
 
 @LINUX
-def test_the_probe_measures_only_the_grandchild_before_it_allocates():
+def test_the_first_measurement_of_the_probe_includes_only_the_grandchild():
     """Check that the probe measures only one process. Every forked process inherits 100 MiB, so the measured memory
     shows how many processes were measured.
     """

@@ -80,7 +80,7 @@ def test_with_seatbelt_every_wall_is_enforced():
     assert held["disk"][1] == "degraded"
 
 
-def test_a_tree_without_a_marker_is_cooperative():
+def test_without_a_seatbelt_marker_ending_all_processes_is_reported_as_cooperative():
     assert decided(Policy(), "marker")["tree"] == ("watcher + seatbelt", "cooperative")
 
 
@@ -108,7 +108,7 @@ def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
         (Policy(best_effort=True), ("seatbelt",), True),
     ],
 )
-def test_privacy_consents_are_not_inherited_if_that_is_possible_and_wanted(
+def test_the_target_does_not_inherit_corrals_privacy_consents_unless_the_policy_says_so(
     policy, missing, disclaims
 ):
     assert ("Disclaimer" in steps(policy, *missing)) == disclaims
@@ -130,7 +130,7 @@ def test_a_grant_that_needs_consent_is_reported_in_the_plan(tmp_path):
 
 
 @pytest.mark.parametrize("trustd", [True, False])
-def test_certificates_are_checked_outside_only_if_the_user_allows_it(trustd):
+def test_the_target_may_use_the_systems_certificate_service_only_if_the_user_allows_it(trustd):
     policy = Policy(allow=("example.com",), macos=MacosPolicy(trustd=trustd))
     assert ("com.apple.trustd" in steps(policy)["Seatbelt"].profile) == trustd
     closed = Policy(macos=MacosPolicy(trustd=trustd))
@@ -296,7 +296,7 @@ def test_kills_at_the_jetsam_limit_are_recognized():
     assert not limit.has_killed(None, 100 << 20)
 
 
-def test_exec_gets_a_jetsam_limit_only_from_its_step():
+def test_a_jetsam_memory_limit_is_set_only_if_its_step_was_applied():
     results = Results()
     assert results.find(jetsam.FootprintLimit) is None
     jetsam.plan(5 << 20).apply(results)
@@ -350,7 +350,7 @@ def test_without_seatbelt_no_profile_is_applied():
     assert "Seatbelt" not in steps(Policy(best_effort=True), "seatbelt")
 
 
-def test_the_directory_that_must_be_closed_is_not_granted():
+def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
     assert seatbelt.directory_outside(("/opt/homebrew",)) == "/Users"
     assert seatbelt.directory_outside(("/Users",)) == "/Library/Preferences"
     assert seatbelt.directory_outside(("/Users", "/Library")) == "/Applications"
@@ -380,7 +380,7 @@ def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
     assert darwin_proc.group_pids(7) == living
 
 
-def test_a_group_that_cannot_be_listed_is_empty(monkeypatch):
+def test_a_process_group_that_cannot_be_listed_counts_as_empty(monkeypatch):
     monkeypatch.setattr(darwin_proc, "proc_listpgrppids", lambda *_: -1)
     assert darwin_proc.group_pids(7) == []
 
@@ -548,7 +548,7 @@ def test_a_tree_contains_the_forks_of_its_processes(table):
     assert len(table.followed) == 3  # each process is followed once
 
 
-def test_dead_parents_still_link_their_children(table):
+def test_children_of_a_process_that_has_ended_still_belong_to_its_tree(table):
     walked = tree(table)
     walked.walk()
     del table.living[10], table.living[11]

@@ -172,13 +172,13 @@ DENIED = {
 
 
 @pytest.mark.parametrize("what", ALLOWED)
-def test_allowed_acts_are_allowed(what):
+def test_the_profile_allows_each_listed_act(what):
     view, act = ALLOWED[what]
     assert made(view).allows(act)
 
 
 @pytest.mark.parametrize("what", DENIED)
-def test_denied_acts_are_denied(what):
+def test_the_profile_denies_each_listed_act(what):
     view, act = DENIED[what]
     assert not made(view).allows(act)
 
@@ -354,7 +354,7 @@ def shaped(path):
 
 
 @given(STRANGE)
-def test_paths_do_not_change_the_text(path):
+def test_the_text_of_a_profile_is_the_same_for_every_path(path):
     """Check that the rules are the same for every path, because paths are only in the
     parameters.
     """
@@ -364,7 +364,7 @@ def test_paths_do_not_change_the_text(path):
 
 
 @pytest.mark.parametrize("path", NASTY)
-def test_a_path_cannot_end_its_string(path):
+def test_a_path_with_quotes_cannot_add_rules_to_the_profile(path):
     text, parameters = seatbelt_profile.profile(shaped(path))
     assert text == seatbelt_profile.profile(shaped("/plain"))[0]
     assert not Profile(text, parameters).allows(Act("something-new"))
@@ -376,7 +376,7 @@ def test_deny_default_alone_leaves_operations_open():
     assert not bare.allows(Act("file-read-data", "/x"))
 
 
-def test_a_path_in_the_text_would_end_its_string():
+def test_a_path_written_into_the_profiles_text_could_add_rules():
     text = f'(version 1)(deny default)(allow file-read* (subpath "{NASTY[0]}"))'
     assert Profile(text, ()).allows(Act("something-new"))
     with pytest.raises(ValueError, match="not SBPL"):
@@ -439,7 +439,7 @@ def test_a_target_cannot_make_a_repository(tmp_path, kind):
     assert decided.allows(Act("file-write-create", f"{top}/store/hooks/x")) == (kind != "link")
 
 
-def test_names_stay_read_only_in_a_grant_below_a_read_only_path(tmp_path):
+def test_protected_names_stay_read_only_in_a_grant_inside_a_protected_directory(tmp_path):
     inner = f"{os.path.realpath(tmp_path)}/.claude/plugins"
     os.makedirs(inner)
     grants = (grant(os.path.realpath(tmp_path), "write"), grant(inner, "write"))
@@ -450,7 +450,7 @@ def test_names_stay_read_only_in_a_grant_below_a_read_only_path(tmp_path):
     assert not decided.allows(Act("file-write-create", f"{os.path.dirname(inner)}/settings.json"))
 
 
-def test_a_grant_overrides_the_rule_for_its_name():
+def test_a_granted_path_is_usable_even_if_its_name_is_hidden_or_protected():
     """Grant a .env, a repository, and a path in a repository, which without a grant are hidden or read-only."""
     top = f"{HOME}/w"
     named = replace(ALONE, read=(f"{top}/.env",), write=(top, f"{top}/a/.git", f"{top}/b/.git/x"))
@@ -548,7 +548,7 @@ def test_a_framework_python_may_execute_its_image(name, tmp_path):
         assert tier_seatbelt.framework_images(other) == ()
 
 
-def test_sh_may_execute_the_selected_shell(tmp_path, monkeypatch):
+def test_sh_may_execute_the_shell_that_the_system_selected_for_it(tmp_path, monkeypatch):
     program = Program(path="/bin/sh", real="/bin/sh", argv=("sh",))
     monkeypatch.setattr(tier_seatbelt, "SELECTED_SHELL", str(tmp_path / "none"))
     assert tier_seatbelt.executables(program) == ("/bin/sh", "/bin/bash")
@@ -654,7 +654,7 @@ def test_rules_use_paths_as_the_kernel_spells_them(monkeypatch):
     assert f"{HOME}/Library/Keychains" in view.hidden
 
 
-def test_other_systems_keep_paths_as_they_are():
+def test_on_other_systems_than_macos_paths_stay_unchanged():
     assert seatbelt_paths.to_kernel_path("/usr/bin/no such program") == "/usr/bin/no such program"
 
 

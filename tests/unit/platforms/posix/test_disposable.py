@@ -15,7 +15,7 @@ if sys.platform != "win32":
     from corral.platforms.posix import disposable
 
 
-def test_the_first_error_is_the_answer():
+def test_the_first_error_of_a_probe_is_reported_as_its_cause():
     """Let a child of the probe fail first, and then the probe, which waited for it. The child's error is the cause."""
 
     def attempt() -> str:
@@ -28,7 +28,7 @@ def test_the_first_error_is_the_answer():
     assert disposable.observe(attempt) == (False, "the cause")
 
 
-def test_a_long_answer_is_cut():
+def test_a_long_answer_of_a_probe_is_cut():
     assert disposable.observe(lambda: "x" * 5000) == (True, "x" * 4094)
 
 

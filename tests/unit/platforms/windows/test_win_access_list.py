@@ -74,7 +74,7 @@ def test_entries_of_another_run_stay(entries):
     assert not access_list.has_entry(left, OURS)
 
 
-def test_own_entries_come_before_inherited_ones():
+def test_corrals_entries_are_placed_before_inherited_ones():
     inherited = entry(0, 0x10, 1, FOREIGN[0])
     deny = entry(1, 0, 1, FOREIGN[1])
     ours = access_list.entries_for(OURS, "read", directory=False, root=False)
@@ -181,7 +181,7 @@ DOCUMENTED = [
 
 
 @pytest.mark.parametrize(("entries", "answers"), DOCUMENTED)
-def test_lists_are_evaluated_as_documented(entries, answers):
+def test_access_lists_are_evaluated_as_windows_documents_it(entries, answers):
     raw = descriptor([entry(*one) for one in entries])
     for sids, rights in answers.items():
         assert access_list.allowed_rights(raw, sids) == rights, sids

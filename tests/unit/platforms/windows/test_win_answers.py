@@ -126,7 +126,7 @@ def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
     [(ELEVATED, 0xF, (USER, LOGON)), (ORDINARY, 0x10, ())],
     ids=["elevated", "ordinary"],
 )
-def test_only_an_elevated_caller_has_other_sids_than_its_targets(
+def test_only_an_elevated_callers_targets_get_other_sids_than_the_caller(
     tokens, privileges, administrators, found
 ):
     tokens.privileges[1] = privileges
@@ -356,7 +356,7 @@ def test_a_mutex_is_the_same_in_every_session_and_private_to_the_user(monkeypatc
     assert security.endswith("S:(ML;;NW;;;ME)")
 
 
-def test_compiled_modules_do_not_make_another_copy():
+def test_new_bytecode_files_cause_no_new_copy_of_a_python():
     listed = file_trees.Listing(directories=("", "Lib"), files=(("Lib\\a.py", 1, 2),))
     compiled = file_trees.Listing(
         directories=("", "Lib", "Lib\\__pycache__"),
@@ -504,7 +504,9 @@ class Trials:
     ],
 )
 @pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
-def test_results_of_the_wall_probe_are_judged(monkeypatch, tmp_path, inside, problem, errors):
+def test_the_app_container_is_proven_only_if_the_probe_finds_every_wall(
+    monkeypatch, tmp_path, inside, problem, errors
+):
     monkeypatch.setenv("HOME", str(tmp_path))
     Trials(monkeypatch, inside).errors = errors
     problem = problem.format(re.escape(errors) or "it printed nothing")
@@ -591,7 +593,9 @@ WINDOW = "corral-0123456789abcdef"
         ("WinSta0|Default|denied", f"Service-0x0-1$|{WINDOW}|denied", "unknown"),
     ],
 )
-def test_results_of_the_desktop_probe_are_judged(monkeypatch, outside, inside, status):
+def test_the_private_desktop_is_proven_only_by_the_results_inside_and_outside(
+    monkeypatch, outside, inside, status
+):
     answers = [outcome(outside), outcome(inside, errors=NO_LOCATION)]
     monkeypatch.setattr(container.trial, "observe", lambda *_: answers.pop(0))
     monkeypatch.setattr(container, "steps", tuple)
@@ -604,7 +608,9 @@ def test_results_of_the_desktop_probe_are_judged(monkeypatch, outside, inside, s
     ("output", "problem"),
     [("200 403", ""), ("200 200", "200 200"), ("403 403", "403 403"), ("", "nothing|location")],
 )
-def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, errors):
+def test_the_relay_is_proven_only_if_it_allows_the_named_port_and_denies_another(
+    monkeypatch, output, problem, errors
+):
     """Check that the relay is proven only if it answers 200 for a port that the policy names, and 403 for another port."""
     started: list[object] = []
 
@@ -624,7 +630,9 @@ def test_results_of_the_relay_probe_are_judged(monkeypatch, output, problem, err
 
 @pytest.mark.parametrize("errors", ["", NO_LOCATION], ids=["silent", "python 3.13"])
 @pytest.mark.parametrize("output", ["open", "[Errno 13] Permission denied: 'NUL'"])
-def test_results_of_the_nul_probe_are_judged(monkeypatch, output, errors):
+def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
+    monkeypatch, output, errors
+):
     """Check that NUL counts as usable only if the target can open it. The project nub saw it open on Windows build 26200
     and denied on 26100.
     """

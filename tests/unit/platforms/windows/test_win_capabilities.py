@@ -50,7 +50,7 @@ def test_one_directory_has_one_capability(spelling):
     assert access_list.grant_sid(spelling, "read") == access_list.grant_sid("C:\\data", "read")
 
 
-def test_another_object_with_the_same_name_has_another_capability():
+def test_a_new_object_at_the_same_path_gets_another_capability():
     sids = {
         access_list.grant_sid("C:\\a", "read", pair) for pair in [(1, 2), (2, 1), (1, 3), (0x12, 0)]
     }

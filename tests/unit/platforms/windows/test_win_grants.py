@@ -64,7 +64,9 @@ def test_a_plain_tree_is_granted():
 
 @pytest.mark.parametrize("root_changed", [False, True])
 @pytest.mark.parametrize("kept", [False, True])
-def test_a_kept_grant_still_closes_objects_with_less_access(monkeypatch, kept, root_changed):
+def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
+    monkeypatch, kept, root_changed
+):
     """Check that a run sets the entries of some files again, even if a kept grant has set them before: secrets, hard
     links and files that other programs run. Such a file may be newer than the grant.
     """
@@ -95,7 +97,7 @@ def test_a_kept_grant_still_closes_objects_with_less_access(monkeypatch, kept, r
     assert checked == [".env"]
 
 
-def test_grants_can_be_kept():
+def test_the_plan_can_keep_the_access_entries_of_a_grant():
     step = plan((grant("D:\\work"), tree()), keep_grants=True)
     assert step.keep
     assert "kept" in step.describe()
@@ -175,7 +177,7 @@ def test_socket_grants_are_refused():
     "name", [".ssh", ".SSH", "a\\b\\c\\.aws", ".env", "app\\.env.local", "x\\id_ed25519", ".npmrc"]
 )
 @pytest.mark.parametrize("access", ["read", "write"])
-def test_secrets_get_no_entry(name, access):
+def test_secrets_in_a_grant_get_no_access_entry(name, access):
     assert granted_tree.is_secret(name)
     step = plan((grant("D:\\work", access), Tree(nodes=(TOP,), closed=(name,))))
     assert entries(step, name) == (0, 0)
@@ -210,7 +212,7 @@ def test_self_starting_files_are_read_only(name):
         ("AppData\\Roaming\\Microsoft\\Windows", "PowerShell"),
     ],
 )
-def test_secrets_of_the_profile_get_no_entry(place, name):
+def test_secrets_in_the_users_profile_get_no_access_entry(place, name):
     assert granted_tree.is_secret(name, place)
     assert not granted_tree.is_secret(name)  # the control: elsewhere the name is ordinary
 
@@ -245,7 +247,7 @@ def test_similar_names_are_ordinary_files(name):
     assert not granted_tree.is_starting(name)
 
 
-def test_a_secret_that_is_granted_by_name_gets_an_entry():
+def test_a_secret_that_is_granted_by_name_gets_an_access_entry():
     outer = (grant("D:\\work"), Tree(nodes=(TOP,), closed=(".env",)))
     step = plan(outer, (grant("D:\\work\\.env", directory=False), tree()))
     assert entries(step, ".env") == (0, 0)
@@ -316,7 +318,7 @@ def test_an_object_that_cannot_be_opened_is_skipped(monkeypatch, answer, foreign
 
 
 @pytest.mark.links
-def test_a_real_tree_is_listed(tmp_path):
+def test_links_and_hard_links_of_a_directory_on_disk_are_listed(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "file").write_text("x")
     (tmp_path / "sub" / "link").symlink_to("/")
@@ -522,7 +524,7 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
         granted_tree.check_closed("D:\\work\\.env", 7)
 
 
-def test_only_secrets_must_be_closed_to_every_container():
+def test_only_secrets_are_refused_for_being_readable_by_every_container():
     """Check that only secrets count as names that no container may read. Other closed names are packages with a copy in
     the store, and files of other users, which cannot be opened.
     """

@@ -54,7 +54,7 @@ def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
 
 
-def test_a_journal_that_is_cut_after_claims_were_given_up_keeps_the_others():
+def test_a_journal_that_is_cut_off_after_some_grants_were_released_keeps_the_others():
     one = entry(root("C:\\a"), root("C:\\b"), root("C:\\c"))
     raw = journal.encode(one)
     whole = raw + b"".join(b"- " + some.sid.encode() + b"\n" for some in one.roots[:2])
@@ -82,7 +82,7 @@ def test_any_bytes_are_a_journal_or_empty(raw):
     assert journal.decode(raw) is None
 
 
-def test_a_live_run_counts_and_a_dead_one_does_not(tmp_path):
+def test_a_grant_counts_as_used_only_while_a_live_run_holds_it(tmp_path):
     directory = str(tmp_path / "journal")
     mine = journal.create(directory, "one", entry(root()))
     other = journal.create(directory, "two", entry(root(), root("C:\\b")))
@@ -186,7 +186,7 @@ journal.keep(sys.argv[2], journal.Root(path="C:\\\\a", access="write", sid="S-1-
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
-def test_a_process_killed_while_keeping_a_grant_leaves_nothing_for_ever(tmp_path):
+def test_the_file_of_a_process_that_was_killed_while_it_kept_a_grant_is_removed(tmp_path):
     source = os.path.dirname(os.path.dirname(corral.__file__))
     directory = str(tmp_path)
     done = subprocess.run([sys.executable, "-c", KILLED_KEEPING, source, directory], check=False)

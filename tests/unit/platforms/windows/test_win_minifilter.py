@@ -129,7 +129,7 @@ def test_received_messages_have_the_layout_of_the_c_structs(layout, name, kind, 
 
 
 @given(U64, U32, U32, U32, U32, TEXTS, TEXTS)
-def test_a_check_is_decoded_as_it_was_encoded(
+def test_a_request_of_the_driver_is_decoded_as_it_was_encoded(
     token, operation, access, request, message, path, destination
 ):
     if max(len(item.encode("utf-16-le", "surrogatepass")) for item in (path, destination)) > 1036:
@@ -294,12 +294,12 @@ def test_random_bytes_are_never_allowed(data):
         assert unpack("I", answer, 32) == DENY
 
 
-def test_notices_get_no_answer(driver, session):
+def test_notices_of_the_driver_get_no_answer(driver, session):
     driver.send(struct.pack("<IIQQIIQ", 3, 40, 1, session.token, 5, 6, 7))
     assert driver.decide(file_check(session.token, 3, rf"{DATA}\x"))[0] == ALLOW
 
 
-def test_release_works_after_the_driver_has_disconnected():
+def test_a_session_can_be_released_after_the_driver_has_disconnected():
     driver = Driver()
     session = minifilter.Session(driver.transport, CHECKS)
     session.register(1, "C:\\w")

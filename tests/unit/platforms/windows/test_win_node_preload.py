@@ -49,7 +49,7 @@ REALPATH = {
 
 
 @pytest.mark.parametrize("form", REALPATH)
-def test_realpath_works(granted, form):
+def test_realpath_of_a_granted_file_works_with_the_preload(granted, form):
     code = f"const fs = require('fs'), N = {str(granted / 'link' / 'file')!r};{REALPATH[form]}"
     assert "EPERM" in run(code, granted)
     assert run(code, granted, store.NODE_PRELOAD).strip() == str(granted / "sub" / "file")

@@ -160,7 +160,7 @@ def test_the_steps_with_an_app_container_are_in_order():
     assert held[undo.Claim].profile == held[app_container.Profile].profile
 
 
-def test_extras_that_prevent_a_start_are_not_used():
+def test_optional_restrictions_that_were_not_proven_are_not_used():
     plain = host(*JOBS, "app_container")
     steps = {type(step): step for step in composed(Policy(), plain)}
     assert steps[mitigations.Mitigations] == mitigations.plan(0, subprocess=True)
@@ -239,7 +239,7 @@ def test_a_shell_in_a_container_causes_a_warning(name):
     assert layers.compose(Policy(), PROGRAM, controls, home=HOME, run="1-abc").warnings == ()
 
 
-def test_cpu_time_has_a_backstop_in_the_job():
+def test_the_job_also_limits_cpu_time():
     policy = Policy(limits=Limits(cpu_time=1500), stated=frozenset({"cpu_time"}))
     steps = {type(step): step for step in composed(policy, host(*FULL))}
     assert steps[job.Job].user_time == 1500
@@ -311,7 +311,7 @@ def test_listening_is_refused():
     assert missing(Policy(listen=(8080,)), host(*FULL)) == {"network"}
 
 
-def test_named_hosts_need_the_relay_and_no_network_capability(monkeypatch):
+def test_allowed_host_names_are_reached_by_the_relay_without_a_network_capability(monkeypatch):
     policy = Policy(allow=("example.com",))
     assert missing(policy, host(*(name for name in FULL if name != "relay"))) == {"network"}
     copies = runtimes.Store(trees=(), program=replace(PROGRAM, path="C:\\store\\python.exe"))
@@ -326,7 +326,7 @@ def test_named_hosts_need_the_relay_and_no_network_capability(monkeypatch):
     assert steps[relay_start.NamedHosts].bits == steps[mitigations.Mitigations].bits != 0
 
 
-def test_unenforced_names_have_no_relay_and_open_nothing():
+def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
     """Check that the allowed names are dropped if the network control is not enforced. The network
     must not be opened to all hosts instead.
     """
@@ -337,13 +337,13 @@ def test_unenforced_names_have_no_relay_and_open_nothing():
     assert steps[app_container.Profile].capabilities == (desktop.CAPABILITY,)
 
 
-def test_names_and_a_level_together_are_refused():
+def test_a_policy_with_allowed_host_names_and_a_network_level_is_refused():
     policy = Policy(allow=("example.com",), windows=Windows(network="outbound"))
     with pytest.raises(PolicyError, match="would open all others"):
         composed(policy, host(*FULL))
 
 
-def test_state_keeps_the_profile():
+def test_a_server_with_state_keeps_its_app_container_profile():
     kept = {type(step): step for step in composed(Policy(state=True), host(*FULL))}
     assert kept[app_container.Profile].keep
     assert kept[undo.Claim].profile == ""
@@ -353,7 +353,7 @@ def test_state_keeps_the_profile():
     assert once[app_container.Profile].profile.endswith("1-abc")
 
 
-def test_state_needs_an_app_container():
+def test_a_server_with_state_needs_an_app_container():
     with pytest.raises(PolicyError, match="needs an AppContainer"):
         composed(replace(LETTING_GO, state=True), host())
     controls = plan.decide(Policy(state=True), host(*FULL), options.chains(Policy(state=True)))
@@ -435,7 +435,7 @@ def test_a_memory_limit_is_rounded_down_to_pages():
     "escape",
     [job.abi.JOB_OBJECT_LIMIT_BREAKAWAY_OK, job.abi.JOB_OBJECT_LIMIT_SILENT_BREAKAWAY_OK],
 )
-def test_a_job_that_reads_back_with_breakaway_is_refused(monkeypatch, escape):
+def test_a_job_that_lets_processes_break_away_is_refused(monkeypatch, escape):
     set_to: list[job.abi.JOBOBJECT_EXTENDED_LIMIT_INFORMATION] = []
     handle = types.SimpleNamespace(value=4, close=lambda: None)
     monkeypatch.setattr(job.abi, "create_job", lambda: handle)

@@ -98,7 +98,7 @@ def test_pipes_have_local_names(container, name, opened):
     assert container.named == [opened] * 3
 
 
-def test_a_closed_nul_becomes_an_empty_file(container, tmp_path):
+def test_a_nul_device_that_cannot_be_opened_is_replaced_by_an_empty_file(container, tmp_path):
     with pytest.raises(PermissionError):
         os.open("nul", os.O_RDWR)
     with pytest.raises(PermissionError):
@@ -117,7 +117,7 @@ def test_a_closed_nul_becomes_an_empty_file(container, tmp_path):
     assert (tmp_path / "plain").read_text() == "text"
 
 
-def test_a_nul_that_opens_is_not_replaced(container, monkeypatch):
+def test_the_nul_device_is_not_replaced_if_it_can_be_opened(container, monkeypatch):
     monkeypatch.setattr(preload, "is_nul_open", lambda: True)
     before = os.open
     preload.install()

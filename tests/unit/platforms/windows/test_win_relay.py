@@ -111,7 +111,7 @@ def pair():
     made.close()
 
 
-def test_valid_frames_of_an_inner_end_are_accepted(pair):
+def test_valid_frames_from_inside_the_sandbox_are_accepted(pair):
     """Send valid frames. This is the control for the tests below."""
     stream = pair.open()
     pair.say((shim.DATA, 1, b"hello"), (shim.END, 1))
@@ -143,7 +143,7 @@ def test_valid_frames_of_an_inner_end_are_accepted(pair):
     ],
     ids=lambda frames: f"{frames[-1][0]}-{len(frames)}",
 )
-def test_invalid_frames_of_an_inner_end_are_refused(pair, frames):
+def test_invalid_frames_from_inside_the_sandbox_end_the_relay(pair, frames):
     for item in frames:
         try:
             pair.say(item)
@@ -187,7 +187,7 @@ def test_a_sender_waits_for_credit_and_then_continues(pair):
     assert os.read(pair.reader, 100) == shim.frame(shim.DATA, 1, bytes(10))
 
 
-def test_consumed_bytes_are_credited(pair):
+def test_the_sender_gets_credit_for_bytes_that_were_consumed(pair):
     stream = pair.open()
     quarter = shim.WINDOW // 4
     for _ in range(quarter // shim.CHUNK):
@@ -196,7 +196,7 @@ def test_consumed_bytes_are_credited(pair):
     assert os.read(pair.reader, 100) == shim.frame(shim.CREDIT, 1, shim.NUMBER.pack(quarter))
 
 
-def test_a_wait_has_a_timeout(pair):
+def test_waiting_for_data_of_a_stream_can_time_out(pair):
     stream = pair.open()
     with pytest.raises(TimeoutError):
         stream.recv(0.01)

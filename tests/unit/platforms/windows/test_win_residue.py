@@ -252,7 +252,7 @@ def test_a_kept_grant_that_cannot_be_removed_stays_kept(tmp_path):
     assert host.entries == set()
 
 
-def test_entries_are_removed_below_a_directory_without_a_list(tmp_path, monkeypatch):
+def test_entries_are_removed_below_a_directory_that_has_no_access_list(tmp_path, monkeypatch):
     """Use a directory whose access list the user has removed. Objects in it still have corral's
     entries.
     """

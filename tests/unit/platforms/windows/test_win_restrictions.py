@@ -73,7 +73,7 @@ BITS = st.sets(st.sampled_from(mitigations.ORDER)).map(
 
 
 @given(BITS, st.booleans())
-def test_every_requested_bit_is_read_back(bits, subprocess):
+def test_every_requested_mitigation_is_verified_and_described(bits, subprocess):
     step = mitigations.plan(bits, subprocess=subprocess)
     attributes = {attribute: (value, size) for attribute, value, size in step.attributes()}
     assert attributes.get(0x20007) == ((bits, 8) if bits else None)
@@ -100,7 +100,7 @@ def test_an_unknown_bit_is_refused():
         ("full", ("S-1-15-3-1", "S-1-15-3-2", "S-1-15-3-3")),
     ],
 )
-def test_levels_have_their_capabilities(level, capabilities):
+def test_each_network_level_gives_its_network_capabilities(level, capabilities):
     step = network_capabilities.plan(Policy(windows=Windows(network=level)))
     assert step.capabilities == capabilities
     assert not step.relay
@@ -122,7 +122,7 @@ def test_listening_is_refused_at_every_level():
         network_capabilities.plan(Policy(listen=(8080,)))
 
 
-def test_a_level_names_what_stays_open():
+def test_the_description_of_a_network_level_names_the_hosts_that_it_opens():
     assert "open" not in network_capabilities.plan(Policy()).describe()
     for level in ("outbound", "local", "full"):
         words = network_capabilities.plan(Policy(windows=Windows(network=level))).describe()

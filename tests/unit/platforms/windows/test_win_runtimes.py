@@ -378,7 +378,7 @@ def test_paths_in_files_are_replaced_by_those_of_copies():
 
 
 @given(st.text(max_size=60))
-def test_text_without_copied_paths_stays(text):
+def test_text_that_names_no_copied_path_stays_unchanged(text):
     assert python_paths.replace_paths(text, [copied("C:\\work\\proj")]) == text
 
 
@@ -496,7 +496,7 @@ def test_a_node_that_may_start_processes_is_tried_with_a_child(monkeypatch, tmp_
     assert lines == [trial.LINES["node"], trial.NODE_WITH_CHILDREN]
 
 
-def test_a_changed_preload_is_tried_again():
+def test_a_runtime_is_tried_again_after_its_preload_changed():
     store = runtimes.Store(trees=(copied(NODE, ONE), PRELOAD), program=planned()[1].program)
     other = copied(runtimes.NODE_PRELOAD, TREE)
     changed = runtimes.replace(store, trees=(store.trees[0], other))
@@ -564,7 +564,7 @@ def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
     assert len(started) == before
 
 
-def test_exit_codes_have_a_meaning():
+def test_known_exit_codes_of_windows_are_explained():
     assert "libraries" in trial.exit_code_meaning(0xC0000142)
     assert trial.exit_code_meaning(0xC0000142 - (1 << 32)) == trial.exit_code_meaning(0xC0000142)
     assert trial.exit_code_meaning(1) == ""
