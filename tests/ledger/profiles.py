@@ -47,7 +47,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profiles-tried",
-        sentence="and with acts that the server must not be able to do.",
+        sentence="and also try acts that the walls must stop.",
         tests=(
             f"{PUBLISHED}::test_a_published_server_works_inside",
             f"{PUBLISHED}::test_a_published_server_cannot_do_forbidden_acts",

@@ -112,9 +112,10 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
 def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
-    For a package, an installer in that directory would fill the cache, which other servers with the
-    same package use. For another command, links and scripts in that directory could make any file
-    readable. Version managers' directories are refused only for a package.
+    If the server is a package, an `npm` or `uv` in that directory would install it, also for other
+    servers that use the same package from the cache. If it is another command, links and scripts in
+    that directory could make any file readable. Version managers' directories are refused only for
+    a package.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -140,9 +141,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # A word may have a variable whose value only the client knows. If no word before it is the
-        # script, the value may be the script, or an option after which another word is the script.
-        # A variable after `=` is only the value of an option.
+        # Only the client knows the value of a variable. If no earlier word is the script, this
+        # value may be the script, or an option before the script. A variable after `=` is only the
+        # value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -154,9 +155,10 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # If a path in the project is a link, corral checks at the server's start where it leads, so
-        # here the path itself may be inside. corral does not check this in a directory that several
-        # servers share, and on Windows not for links before `..`. Then only the real path counts.
+        # The path may be a link in the project. At the server's start corral checks where a link
+        # leads, so here it is enough that the link is inside. In two cases this is not checked at
+        # the start: in a directory that several servers share, and on Windows for links before
+        # `..`. Then only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -267,9 +269,10 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets and `flags` does not name. Raise
-    UnfitError for a server with a file of variables if `flags` names no variable, because corral
-    does not read that file.
+    """Yield a flag for each variable that the client sets and `flags` does not name.
+
+    A client may read a server's variables from a file, which corral does not read. Then raise
+    UnfitError, unless `flags` names at least one variable.
     """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}

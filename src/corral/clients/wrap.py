@@ -208,7 +208,8 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        # The runner's hint names the flag alone, because `corral run` prints it too.
+        # The hint names only the flag, because `corral run` prints the same hint. Here a whole
+        # command is needed.
         flag = "--allow-subprocess"
         hint = found.hint.replace(flag, format_command(server, request, flag))
         raise UnfitError(found.why, hint=hint, leave_alone=found.leave_alone)

@@ -1,9 +1,8 @@
 """Represent values with their positions in a text, which the standard library does not return.
 
 Errors in a policy name a line, and clients' files are edited in place. Both need positions. JSON
-and TOML are read without recursion, because an attacker may choose the nesting of a policy. A
-change is a list of `Splice`s of the text, so that comments, order, indentation and line endings
-stay.
+and TOML are read without recursion, because an attacker may choose the nesting of a policy. An edit
+replaces only spans of the text (`Splice`), so comments, order, indentation and line endings stay.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Find the positions of YAML values, of which PyYAML reports only the start.
+"""Find the positions of YAML values. PyYAML reports the exact start of a value, but not always its
+end.
 
 The reader is recursive. This is safe because only clients' files are YAML, never policies.
 """
