@@ -231,7 +231,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-layouts",
-                "Editable tools, Poetry's environments and pnpm's global store may need the flags of the hint.",
+                "Tools in editable mode, Poetry's environments and pnpm's global store may need the flags that the refusal prints.",
                 LINUX,
                 (
                     f"{LAYOUTS}::test_a_hoisted_workspace_runs",

@@ -1,4 +1,6 @@
-"""Provide the Python API. Callers may have threads, because corral forks only the zygote."""
+"""Provide the Python API. Callers may have threads, because corral forks only the zygote, a process
+with a single thread.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Encode messages between a caller and a process of corral: plans, hosts, endings and errors.
 
-A record is sent with the name of its class and without default values. A received name can only
-create one of corral's own records. `marshal` is safe here, because both ends run the same Python
-and the same corral, and no other process can use the channel. `json` would import `re`, which would
-slow down every fork of the zygote.
+A record is sent with the name of its class and without default values. Only names of corral's own
+record classes are accepted. `marshal` is safe here, because both ends run the same Python and the
+same corral, and no other process can use the channel. `json` would import `re`, which would slow
+down every fork of the zygote.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.policy.manifest import Manifest
 
 GRANTING = {"network", "filesystem", "subprocess", "environment", "mcp"}
-"""Sections of the policy whose flags can allow a denial."""
+"""Flags of these sections of the policy can allow something that was denied."""
 PLACEHOLDERS = {
     "size": "SIZE", "cpu": "CORES", "duration": "TIME", "count": "N", "paths": "PATH",
     "destinations": "HOST[:PORT]", "ports": "PORT", "names": "NAME", "patterns": "NAME",

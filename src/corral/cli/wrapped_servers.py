@@ -87,7 +87,9 @@ def _is_named(row: Row, word: str) -> bool:
 
 
 def _find_named_files(word: str) -> list[tuple[str, str]]:
-    """Return the files that FILE:SERVER may name. FILE and SERVER can both contain a colon."""
+    """Return the files that FILE:SERVER may name. There may be several, because FILE and SERVER can
+    both contain a colon.
+    """
     files = [word[:at] for at, letter in enumerate(word) if letter == ":"]
     return [(file, file) for file in files if os.path.isfile(file)]
 

@@ -26,8 +26,8 @@ from corral.safe_text import shell_word, shown
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows these paths. The client also replaces these variables in corral's own
-# arguments.
+# Only the client knows the values of these variables, which are paths. The client also replaces the
+# variables in corral's own arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
@@ -47,8 +47,9 @@ UNSAFE_NAMES = frozenset((
     *MANAGED_BY_VARIABLE,
 ))  # fmt: skip
 HOMES = ("HOME", "USERPROFILE")
-# These variables choose where packages come from and which npm or uv installs them. A value may
-# also contain other variables of the user's environment, so every value is refused.
+# These variables choose where packages come from and which npm or uv installs them. Even a
+# harmless-looking value may refer to another variable of the user, such as a token, so every value
+# is refused.
 PACKAGE_SOURCE_PREFIXES = (
     "NPM_CONFIG_", "PIP_", "UV_", "VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_", "XDG_DATA_HOME",
 )  # fmt: skip

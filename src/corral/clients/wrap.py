@@ -84,7 +84,7 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 
 
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
-    """Return the decision not to change the server, because of `error`."""
+    """Return a proposal that leaves the server as it is, with `error` as the reason."""
     left = isinstance(error, UnfitError) and error.leave_alone
     outcome = describe_outcome(
         proposal.server, "left" if left else "refused", error.message, error.hint

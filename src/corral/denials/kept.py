@@ -1,10 +1,9 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
 Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
-so that a killed run loses none. At its end the run replaces the file with one that has all counts.
-
-A server's directory is named after the digest of its command. The first line of each file has the
-command and the run's flags, with masked secrets.
+so that a killed run loses none. When the run ends, it writes the file again, with the number of
+times that each denial occurred. A server's directory is named after the digest of its command. The
+first line of each file has the command and the run's flags, with masked secrets.
 """
 
 from __future__ import annotations
