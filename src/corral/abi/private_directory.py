@@ -41,9 +41,9 @@ def make_private_directory(path: str) -> None:
     """Create a directory for this user alone, and the missing directories above it. Do nothing if
     it exists already.
 
-    On Windows the directory's access list names this user. The mode 0o700 would give access only to
-    the owner, and the administrators' group owns a directory that an elevated process creates. So
-    this user could not open it without elevation.
+    On Windows an access list gives this user access. The mode 0o700 is not enough: it gives access
+    only to the owner, and if an elevated process creates the directory, its owner is the
+    administrators' group. Then this user could not open it without elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)

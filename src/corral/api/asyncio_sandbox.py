@@ -162,7 +162,7 @@ class _Launch(Generic[Stdin, Stdout, Stderr]):
             await self._sandbox.__aexit__(*error)
 
 
-# The overloads differ only in their streams.
+# The overloads differ only in the types of their streams.
 # fmt: off
 @overload
 def launch_async(

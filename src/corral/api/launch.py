@@ -114,7 +114,7 @@ def plan(
 
 
 if TYPE_CHECKING:
-    # The overloads differ only in their streams.
+    # The overloads differ only in the types of their streams.
     # fmt: off
     @overload
     def launch(

@@ -27,9 +27,10 @@ def change_flags(
     flags: Mapping[KeyPath, tuple[str, ...]],
     originals: Mapping[KeyPath, Original],
 ) -> RewrittenText:
-    """Return the text in which the wrapped servers have these flags.
+    """Return the text in which the wrapped servers have these flags, and updated originals.
 
-    Update the originals, so that `unwrap` still finds the lines that corral wrote.
+    The originals are the recorded lines of each server before and after `wrap`. They get the new
+    lines, so that `unwrap` still recognizes the lines that corral wrote.
     """
     chosen = {one.key_path: one for one in servers if one.key_path in flags}
     rewrites = {key: _rewrite(text, form, one, flags[key]) for key, one in chosen.items()}

@@ -152,7 +152,8 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
     mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
-    # The client changes to `cwd` before it starts corral, which then cannot see links in `cwd`.
+    # Check the real path of `cwd`: the client changes to `cwd` before it starts corral, and corral
+    # then cannot see whether links led there.
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)

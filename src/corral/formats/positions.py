@@ -37,11 +37,12 @@ class BrokenFileError(SandboxError):
 
 @record
 class Value:
-    """A value of a text. `start` and `end` are its span; `key` is the start of its key, or -1.
+    """A value of a text. The text of the value goes from `start` to `end`; `key` is the start of
+    its key. These positions are -1 if there are none, as for a table that TOML spreads over several
+    headers.
 
-    A table that TOML spreads over several headers has no span: -1. `flow` is False for a list or
-    table without brackets. A `shared` value (a YAML alias) cannot be edited, because other lines of
-    the file refer to it.
+    `flow` is False for a list or table without brackets. A `shared` value (a YAML alias) cannot be
+    edited, because other lines of the file refer to it.
     """
 
     data: object
