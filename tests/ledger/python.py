@@ -35,7 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-dict-errors",
-        sentence="otherwise it is an error.",
+        sentence="otherwise `sandboxed` raises an error.",
         tests=(f"{PROFILES}::test_a_dict_with_an_unknown_server_is_an_error",),
         source=PYTHON_PAGE,
         where=ANY,

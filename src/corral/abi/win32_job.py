@@ -125,7 +125,7 @@ GetQueuedCompletionStatus = kernel32(
     "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
 )
 
-# The information class that belongs to each structure.
+# Maps each structure to the information class with which Windows reads or sets it.
 _CLASSES: dict[type[ctypes.Structure], int] = {
     JOBOBJECT_BASIC_ACCOUNTING_INFORMATION: JobObjectBasicAccountingInformation,
     JOBOBJECT_BASIC_UI_RESTRICTIONS: JobObjectBasicUIRestrictions,

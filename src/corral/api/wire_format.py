@@ -102,7 +102,7 @@ def encode_error(error: SandboxError | OSError) -> bytes:
 
 
 def decode_error(raw: bytes) -> SandboxError | OSError:
-    """Return the error of the other process. OSError and the SENT_ERRORS keep their class."""
+    """Return the error that was sent. OSError and the SENT_ERRORS keep their class."""
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)

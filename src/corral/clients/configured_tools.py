@@ -14,12 +14,12 @@ UNREADABLE = " (not readable)"
 
 
 def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and the names of servers
-    that were never inspected.
+    """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and a list of the servers
+    that were never inspected and the files that cannot be read.
 
-    Leave out the server that the words `server` name, because it is being inspected, and servers
-    with pins, whose tools are known from the pins. Also leave out servers that are disabled or
-    belong to another directory.
+    These servers are left out: the one that the words `server` name, because it is being inspected;
+    servers with pins, because their pins list the tools; and servers that are disabled or belong to
+    another directory.
     """
     known: dict[str, tuple[str, ...]] = {}
     unknown: list[str] = []

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 MAX_DENIALS = 200
-"""The maximum number of denials of one run."""
+"""The maximum number of denials that are stored for one run."""
 MAX_LINES = 3 * MAX_DENIALS
-"""The maximum number of lines for one server, over all of its runs. Several runs fit, so that one
-run with many denials does not displace all earlier ones."""
+"""The maximum number of lines that are stored for one server, over all of its runs. This is more
+than one run can have, so that a run with many denials does not displace all earlier ones.
+"""
 MAX_AGE_SECONDS = 30 * 24 * 3600
 MAX_SERVERS = 200
 MAX_BYTES = 1 << 20
