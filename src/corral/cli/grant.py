@@ -176,7 +176,7 @@ def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
 
 
 def _parse_allow(allow: str) -> list[FlagWords]:
-    """Return the flags that would allow a denial; [] if `allow` does not consist of `run` flags."""
+    """Return the flags in the text `allow` of a denial; [] if it is not made of flags of `run`."""
     try:
         return split_flags(shlex.split(allow))
     except (SandboxError, ValueError):

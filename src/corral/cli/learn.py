@@ -37,8 +37,8 @@ FLAGS = (
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
-"""`learn` also finds denials of these kinds among the calls that it watches, so the run does not
-print them.
+"""`learn` also finds denials of these kinds among the calls that it watches, so these
+denials are not printed again.
 """
 # This host name never exists. A run that allows only this name has a gateway, but reaches no host.
 NOWHERE = "learn.invalid"

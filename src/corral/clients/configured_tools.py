@@ -39,7 +39,9 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
 
 
 def _name_words(path: str, server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the words under which a server's pins are stored; () if the server is remote."""
+    """Return the words of the server's command under which its pins are stored; () for a remote
+    server.
+    """
     if server.is_remote:
         return ()
     try:

@@ -53,7 +53,9 @@ def change_flags(
 
 
 def _rewrite(text: str, form: Format, server: ConfiguredServer, flags: tuple[str, ...]) -> Rewrite:
-    """Insert and remove single words before `--`, so that the other words keep their lines."""
+    """Insert and remove single words before `--`. All other words of the arguments keep their
+    lines.
+    """
     args, old = server.args, server.run_flags
     if args is None or args.items is None:
         raise TypeError("a wrapped server has a list of arguments")

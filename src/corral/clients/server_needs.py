@@ -237,8 +237,8 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
         search = search.replace(f"${{{name}}}", text).replace(f"${{env:{name}}}", text)
     search = search.replace("${userHome}", home)
     for path in search.split(os.pathsep):
-        # Relative directories are never searched. Directories with other variables count as
-        # foreign, because only the client knows the values.
+        # Relative directories are never searched. A directory with another variable counts as
+        # foreign, because only the client knows the variable's value.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
         if counts and not chosen:

@@ -214,7 +214,9 @@ def run_acts() -> tuple[list[ActResult], list[str]]:
 
 @contextmanager
 def defer_signals(numbers: set[int]) -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block for signals that arrive in it."""
+    """Hold back signals during the `with` block. If one arrived, raise KeyboardInterrupt at its
+    end.
+    """
     arrived: list[int] = []
     for number in numbers:
         signal.signal(number, lambda number, _: arrived.append(number))

@@ -89,8 +89,8 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # The target chooses the destination. A name such as `x; --write ~` is quoted, because it
-        # would look like the flag that corral suggests.
+        # The target chooses the destination. A name such as `x; --write ~` would look like the flag
+        # that corral suggests, so it is quoted.
         marked = not MARKS.isdisjoint(self.destination)
         quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
         what = shell_word(self.destination) if quoted else self.destination

@@ -198,8 +198,8 @@ def policy_document(pod: PodPolicy) -> dict[str, object]:
         "network": {
             "allow": list(policy.allow),
             "listen": list(policy.listen),
-            # A Service connects from another machine, so loopback is not enough. The network policy
-            # decides which pods may connect.
+            # A Service connects from another machine, so the server must not listen on loopback
+            # only. The network policy decides which pods may connect.
             "listen_everywhere": bool(policy.listen),
         },
         "filesystem": {**kept, "state": policy.state},
