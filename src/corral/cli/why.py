@@ -215,8 +215,8 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
     denials, because they do not exist inside the sandbox.
 
     For a client's server this is `corral wrap --learn`, which watches the server while the client
-    uses it. `corral learn` would start the server without a client, and a user cannot type its
-    messages.
+    uses it. `corral learn` would start the server without a client, and a user cannot type
+    MCP messages.
     """
     name = word if word in found.names else next(iter(found.names), "")
     others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())

@@ -32,9 +32,10 @@ PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
-# These variables would choose the code that corral loads, its settings, the certificates that the
-# server may read, a proxy to which the allowlist does not apply, the addresses of allowed names, a
-# file to which TLS keys are appended, or directories whose links are trusted.
+# Each of these variables could choose one of the following: the code that corral loads, its
+# settings, the certificates that the server may read, a proxy to which the allowlist does not
+# apply, the addresses of allowed names, a file to which TLS keys are appended, or directories whose
+# links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -296,8 +297,8 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
 
 
 def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return the paths in `cwd` and in the arguments after the first `dropped` ones. A path counts
-    if it exists or begins with one of PATH_VARIABLES.
+    """Return the paths in `cwd` and in the arguments. Skip the first `dropped` arguments, which
+    belong to a package runner. A path counts if it exists or begins with one of PATH_VARIABLES.
     """
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]

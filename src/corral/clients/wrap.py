@@ -241,8 +241,9 @@ def _find_profile(
 def _refuse_arguments(
     server: ConfiguredServer, paths: Sequence[str], profile: profiles.Profile, request: WrapRequest
 ) -> None:
-    """Refuse a profile that grants the paths in the server's arguments, if one of them is a home
-    directory, or if the user did not give `--grant-arguments`.
+    """If the server's profile grants the paths in its arguments, refuse to wrap the server unless
+    the user gave `--grant-arguments`. Refuse it in any case if one of these paths is a home
+    directory.
     """
     does = "writes to" if profile.arguments == "write" else "reads"
     home = home_directory()
