@@ -62,7 +62,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "install-certificates",
-                "SSL_CERT_FILE for uv and PIP_CERT for pip are used by the installer.",
+                "SSL_CERT_FILE for uv and PIP_CERT for pip.",
                 LINUX,
                 (
                     f"{REGISTRIES}::test_npms_cafile_is_read_as_npm_reads_it",

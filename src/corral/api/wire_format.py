@@ -32,8 +32,8 @@ HEADER = 8  # bytes before a message, which contain its length
 MAX_READ_BYTES = 1 << 20
 ACKNOWLEDGES = sys.platform == "darwin"
 """Whether a receiver of descriptors sends an answer. If it does, the sender keeps its own
-descriptors open until then. Chromium found that macOS loses sockets that the sender closes too
-early.
+descriptors open until the answer arrives. Chromium found that macOS loses sockets that the sender
+closes too early.
 """
 
 
