@@ -87,10 +87,10 @@ def _list_decisions() -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Adapt links, and remove parts that only GitHub shows well.
+    """Adapt links for the site, and remove the comments `<!-- claim: ... -->`, which Python's
+    Markdown would show as paragraphs.
 
-    Python's Markdown would show the ledger's anchors as paragraphs. Links to folders become plain
-    text, because folders have no page.
+    Links to folders become plain text, because folders have no page.
     """
     source = INSIDE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 

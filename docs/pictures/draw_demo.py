@@ -26,7 +26,9 @@ STYLE = """
 
 
 def rows(told: dict) -> list[tuple[str, str, str, bool]]:
-    """Return each act, its results inside and outside, and whether it is an attack."""
+    """Return each act of the demo, its results inside and outside of the sandbox, and whether it is
+    an attack.
+    """
     return [
         (act["act"], _say(act["inside"]), _say(act["outside"]), act["wall"] is not None)
         for act in told["acts"]

@@ -65,8 +65,8 @@ def recorded_home() -> str:
 
 
 def directories(environ: Mapping[str, str] | None = None, home: str | None = None) -> Directories:
-    """Return the absolute paths of corral's directories. Create nothing. Ignore relative values of
-    variables.
+    """Return the absolute paths of corral's directories, which need not exist. If a variable such
+    as XDG_CACHE_HOME has a relative path, it is ignored.
     """
     environ = os.environ if environ is None else environ
     home = home_directory(environ) if home is None else home

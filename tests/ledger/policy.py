@@ -30,7 +30,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ("units-duration", "a bare number is refused", (f"{UNITS}::test_an_error_for_a_bare_duration_names_the_units",)),
         (
             "grant-once",
-            "Before corral mounts this file, it checks by device and inode that it is still the same one.",
+            "Before the mount corral checks by device and inode that this file or directory was not replaced.",
             (
                 f"{POLICY}::test_a_missing_path_is_reported_with_key_and_position",
                 f"{POLICY}::test_a_grant_is_for_the_file_at_the_end_of_the_path",
@@ -48,7 +48,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "grant-mounts",
-            "procfs, sysfs and the like, `/dev` and `/run` appear empty, and the report names them.",
+            "Mounts of procfs, sysfs and similar file systems below a grant appear empty to the server, as do `/dev` and `/run`, and the report names them.",
             (f"{MOUNTS}::test_system_mounts_inside_a_grant_are_hidden_or_refused", f"{MOUNTS}::test_an_ordinary_mount_below_a_grant_is_shown"),
         ),
         (

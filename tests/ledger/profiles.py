@@ -24,7 +24,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profile-no-paths",
-        sentence="No profile grants a path or drops a control.",
+        sentence="No profile grants a path by itself, or drops a control (a wall or a limit).",
         tests=(f"{PROFILES}::test_no_profile_grants_a_path_or_degrades",),
         source=PROFILE_PAGE,
         where=ANY,
@@ -47,7 +47,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="profiles-tried",
-        sentence="and with acts that the server must not be able to do.",
+        sentence="and also try acts that the walls must stop.",
         tests=(
             f"{PUBLISHED}::test_a_published_server_works_inside",
             f"{PUBLISHED}::test_a_published_server_cannot_do_forbidden_acts",

@@ -35,7 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sdk-dict-errors",
-        sentence="otherwise it is an error.",
+        sentence="otherwise `sandboxed` raises an error.",
         tests=(f"{PROFILES}::test_a_dict_with_an_unknown_server_is_an_error",),
         source=PYTHON_PAGE,
         where=ANY,
@@ -109,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-fit",
-        sentence="After a change (another program, a replaced grant or secret, a new secret in a grant, a changed system file or mount) the launch is an ordinary one, without a spare.",
+        sentence="After a change (another program, a granted file or a secret that was replaced, a new secret in a grant, a changed system file or mount) the launch is an ordinary one, without a spare.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_its_grant_was_replaced_or_got_a_secret",
             f"{POOL}::test_a_spare_sandbox_is_not_used_after_a_mount_or_system_file_changed",
@@ -127,7 +127,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="pool-ends",
-        sentence="A spare ends with its pool and with its caller.",
+        sentence="A spare ends when its pool is closed, or when the program that made the pool ends.",
         tests=(
             f"{POOL}::test_a_spare_sandbox_outlives_the_process_that_forked_it_but_not_its_pool",
             f"{POOL}::test_a_spare_sandbox_ends_with_its_caller_even_if_a_fork_lives_on",

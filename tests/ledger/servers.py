@@ -56,13 +56,13 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "npm-other-node",
-                "corral starts it, too, and says in one line which node the package needs.",
+                "corral starts the package all the same, as npx does, and says in one line which node it needs.",
                 LINUX,
                 (f"{REGISTRIES}::test_a_package_that_needs_another_version_of_node_is_reported",),
             ),
             (
                 "install-certificates",
-                "SSL_CERT_FILE for uv and PIP_CERT for pip are used by the installer.",
+                "SSL_CERT_FILE for uv and PIP_CERT for pip.",
                 LINUX,
                 (
                     f"{REGISTRIES}::test_npms_cafile_is_read_as_npm_reads_it",
@@ -112,7 +112,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-downloads",
-                "No server can write there.",
+                "No server can change these downloads.",
                 LINUX,
                 (
                     f"{PACKAGES}::test_downloads_are_kept_until_an_installation_succeeds",
@@ -182,7 +182,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "package-scripts-index",
-                "An installation with `--allow-install-scripts` is never shared in this way, because a package's code could have forged where it came from.",
+                "An installation with `--allow-install-scripts` has no such exception, because a package's code could have forged where it came from.",
                 LINUX,
                 (f"{SUPPLY}::test_a_script_cannot_claim_to_come_from_another_index",),
             ),
@@ -214,7 +214,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-script",
-                "A script that you name is readable only if it is a program: it has the ending of one (`.py`, `.js`), can be executed, or begins with `#!`. Other files need `--read`, because a client's file that came with a project could name a key as the script.",
+                "A script that you name is readable only if it is a program: it has the ending of one (`.py`, `.js`), can be executed, or begins with `#!`. Other files need `--read`, because a project can come with settings for a client, and these could name a private key as the script.",
                 LINUX,
                 (
                     "tests/inside/test_launcher.py::test_a_key_that_is_named_as_the_script_is_not_readable",
@@ -231,7 +231,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "own-files-layouts",
-                "Editable tools, Poetry's environments and pnpm's global store may need the flags of the hint.",
+                "Tools in editable mode, Poetry's environments and pnpm's global store may need the flags that the refusal prints.",
                 LINUX,
                 (
                     f"{LAYOUTS}::test_a_server_with_packages_in_the_node_modules_of_its_workspace_runs",
@@ -424,7 +424,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bundle-arguments",
-                "A server of a registry that adds arguments to a bundle needs its own approval.",
+                "If a registry's entry for a server adds arguments to a bundle, this entry needs an approval of its own.",
                 LINUX,
                 (f"{BUNDLES}::test_a_publisher_cannot_add_arguments_to_an_approved_bundle",),
             ),

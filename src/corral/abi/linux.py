@@ -164,7 +164,9 @@ def write_file(path: str, text: str) -> None:
 
 
 def is_encrypted(fd: int) -> bool:
-    """Return whether fscrypt encrypts a directory. Its file names then depend on the key."""
+    """Return whether fscrypt encrypts a directory. While its key is missing, its files have other
+    names.
+    """
     found = ctypes.create_string_buffer(STATX_BYTES)
     syscall("statx", fd, b"", AT_EMPTY_PATH, 0, found)
     return bool(int.from_bytes(found.raw[8:16], sys.byteorder) & STATX_ATTR_ENCRYPTED)

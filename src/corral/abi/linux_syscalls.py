@@ -1,8 +1,8 @@
 """List the syscall numbers of Linux 6.18 by the names of the kernel's own tables.
 
-The list has to be complete, because the filter answers ENOSYS to every number that is not in the
-list. The list also has system calls that a machine never implemented, because their numbers are
-reserved. Later kernels only add numbers at the end.
+The list has to be complete, because the filter answers ENOSYS to every number that is not in it. It
+also has calls that an architecture never implemented, because their numbers stay reserved. Later
+kernels only add numbers at the end.
 """
 
 AUDIT_ARCH_X86_64 = 0xC000003E

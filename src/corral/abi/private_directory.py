@@ -41,9 +41,9 @@ def make_private_directory(path: str) -> None:
     """Create a directory for this user alone, and the missing directories above it. Do nothing if
     it exists already.
 
-    On Windows the directory's access list names this user. The mode 0o700 would give access only to
-    the owner, and the administrators' group owns a directory that an elevated process creates. So
-    this user could not open it without elevation.
+    On Windows an access list gives this user access. The mode 0o700 is not enough: it gives access
+    only to the owner, and if an elevated process creates the directory, its owner is the
+    administrators' group. Then this user could not open it without elevation.
     """
     if sys.platform != "win32":
         _refuse_users_directory(path)
@@ -172,11 +172,12 @@ def checksum(content: bytes) -> int:
 
 
 def create_locked(path: str) -> int:
-    """Return the descriptor of a new, locked file.
+    """Return the descriptor of a new, locked file. An existing file is not used, because another
+    user may have put it there.
 
-    An existing file is not used, because another user may have put it there. Waiting for the lock
-    is limited, because a target with a write grant could keep it forever. Another process may
-    remove the file as a leftover before it is locked; then it is created again.
+    Another process that removes leftovers may remove the new file before it is locked; then the
+    file is created again. Waiting for the lock is limited, because a target with a write grant
+    could keep it forever.
     """
     make_private_directory(os.path.dirname(path))
     while True:
@@ -252,8 +253,9 @@ def remove_locked(path: str, fd: int) -> None:
     """Remove a locked file and close its descriptor, if `fd` is not -1. Leave a file that cannot be
     removed; a later process that cleans up tries again.
 
-    Windows cannot remove an open file. Elsewhere the file stays locked until it is removed, because
-    its writer may have created it a moment ago and not yet locked it.
+    The file is removed before it is unlocked: a process that has just created it, and waits for the
+    lock, must find it removed. On Windows the descriptor is closed first, because an open file
+    cannot be removed.
     """
     if sys.platform == "win32" and fd >= 0:
         os.close(fd)

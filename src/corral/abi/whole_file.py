@@ -1,8 +1,8 @@
 """Replace a file as a whole. After a crash or a power cut the file has its old or its new content.
 
-The content is written to a new file, and is on the disk before this file is renamed. A crash can
-leave a new file, with the ending `.corral-new`. It is no longer locked, so the next writer in the
-directory removes it.
+The content is written to a new file next to the old one. The new file is synced to the disk, and
+then renamed to the old name. A crash can leave the new file, with the ending `.corral-new`. Its
+lock ends with the crashed process, so the next writer in the directory can remove it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def replace_file(
 ) -> None:
     """Replace the file `path`. The new file gets the owner and mode of `like`.
 
-    `check` is called just before the file is replaced, and may raise an error to prevent that.
-    Without `sync` a power cut may damage the file. Turn `sync` off only for files that are checked
-    when they are read, or that are not read after the next boot.
+    `check` is called just before the file is replaced. If it raises an error, the old file stays.
+    Without `sync` a power cut may damage the file. Turn `sync` off only if a reader would notice
+    the damage, or if the file is not read after the next boot.
     """
     directory, name = os.path.split(path)
     discard_leftovers(directory)
@@ -53,7 +53,7 @@ def replace_file(
         remove_locked(fresh, fd)
         fd = -1
         if isinstance(error, OSError):
-            # Name the file, because the errors of `write` do not.
+            # Add the file's path to the error, because errors of `write` have none.
             raise OSError(error.errno, error.strerror, path) from error
         raise
     finally:

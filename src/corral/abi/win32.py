@@ -3,9 +3,8 @@
 `tests/abi/test_win32.py` checks the conventions of these modules:
 
 - Structures and unions are plain `ctypes.Structure` and `ctypes.Union` classes with the name, the
-  field names and the field order of the header. The class of a nameless union begins with an
-  underscore. Its field has any name and is in `_anonymous_`. The test checks such a union as a part
-  of its structure.
+  field names and the field order of the header. A union that has no name in the header is a class
+  whose name begins with an underscore, and its field is listed in `_anonymous_`.
 - Constants and enumerators are module-level integers in UPPER_CASE with the name of the header. If
   no header has them, they begin with an underscore, and a comment names the source.
 - Prototypes are module-level values `Name = kernel32("Name", result, *arguments)` with the name of

@@ -125,7 +125,7 @@ GetQueuedCompletionStatus = kernel32(
     "GetQueuedCompletionStatus", BOOL, HANDLE, LPVOID, LPVOID, LPVOID, DWORD
 )
 
-# The information class that belongs to each structure.
+# Maps each structure to the information class with which Windows reads or sets it.
 _CLASSES: dict[type[ctypes.Structure], int] = {
     JOBOBJECT_BASIC_ACCOUNTING_INFORMATION: JobObjectBasicAccountingInformation,
     JOBOBJECT_BASIC_UI_RESTRICTIONS: JobObjectBasicUIRestrictions,
@@ -147,7 +147,7 @@ def set_information(job: Handle, information: ctypes.Structure) -> None:
 
 
 def check_information(job: Handle, wanted: ctypes.Structure, *names: str) -> None:
-    """Raise OSError unless these fields read back as they were set."""
+    """Read these fields of a job, and raise OSError if one differs from its value in `wanted`."""
     found = query_information(job, type(wanted))
     for name in names:
         asked, seen = map(attrgetter(name), (wanted, found))

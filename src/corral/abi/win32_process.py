@@ -169,10 +169,7 @@ class Attributes:
         self.add(attribute, (HANDLE * len(handles))(*handles))
 
     def add_number(self, attribute: int, number: int, size: int) -> None:
-        """Add a number of `size` bytes to the attribute list.
-
-        The kernel recognizes the kind of policy by the size.
-        """
+        """Add a number of `size` bytes, 4 or 8, to the attribute list."""
         self.add(attribute, DWORD(number) if size == ctypes.sizeof(DWORD) else ULONGLONG(number))
 
     @property

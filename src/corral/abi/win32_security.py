@@ -189,9 +189,8 @@ def token_capabilities(token: int) -> tuple[tuple[bytes, int], ...]:
 
 
 def token_groups(token: int, kind: int) -> tuple[tuple[bytes, int], ...]:
-    """Return (SID, attributes) of each group of a token.
-
-    For the information class `kind`, Windows must return TOKEN_GROUPS.
+    """Return (SID, attributes) of each group of a token. `kind` is an information class for which
+    Windows returns TOKEN_GROUPS.
     """
     raw = token_information(token, kind)
     count = TOKEN_GROUPS.from_buffer(raw).GroupCount

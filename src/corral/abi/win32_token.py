@@ -244,7 +244,7 @@ def open_window_station(access: int, security: str) -> UserObject:
 
 
 def create_desktop(station: int, name: str, access: int, security: str) -> UserObject:
-    """Create a desktop in `station`. The call makes `station` the process's own for a moment."""
+    """Create a desktop in `station`. During the call `station` is this process's window station."""
     own = GetProcessWindowStation()
     SetProcessWindowStation(station)
     try:

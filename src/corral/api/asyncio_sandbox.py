@@ -139,7 +139,8 @@ class _Launch(Generic[Stdin, Stdout, Stderr]):
                 await asyncio.shield(starting)
             )
         except asyncio.CancelledError:
-            # The thread cannot be stopped, so its sandbox is closed as soon as it exists.
+            # The thread that starts the sandbox cannot be stopped. So the sandbox is closed as soon
+            # as it exists.
             starting.add_done_callback(_discard)
             raise
         try:
@@ -161,7 +162,7 @@ class _Launch(Generic[Stdin, Stdout, Stderr]):
             await self._sandbox.__aexit__(*error)
 
 
-# The overloads differ only in their streams.
+# The overloads differ only in the types of their streams.
 # fmt: off
 @overload
 def launch_async(

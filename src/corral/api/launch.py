@@ -1,4 +1,6 @@
-"""Provide the Python API. Callers may have threads, because corral forks only the zygote."""
+"""Provide the Python API. Callers may have threads, because corral forks only the zygote, a process
+with a single thread.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def plan(
 
 
 if TYPE_CHECKING:
-    # The overloads differ only in their streams.
+    # The overloads differ only in the types of their streams.
     # fmt: off
     @overload
     def launch(

@@ -211,9 +211,8 @@ def _close_stream(stream: object) -> None:
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return the caller's end of a stream, if there is one, and the target's end.
-
-    Append descriptors that the caller has to close to the list `ends`.
+    """Return the caller's end of a stream, if there is one, and the target's end. Descriptors that
+    the caller has to close are appended to `ends`.
     """
     if wanted is None:
         return None, number

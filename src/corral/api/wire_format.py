@@ -1,9 +1,9 @@
 """Encode messages between a caller and a process of corral: plans, hosts, endings and errors.
 
-A record is sent with the name of its class and without default values. A received name can only
-create one of corral's own records. `marshal` is safe here, because both ends run the same Python
-and the same corral, and no other process can use the channel. `json` would import `re`, which would
-slow down every fork of the zygote.
+A record is sent with the name of its class and without default values. Only names of corral's own
+record classes are accepted. `marshal` is safe here, because both ends run the same Python and the
+same corral, and no other process can use the channel. `json` would import `re`, which would slow
+down every fork of the zygote.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ HEADER = 8  # bytes before a message, which contain its length
 MAX_READ_BYTES = 1 << 20
 ACKNOWLEDGES = sys.platform == "darwin"
 """Whether a receiver of descriptors sends an answer. If it does, the sender keeps its own
-descriptors open until then. Chromium found that macOS loses sockets that the sender closes too
-early.
+descriptors open until the answer arrives. Chromium found that macOS loses sockets that the sender
+closes too early.
 """
 
 
@@ -102,7 +102,7 @@ def encode_error(error: SandboxError | OSError) -> bytes:
 
 
 def decode_error(raw: bytes) -> SandboxError | OSError:
-    """Return the error of the other process. OSError and the SENT_ERRORS keep their class."""
+    """Return the error that was sent. OSError and the SENT_ERRORS keep their class."""
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)

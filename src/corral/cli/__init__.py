@@ -69,7 +69,9 @@ def _main(words: list[str]) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    """Run a command and print its error. `_main` prints the error if no memory is left."""
+    """Run a command. If it fails, print the error, except if no memory is left: then `_main` prints
+    it.
+    """
     try:
         return _dispatch(words)
     except SandboxError as problem:

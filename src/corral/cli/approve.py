@@ -119,9 +119,8 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 
 def remember(request: Request) -> None:
-    """Record an approval.
-
-    Read a server's directory again, because it may have changed meanwhile.
+    """Record an approval. Read a server's directory again, and raise an error if its request is no
+    longer the one that the user saw.
     """
     manifest = request.source.manifest
     if manifest.directory:

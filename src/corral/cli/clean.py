@@ -1,4 +1,5 @@
-"""`corral clean`: remove leftovers of killed runs, and permissions that `windows.keep_grants` kept.
+"""`corral clean`: remove leftovers of killed runs, and permissions of files that the policy key
+`windows.keep_grants` left in place.
 
 The command also ends installations whose client has gone.
 """

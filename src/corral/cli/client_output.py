@@ -69,7 +69,7 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
     ]
     may = [item.text for item in items if item.field != GUARD]
     # A profile may grant the paths in the server's arguments. If an argument has a variable
-    # (`${...}`), only the client knows the path.
+    # (`${...}`), only the client knows the path, so the argument is shown as it is.
     name = options.get("--profile")
     access = profiles.load(name).arguments if name else ""
     verb = "read and write" if access == "write" else "read"

@@ -104,7 +104,9 @@ def _format_wall(wall: Wall | None) -> str:
 
 
 def fit_columns(rows: list[list[str]], width: int) -> list[int]:
-    """Return the columns' widths. Narrow the widest to fit into `width`, but only to MIN_WIDTH."""
+    """Return the widths of the columns. If they do not fit into `width`, narrow the widest columns,
+    but not below MIN_WIDTH.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1

@@ -119,9 +119,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step.
-
-    If its class has `has_lines`, its text has several lines with escaped names.
+    """Describe a step. A step with `has_lines` describes itself in several lines, in which it has
+    already escaped the names.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

@@ -176,7 +176,7 @@ def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
 
 
 def _parse_allow(allow: str) -> list[FlagWords]:
-    """Return the flags that would allow a denial; [] if `allow` does not consist of `run` flags."""
+    """Return the flags in the text `allow` of a denial; [] if it is not made of flags of `run`."""
     try:
         return split_flags(shlex.split(allow))
     except (SandboxError, ValueError):
@@ -184,10 +184,9 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _find_missing(allow: str) -> str:
-    """Return a path in the flags of a denial that does not exist; "" if there is none.
-
-    The caller does not ask about such a denial, because `grant` refuses all flags together if one
-    path does not exist.
+    """If the flags of a denial name a path that does not exist, return this path, otherwise "". The
+    caller does not ask about such a denial, because `grant` refuses all flags together if one path
+    does not exist.
     """
     named = [one for one in _parse_allow(allow) if one.flag in wrap.PATH_FLAGS]
     paths = [wrap.make_absolute_value(one.flag, one.value) for one in named]

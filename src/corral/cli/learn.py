@@ -37,8 +37,10 @@ FLAGS = (
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
-"""Denials of these kinds are also found among the watched calls, so they are not printed again."""
-# This host name never exists. A run that allows it has a gateway, which sees all other addresses.
+"""`learn` also finds denials of these kinds among the calls that it watches, so these
+denials are not printed again.
+"""
+# This host name never exists. A run that allows only this name has a gateway, but reaches no host.
 NOWHERE = "learn.invalid"
 
 
@@ -88,8 +90,8 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
-    """Prepare the run. If this host supports a gateway, use one, because it sees every address that
-    the target asks for.
+    """Prepare the run. A run with an allowlist has a gateway, which sees every address that the
+    target asks for. So if this host supports gateways, allow at least NOWHERE.
     """
     sources, command = what_to_run.sources_and_command(options, rest)
     plan = what_to_run.plan_run(command, sources, rest)

@@ -10,7 +10,7 @@ FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def format_end(duration: str) -> str:
-    """Return the time at the end of a duration that starts now. Refuse the duration "none"."""
+    """Return the time when a duration ends that starts now. Refuse "none", which never ends."""
     try:
         milliseconds = parse_duration(duration)
     except ValueError as error:

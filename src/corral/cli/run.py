@@ -110,8 +110,8 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
             output.warn(f"nothing was learned: {problem.message}")
             return ending
         output.note("this run was watched; `corral why` and `corral grant` list what was not found")
-        # Learned paths come first, because a target can cause any number of denials, and only a
-        # limited number of denials is kept.
+        # Put the learned paths first, because only a limited number of denials is stored, and the
+        # target can cause any number of other denials.
         return replace(ending, denials=(*to_denials(learned), *ending.denials))
     return ending
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from corral.policy.manifest import Manifest
 
 GRANTING = {"network", "filesystem", "subprocess", "environment", "mcp"}
-"""Sections of the policy whose flags can allow a denial."""
+"""Flags of these sections of the policy can allow something that was denied."""
 PLACEHOLDERS = {
     "size": "SIZE", "cpu": "CORES", "duration": "TIME", "count": "N", "paths": "PATH",
     "destinations": "HOST[:PORT]", "ports": "PORT", "names": "NAME", "patterns": "NAME",
@@ -91,7 +91,7 @@ def list_grants(options: Options) -> list[str]:
 
 
 def _strip_value(key: str, value: str) -> str:
-    """Return the value of a flag, with an absolute path. For a variable, return only its name."""
+    """Return the value of a flag. Make a path absolute; of `NAME=VALUE` return only the name."""
     if key.startswith("environment."):
         return value.partition("=")[0]
     if BY_PATH[key].kind == "paths":

@@ -240,9 +240,9 @@ def warn_of_unset_variables(options: Options) -> None:
 def _configured_server(
     options: Options, rest: list[str]
 ) -> tuple[Options, list[str], list[Source]]:
-    """If the first word is CLIENT:SERVER, return the server's flags together with the typed
-    `options`, its command, and a source with its variables. Otherwise return `options`, `rest` and
-    no source.
+    """If the first word is CLIENT:SERVER, return three things from the client's file: the server's
+    flags, to which the typed `options` are added, its command, and a source with its variables.
+    Otherwise return `options`, `rest` and no source.
     """
     server = _find_configured(rest)
     if server is None:

@@ -214,8 +214,9 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
     """Print the command that shows files that the server did not find. They are not recorded as
     denials, because they do not exist inside the sandbox.
 
-    A client's server is watched while the client uses it, because `corral learn` would wait for
-    messages that a user cannot type.
+    For a client's server this is `corral wrap --learn`, which watches the server while the client
+    uses it. `corral learn` would start the server without a client, and a user cannot type
+    MCP messages.
     """
     name = word if word in found.names else next(iter(found.names), "")
     others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())

@@ -140,11 +140,11 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 
 
 def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
-    """Return two edits of the same file as one.
+    """Return two edits of the same file as one, with one outcome for each server.
 
-    For each server the second outcome counts. But the outcome "changed" of the first edit stays if
-    the second edit had nothing to change ("already"). In a dry run it also stays if the second edit
-    refused the server, because the first edit did not write the change that the second one needs.
+    This is the outcome of the second edit, except that "changed" from the first edit stays if the
+    second edit changed nothing ("already"). In a dry run "changed" also stays if the second edit
+    refused the server: the refusal may only mean that the first change was not written.
     """
     same = {"already", "refused"} if dry_run else {"already"}
     outcomes = {(one.name, one.scope): one for one in first.outcomes}
@@ -196,10 +196,11 @@ def check(
 
 
 def _pin_directory(proposal: Proposal, project: str) -> Proposal:
-    """Add the flag `--start-in` with the real path of the server's directory.
+    """Add the flag `--start-in` with the real path of the server's directory, so that corral
+    refuses to start the server elsewhere.
 
-    The server can read the files in this directory, and a project could later replace it by a link
-    to another project.
+    Otherwise a project could later replace the directory with a link to another project, and the
+    server could read the files of that project.
     """
     here = find_start_directory(proposal.server, project)
     if not here or "--start-in" in proposal.flags:

@@ -38,8 +38,8 @@ def find_all_files() -> list[tuple[str, str]]:
 
 
 def find_recorded_files() -> list[tuple[str, str]]:
-    """Return the files outside of `find_all_files` in which corral wrapped servers, each as (file,
-    file).
+    """Return the files outside of `find_all_files` in which corral wrapped servers, as (file,
+    file): the path takes the place of a client's name.
     """
     known = {os.path.realpath(path) for _, path in find_all_files()}
     return [
@@ -87,7 +87,9 @@ def _is_named(row: Row, word: str) -> bool:
 
 
 def _find_named_files(word: str) -> list[tuple[str, str]]:
-    """Return the files that FILE:SERVER may name. FILE and SERVER can both contain a colon."""
+    """Return the files that FILE:SERVER may name. There may be several, because FILE and SERVER can
+    both contain a colon.
+    """
     files = [word[:at] for at, letter in enumerate(word) if letter == ":"]
     return [(file, file) for file in files if os.path.isfile(file)]
 

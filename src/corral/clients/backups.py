@@ -58,7 +58,9 @@ def lock(path: str) -> AbstractContextManager[None]:
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """Return the originals by key path; {} if the record cannot be read, or is not private."""
+    """Return the recorded originals of a file by key path; {} if the record cannot be read, or if
+    other users can access it.
+    """
     try:
         content = safe_write.read(_stored_path(path, "json"))
         data: object = json.loads(content.data)

@@ -247,7 +247,8 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
     if command is None and kind in PARTS_OF_CLIENT:
         return f"it is a part of the client ({kind})", True
     if kind in REMOTE | PARTS_OF_CLIENT:
-        # Refuse it, because a client that does not know this type starts the command.
+        # This contradiction is refused: a client that does not know the type would start the
+        # command.
         return f"it has a command, but its type is {kind!r}", False
     if kind not in LOCAL:
         return f"corral does not support servers of type {kind!r}", False

@@ -14,12 +14,12 @@ UNREADABLE = " (not readable)"
 
 
 def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and the names of servers
-    that were never inspected.
+    """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and a list of the servers
+    that were never inspected and the files that cannot be read.
 
-    Leave out the server that the words `server` name, because it is being inspected, and servers
-    with pins, whose tools are known from the pins. Also leave out servers that are disabled or
-    belong to another directory.
+    These servers are left out: the one that the words `server` name, because it is being inspected;
+    servers with pins, because their pins list the tools; and servers that are disabled or belong to
+    another directory.
     """
     known: dict[str, tuple[str, ...]] = {}
     unknown: list[str] = []
@@ -39,7 +39,9 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
 
 
 def _name_words(path: str, server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the words under which a server's pins are stored; () if the server is remote."""
+    """Return the words of the server's command under which its pins are stored; () for a remote
+    server.
+    """
     if server.is_remote:
         return ()
     try:

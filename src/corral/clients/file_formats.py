@@ -15,8 +15,8 @@ class Format(Protocol):
     def read(self, text: str, wanted: Callable[[tuple[str, ...]], bool] = ...) -> Value:
         """Return each value with its position. Raise BrokenFileError if the text is invalid.
 
-        `wanted` returns whether the positions below a key are needed. Elsewhere a format may leave
-        out the positions inside a value.
+        `wanted` returns whether the positions of the values below a key are needed. A format may
+        leave out positions that are not needed.
         """
 
     def load(self, text: str) -> object:

@@ -44,7 +44,8 @@ def find_server(name: str) -> FoundServer:
         names = ", ".join(dict.fromkeys(server.name for _, server in found))
         hint = f"its servers: {names}" if names else "its settings name no server"
         raise SandboxError(f"{known.title} has no server {wanted!r} here", hint=hint)
-    # A server of this project takes precedence over one of the same name for all projects.
+    # If two servers have the same name, the one for this project takes precedence over the one for
+    # all projects.
     path, server = max(fitting, key=lambda one: one[1].scope)
     return prepare_server(path, server)
 

@@ -27,8 +27,9 @@ def find_moved(
     corral: str,
     names: tuple[str, ...],
 ) -> list[ConfiguredServer]:
-    """Return the servers whose command is a path of corral that no longer exists. If the user named
-    a server, this path may still exist, but must be another program than `corral`.
+    """Return the wrapped servers to change. Without `names`, these are the servers whose corral is
+    at a path that no longer exists. With `names`, these are the named servers that another corral
+    than `corral` starts.
 
     Leave out servers whose lines were changed since corral wrote them, because another program, or
     a project, may have chosen their flags.

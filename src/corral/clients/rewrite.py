@@ -56,10 +56,7 @@ def describe_outcome(
     hint: str | None = None,
     **words: tuple[str, ...],
 ) -> ServerOutcome:
-    """Return the outcome of a server.
-
-    `words` are the outcome's fields `command` and `suggested`.
-    """
+    """Return the outcome for a server. `words` sets its fields `command` and `suggested`."""
     name, scope = server.name, server.scope
     return ServerOutcome(name=name, scope=scope, state=state, why=why, hint=hint or "", **words)
 
@@ -73,8 +70,8 @@ def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
 def rewrite_servers(
     text: str, form: Format, rewrites: Mapping[KeyPath, Rewrite]
 ) -> tuple[str, frozenset[KeyPath]]:
-    """Return the new text, and the servers that were changed. Make all changes if the new text is
-    correct, otherwise only those that keep it correct.
+    """Return the new text, and the servers that were changed. Make all changes if the result is
+    right (`_is_right`), otherwise only those changes with which it stays right.
     """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):

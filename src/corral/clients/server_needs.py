@@ -26,15 +26,16 @@ from corral.safe_text import shell_word, shown
 # The sandbox sets these variables itself, because the host's values would be wrong inside.
 SET_BY_CORRAL = frozenset(("HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP"))
 RUNTIMES = ("python", "node", "deno", "bun", "ruby", "java", "php", "perl")
-# Only the client knows these paths. The client also replaces these variables in corral's own
-# arguments.
+# Only the client knows the values of these variables, which are paths. The client also replaces the
+# variables in corral's own arguments.
 PROJECT_VARIABLES = ("workspaceFolder", "workspaceRoot", "CLAUDE_PROJECT_DIR")
 PATH_VARIABLES = ("${workspaceFolder", "${userHome}", "${workspaceRoot}")
 
 # The client also sets a server's variables for corral itself, which runs outside of the sandbox.
-# These variables would choose the code that corral loads, its settings, the certificates that the
-# server may read, a proxy to which the allowlist does not apply, the addresses of allowed names, a
-# file to which TLS keys are appended, or directories whose links are trusted.
+# Each of these variables could choose one of the following: the code that corral loads, its
+# settings, the certificates that the server may read, a proxy to which the allowlist does not
+# apply, the addresses of allowed names, a file to which TLS keys are appended, or directories whose
+# links are trusted.
 UNSAFE_PREFIXES = (
     "LD_", "DYLD_", "PYTHON", "__PYVENV", "CORRAL_", "GCONV_", "GLIBC_", "OPENSSL_", "SSL_",
 )  # fmt: skip
@@ -47,8 +48,9 @@ UNSAFE_NAMES = frozenset((
     *MANAGED_BY_VARIABLE,
 ))  # fmt: skip
 HOMES = ("HOME", "USERPROFILE")
-# These variables choose where packages come from and which npm or uv installs them. A value may
-# also contain other variables of the user's environment, so every value is refused.
+# These variables choose where packages come from and which npm or uv installs them. Even a
+# harmless-looking value may refer to another variable of the user, such as a token, so every value
+# is refused.
 PACKAGE_SOURCE_PREFIXES = (
     "NPM_CONFIG_", "PIP_", "UV_", "VOLTA_", "ASDF_", "MISE_", "RTX_", "PYENV_", "XDG_DATA_HOME",
 )  # fmt: skip
@@ -112,9 +114,10 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
 def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
-    For a package, an installer in that directory would fill the cache, which other servers with the
-    same package use. For another command, links and scripts in that directory could make any file
-    readable. Version managers' directories are refused only for a package.
+    If the server is a package, an `npm` or `uv` in that directory would install it, also for other
+    servers that use the same package from the cache. If it is another command, links and scripts in
+    that directory could make any file readable. Version managers' directories are refused only for
+    a package.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -140,9 +143,9 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     named = [command] if os.sep in command or "${" in command else []
     named += filter(None, [_find_script(server, [command, *words], here)])
     for at, word in enumerate(words):
-        # A word may have a variable whose value only the client knows. If no word before it is the
-        # script, the value may be the script, or an option after which another word is the script.
-        # A variable after `=` is only the value of an option.
+        # Only the client knows the value of a variable. If no earlier word is the script, this
+        # value may be the script, or an option before the script. A variable after `=` is only the
+        # value of an option.
         before, variable, _ = word.partition("${")
         probe = [command, *words[:at], "-jar", UNKNOWN]
         if variable and "=" not in before and _find_script(server, probe, here) == UNKNOWN:
@@ -150,13 +153,15 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
     mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
-    # The client changes to `cwd` before it starts corral, which then cannot see links in `cwd`.
+    # Check the real path of `cwd`: the client changes to `cwd` before it starts corral, and corral
+    # then cannot see whether links led there.
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
-        # If a path in the project is a link, corral checks at the server's start where it leads, so
-        # here the path itself may be inside. corral does not check this in a directory that several
-        # servers share, and on Windows not for links before `..`. Then only the real path counts.
+        # The path may be a link in the project. At the server's start corral checks where a link
+        # leads, so here it is enough that the link is inside. In two cases this is not checked at
+        # the start: in a directory that several servers share, and on Windows for links before
+        # `..`. Then only the real path counts.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -233,8 +238,8 @@ def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
         search = search.replace(f"${{{name}}}", text).replace(f"${{env:{name}}}", text)
     search = search.replace("${userHome}", home)
     for path in search.split(os.pathsep):
-        # Relative directories are never searched. Directories with other variables count as
-        # foreign, because only the client knows the values.
+        # Relative directories are never searched. A directory with another variable counts as
+        # foreign, because only the client knows the variable's value.
         counts, real = os.path.isabs(path) or "${" in path, os.path.realpath(path)
         chosen = is_system(real) or real in mine or any(is_inside(real, top) for top in known)
         if counts and not chosen:
@@ -267,9 +272,10 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
-    """Yield a flag for each variable that the client sets and `flags` does not name. Raise
-    UnfitError for a server with a file of variables if `flags` names no variable, because corral
-    does not read that file.
+    """Yield a flag for each variable that the client sets and `flags` does not name.
+
+    A client may read a server's variables from a file, which corral does not read. Then raise
+    UnfitError, unless `flags` names at least one variable.
     """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
@@ -291,8 +297,8 @@ def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterato
 
 
 def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
-    """Return the paths in `cwd` and in the arguments after the first `dropped` ones. A path counts
-    if it exists or begins with one of PATH_VARIABLES.
+    """Return the paths in `cwd` and in the arguments. Skip the first `dropped` arguments, which
+    belong to a package runner. A path counts if it exists or begins with one of PATH_VARIABLES.
     """
     command, *words = (server.is_wrapped and server.inner_argv) or server.argv
     words = words[dropped:]

@@ -84,7 +84,7 @@ def propose(servers: Iterable[ConfiguredServer], request: WrapRequest) -> list[P
 
 
 def refuse(proposal: Proposal, error: SandboxError) -> Proposal:
-    """Return the decision not to change the server, because of `error`."""
+    """Return a proposal that leaves the server as it is, with `error` as the reason."""
     left = isinstance(error, UnfitError) and error.leave_alone
     outcome = describe_outcome(
         proposal.server, "left" if left else "refused", error.message, error.hint
@@ -208,7 +208,8 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
     if isinstance(found, Refusal):
         if "--allow-subprocess" in request.flags and "--allow-subprocess" in found.hint:
             return None
-        # The runner's hint names the flag alone, because `corral run` prints it too.
+        # The hint names only the flag, because `corral run` prints the same hint. Here a whole
+        # command is needed.
         flag = "--allow-subprocess"
         hint = found.hint.replace(flag, format_command(server, request, flag))
         raise UnfitError(found.why, hint=hint, leave_alone=found.leave_alone)
@@ -240,8 +241,9 @@ def _find_profile(
 def _refuse_arguments(
     server: ConfiguredServer, paths: Sequence[str], profile: profiles.Profile, request: WrapRequest
 ) -> None:
-    """Refuse a profile that grants the paths in the server's arguments, if one of them is a home
-    directory, or if the user did not give `--grant-arguments`.
+    """If the server's profile grants the paths in its arguments, refuse to wrap the server unless
+    the user gave `--grant-arguments`. Refuse it in any case if one of these paths is a home
+    directory.
     """
     does = "writes to" if profile.arguments == "write" else "reads"
     home = home_directory()

@@ -53,7 +53,8 @@ class Decoys:
 
     def _open_to_target(self, root: str) -> None:
         """If root runs the demo, give the target's group access, because the target runs as another
-        user. Other users get none: they could plant links, which root's acts outside would follow.
+        user. All other users get no access. Otherwise they could create links, which root would
+        follow when the demo runs the acts outside of the sandbox.
         """
         if sys.platform == "linux" and os.geteuid() == 0:
             from corral.platforms.linux.mechanisms import user_ids

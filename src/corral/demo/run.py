@@ -78,7 +78,9 @@ def has_passed(results: Sequence[ActResult]) -> bool:
 
 
 def sort_results(results: Sequence[ActResult], untried: Sequence[str]) -> dict[str, list[str]]:
-    """Return the acts with good verdicts, with bad ones, and those not tried, with the reasons."""
+    """Return the acts with good verdicts, the acts with bad verdicts, and the acts that were not
+    tried, with the reasons.
+    """
     unproven = [f"{one.act} (fails outside too)" for one in results if one.verdict == "unproven"]
     return {
         "held": [one.act for one in results if one.verdict in GOOD],
@@ -214,7 +216,9 @@ def run_acts() -> tuple[list[ActResult], list[str]]:
 
 @contextmanager
 def defer_signals(numbers: set[int]) -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block for signals that arrive in it."""
+    """Hold back signals during the `with` block. If one arrived, raise KeyboardInterrupt at its
+    end.
+    """
     arrived: list[int] = []
     for number in numbers:
         signal.signal(number, lambda number, _: arrived.append(number))

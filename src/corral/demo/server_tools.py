@@ -1,8 +1,8 @@
 """Implement the tools of the demo server. Each does one thing and returns evidence, or fails.
 
 The tools do no harm even if nothing stops them. Memory is reserved but not touched, files are
-removed, threads end, and the daemon of `outlive` ends with its reader. A tool's docstring is its
-description, and its annotations are its input schema.
+removed, threads end, and the daemon of `outlive` ends when the demo closes its FIFO. A tool's
+docstring is its description for the client, and its annotations are its input schema.
 """
 
 import array
@@ -212,7 +212,7 @@ def open_files(count: int) -> str:
 
 def outlive(path: str) -> str:
     """Leave a daemon behind."""
-    # The daemon keeps the FIFO open until its reader ends.
+    # The daemon keeps this end of the FIFO open, until the reader closes the other end.
     with open(path, "wb", buffering=0) as fifo:
         child = os.fork()
         if child == 0:

@@ -22,8 +22,8 @@ def describe_discarded(
 ) -> str:
     """Return one line that names the discarded files, and the flags that would keep them.
 
-    The flags name paths in `home`, the user's home on the host, but no sensitive path. `whole` is
-    False if `rows` is incomplete.
+    The paths in the flags are below `home`, the user's home on the host. No flag is suggested for a
+    sensitive path. `whole` is False if `rows` does not list all discarded files.
     """
     first = rows[0].path[:MAX_TEXT_LENGTH]
     more = "" if len(rows) == 1 else f" and {len(rows) - 1} more"
@@ -68,9 +68,9 @@ def _granted(row: Discarded) -> tuple[str, bool]:
     """Return the narrowest grant that keeps a file, as a path below the home, and whether this path
     is the file itself.
 
-    The grant is the file's directory. It is the file itself if the directory is the home, or one
-    that programs share, such as ~/.config. In a shared directory, such as ~/.local/share, the
-    target could make files that other programs run.
+    The grant is the file's directory, unless this is the home or a directory that programs share
+    (~/.config, ~/.local/share), where the target could create files that other programs run. Then
+    the grant is the file itself.
     """
     parent = row.path.rpartition("/")[0]
     shared = parent in SHARED or (parent.count("/") == 1 and parent.startswith("~/."))

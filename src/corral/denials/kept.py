@@ -1,10 +1,9 @@
 """Store the denials of each server's last runs, for `corral why`, `grant` and `status`.
 
 Each run has its own file, so that concurrent runs do not conflict. Each denial is written at once,
-so that a killed run loses none. At its end the run replaces the file with one that has all counts.
-
-A server's directory is named after the digest of its command. The first line of each file has the
-command and the run's flags, with masked secrets.
+so that a killed run loses none. When the run ends, it writes the file again, with the number of
+times that each denial occurred. A server's directory is named after the digest of its command. The
+first line of each file has the command and the run's flags, with masked secrets.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 MAX_DENIALS = 200
-"""The maximum number of denials of one run."""
+"""The maximum number of denials that are stored for one run."""
 MAX_LINES = 3 * MAX_DENIALS
-"""The maximum number of lines for one server, over all of its runs. Several runs fit, so that one
-run with many denials does not displace all earlier ones."""
+"""The maximum number of lines that are stored for one server, over all of its runs. This is more
+than one run can have, so that a run with many denials does not displace all earlier ones.
+"""
 MAX_AGE_SECONDS = 30 * 24 * 3600
 MAX_SERVERS = 200
 MAX_BYTES = 1 << 20

@@ -1,9 +1,9 @@
 """Record the denials of one run for stderr, its report and its audit file.
 
 The target decides how often something is denied to it, so the record is bounded. Equal denials are
-counted together. Different denials beyond the limit are only counted in total. The audit file gets
-a line when a denial is first seen and at each power of ten, and the totals at the end. Stderr gets
-a line for each new denial, up to MAX_ANNOUNCED.
+counted together. Different denials beyond the limit are only counted in total. Stderr gets a line
+for each new denial, up to MAX_ANNOUNCED. The audit file gets a line when a denial occurs for the
+first, 10th, 100th time and so on, and the totals at the end.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Denial:
         why = f" ({self.why})" if self.why else ""
         allow = f"; {self.allow}" if self.allow else ""
         denied = "denied: " if self.kind != "unreachable" else ""
-        # The target chooses the destination. A name such as `x; --write ~` is quoted, because it
-        # would look like the flag that corral suggests.
+        # The target chooses the destination. A name such as `x; --write ~` would look like the flag
+        # that corral suggests, so it is quoted.
         marked = not MARKS.isdisjoint(self.destination)
         quoted = self.kind == "path" or (marked and self.kind not in COMPOSED)
         what = shell_word(self.destination) if quoted else self.destination

@@ -18,7 +18,7 @@ class ServerId:
     command with its secrets, so servers that differ only in secrets have different digests.
 
     `has_variables` means that a client replaces variables in the command before it starts the
-    server, so `digest` is not the digest of a run.
+    server. The command of a run, and so its digest, then differ from these.
     """
 
     digest: str
@@ -26,7 +26,9 @@ class ServerId:
     has_variables: bool = False
 
     def is_started_by(self, wanted: ServerId) -> bool:
-        """Return whether a client that starts `wanted` would start this server."""
+        """Return whether this server, which has run, may be the server `wanted` of a client's file.
+        A word with a variable in `wanted` fits any word.
+        """
         if self.digest and not wanted.has_variables:
             return self.digest == wanted.digest
         return len(self.command) == len(wanted.command) and all(

@@ -1,9 +1,11 @@
 """Write the Containerfile of an exported server, which checks packages against locked hashes.
 
-Lock files are taken only from packages that corral installed from npm or PyPI. A bundle may contain
-files with the names of lock files, and a package that ran code may have written its own. corral is
-installed by root. The server is installed by another user, so that no package can change corral. A
-pod's ConfigMap replaces the policy in the image.
+Lock files are taken only from packages that corral installed from npm or PyPI without install
+scripts. A bundle may contain files with the names of lock files, and an install script may have
+changed the lock file.
+
+In the image root installs corral, and another user installs the server, so that no package can
+change corral. A pod's ConfigMap replaces the policy in the image.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Export a policy as Kubernetes objects, with corral as the inner layer of the pod.
 
-`kubectl exec -i` starts a server on stdio, once for each client, so the pod itself only waits. A
-server that listens on a port is the pod's own process.
+A server that uses stdio is started by `kubectl exec -i`, once for each client, so the pod's own
+process only waits. A server that listens on a port is the pod's own process.
 """
 
 from collections.abc import Mapping

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# `corral doctor` proves these capabilities in a hardened pod whose kernel has all Landlock features
-# that corral uses.
+# corral without namespaces has these capabilities in a hardened pod, if the pod's kernel has all
+# Landlock features that corral uses.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
@@ -198,8 +198,8 @@ def policy_document(pod: PodPolicy) -> dict[str, object]:
         "network": {
             "allow": list(policy.allow),
             "listen": list(policy.listen),
-            # A Service connects from another machine, so loopback is not enough. The network policy
-            # decides which pods may connect.
+            # A Service connects from another machine, so the server must not listen on loopback
+            # only. The network policy decides which pods may connect.
             "listen_everywhere": bool(policy.listen),
         },
         "filesystem": {**kept, "state": policy.state},

@@ -1,9 +1,9 @@
 """Convert the target's syscall rules to a seccomp profile of the OCI runtime specification.
 
-corral's rules for a call are ordered alternatives. A runtime tries rules in no particular order,
-and a rule can only compare each register once, under a mask. So the values of the registers are
-divided into disjoint sets, here called cubes. A cube fixes some bits of some registers, and becomes
-one rule.
+corral tries its rules for a call in order, and the first that fits decides. A runtime tries rules
+in no particular order, and a rule can only compare each register once, under a mask. So the values
+of the registers are divided into disjoint sets, here called cubes. A cube fixes some bits of some
+registers, and becomes one rule.
 
 A call that no rule allows fails with ENOSYS; under corral some calls fail with other errors. The
 allowed calls are the same except for execve. A runtime loads the filter before it executes the
@@ -67,7 +67,9 @@ def _conditional_entries(name: str, rule: Rule) -> Iterator[dict[str, object]]:
 
 
 def allowed_cubes(rule: Rule) -> list[Cube]:
-    """Return disjoint cubes of the arguments with which a conditional call is allowed."""
+    """Return disjoint cubes that together contain exactly the arguments with which the rule allows
+    a call.
+    """
     if isinstance(rule, int):
         return []
     alternatives, otherwise = rule

@@ -1,9 +1,8 @@
 """Represent values with their positions in a text, which the standard library does not return.
 
 Errors in a policy name a line, and clients' files are edited in place. Both need positions. JSON
-and TOML are read without recursion, because an attacker may choose the nesting of a policy. A
-change is a list of `Splice`s of the text, so that comments, order, indentation and line endings
-stay.
+and TOML are read without recursion, because an attacker may choose the nesting of a policy. An edit
+replaces only spans of the text (`Splice`), so comments, order, indentation and line endings stay.
 """
 
 from __future__ import annotations
@@ -38,11 +37,12 @@ class BrokenFileError(SandboxError):
 
 @record
 class Value:
-    """A value of a text. `start` and `end` are its span; `key` is the start of its key, or -1.
+    """A value of a text. The text of the value goes from `start` to `end`; `key` is the start of
+    its key. These positions are -1 if there are none, as for a table that TOML spreads over several
+    headers.
 
-    A table that TOML spreads over several headers has no span: -1. `flow` is False for a list or
-    table without brackets. A `shared` value (a YAML alias) cannot be edited, because other lines of
-    the file refer to it.
+    `flow` is False for a list or table without brackets. A `shared` value (a YAML alias) cannot be
+    edited, because other lines of the file refer to it.
     """
 
     data: object

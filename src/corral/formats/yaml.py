@@ -1,4 +1,5 @@
-"""Find the positions of YAML values, of which PyYAML reports only the start.
+"""Find the positions of YAML values. PyYAML reports the exact start of a value, but not always its
+end.
 
 The reader is recursive. This is safe because only clients' files are YAML, never policies.
 """
@@ -150,9 +151,7 @@ def without(text: str, items: Value, drop: int) -> Splice:
 
 
 def _dash(text: str, item: Value) -> int:
-    """Return the position of an item's dash.
-
-    The dash may belong to a comment instead. The caller notices this mistake when it reads the
-    changed text again.
+    """Return the position of the dash before a list item. A dash in a comment may be found instead.
+    The caller notices this mistake when it reads the changed text again.
     """
     return text.rfind("-", 0, item.start)
