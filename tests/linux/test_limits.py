@@ -180,7 +180,9 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
     flags = ("--max-memory", "100M", "--allow-subprocess")
     over = run(REPLACED, "3", "80", "12", flags=(*flags, *LATEST))
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
-    below = run(REPLACED, "3", "12", "4", flags=flags)  # the control: 36 MiB that are shared in the same way
+    below = run(
+        REPLACED, "3", "12", "4", flags=flags
+    )  # the control: 36 MiB that are shared in the same way
     assert (below.kind, below.out) == ("exited", "held\n"), below.err
 
 
