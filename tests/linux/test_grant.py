@@ -567,6 +567,57 @@ def test_an_entry_that_a_project_wrote_itself_is_not_found_by_its_name(desk):
     desk.does("grant", "app", "--allow-net", "a.x")  # the control: corral wrapped this entry
 
 
+@pytest.mark.parametrize("place", ["client", "file"])
+def test_a_project_cannot_name_its_server_like_another_one(desk, place):
+    """Run `grant` in a project whose server has the name CLIENT:SERVER or FILE:SERVER of another server."""
+    if place == "client":
+        path, word = configure(desk, "cursor"), "cursor:notes"
+    else:
+        [path] = wrap_by_path(desk, "work/.mcp.json")
+        word = f"{path}:app"
+    server = word.rpartition(":")[2]
+    command = {"command": str(desk.corral_path), "args": ["run", "--", "python3", "evil.py"]}
+    text = json.dumps({"mcpServers": {word: command}})
+    project = desk.put("project/.mcp.json", text)
+
+    def grant(name, host):
+        words = ("grant", name, "--allow-net", host)
+        return desk.user.corral(*words, env=desk.environment(), cwd=project.parent)
+
+    assert grant(word, "a.x").returncode == 0
+    assert "a.x" in entries(path)[server]["args"]
+    assert project.read_text() == text
+    assert grant(f"claude-code:{word}", "b.x").returncode == 0  # the control: its whole name
+    assert "b.x" in entries(project)[word]["args"]
+    path.unlink()
+    if place == "client":
+        assert grant(word, "c.x").returncode == 125
+        assert "c.x" not in project.read_text()
+
+
+def test_a_project_cannot_choose_which_home_is_removed(desk):
+    """In a project, give the name of the user's server to the command of another server."""
+    path = configure(desk, "cursor")
+    run(desk, path)
+    other = desk.put("other/server.py", "print(1)\n")
+    desk.does("run", "--state", "--", str(desk.user.python), str(other))
+    args = ["run", "--state", "--", str(desk.user.python), str(other)]
+    servers = {"notes": {"command": str(desk.corral_path), "args": args}}
+    project = desk.put("project/.mcp.json", json.dumps({"mcpServers": servers}))
+
+    def remove(word):
+        words = ("cache", "rm-home", word)
+        return desk.user.corral(*words, env=desk.environment(), cwd=project.parent)
+
+    refused = remove("notes")
+    assert refused.returncode == 125
+    assert b"notes names different servers" in refused.stderr
+    assert len(json.loads(desk.does("cache", "homes", "--json"))) == 2
+    assert remove("cursor:notes").returncode == 0  # the control
+    [left] = json.loads(desk.does("cache", "homes", "--json"))
+    assert left["server"][-1] == str(other)
+
+
 def bare_entry(desk):
     return {"command": str(desk.user.python), "args": [str(desk.server)]}
 

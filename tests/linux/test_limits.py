@@ -130,6 +130,62 @@ def test_memory_of_many_small_processes_is_added_up(run):
     assert 2 < over.usage["tasks"] <= 51
 
 
+# Each of `count` processes has `share` MiB of its own, and shares them with eight children that end and are replaced
+# all the time. Reading the many mappings of the first child takes longer than such a child lives. The memory grows only
+# after the children are there.
+REPLACED = """
+import ctypes
+count, share, seconds = int(sys.argv[1]), int(sys.argv[2]) * MIB, float(sys.argv[3])
+end = time.monotonic() + seconds
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+def scatter(pages):
+    room = mmap.mmap(-1, pages * 4096, flags=PRIVATE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    protect = ctypes.CDLL(None).mprotect
+    for at in range(0, pages, 2):
+        protect(ctypes.c_void_p(start + at * 4096), 4096, mmap.PROT_READ)
+    time.sleep(seconds)
+    os._exit(0)
+def hold():
+    room, at, children, start = mmap.mmap(-1, share, flags=PRIVATE), 0, 0, time.monotonic()
+    room.madvise(mmap.MADV_NOHUGEPAGE)
+    while time.monotonic() < end:
+        while children < 8:
+            children += 1
+            if os.fork() == 0:
+                time.sleep(0.04 + os.getpid() % 10 / 400)
+                os._exit(0)
+        while at < min(share, (time.monotonic() - start - 1) * 20 * MIB):
+            room[at], at = 1, at + 4096
+        os.wait()
+        children -= 1
+    os._exit(0)
+if os.fork() == 0:
+    scatter(20_000)
+time.sleep(0.5)
+for _ in range(count):
+    if os.fork() == 0:
+        hold()
+time.sleep(seconds)
+print('held', flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("tier", ["walled", "bare"], indirect=True)
+def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
+    """A measurement does not know the processes that start after it has listed the tree, so the shares of these
+    processes are missing in the sum.
+    """
+    flags = ("--max-memory", "100M", "--allow-subprocess")
+    over = run(REPLACED, "3", "80", "12", flags=(*flags, *LATEST))
+    assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
+    below = run(
+        REPLACED, "3", "12", "4", flags=flags
+    )  # the control: 36 MiB that are shared in the same way
+    assert (below.kind, below.out) == ("exited", "held\n"), below.err
+
+
 def test_memory_that_processes_share_counts_once(run):
     """Let sixty forks share 100 MiB. If the memory of each fork counted fully, the sum would be
     more than three gigabytes.

@@ -96,7 +96,7 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
     for word in () if found else words:
         rows = wrapped_servers.match_wrapped(word)
-        wrapped_servers.refuse_ambiguous(word, rows)
+        wrapped_servers.refuse_different(word, rows)
         named = [why.identify(one) for _, _, one in rows]
         fitting = [
             one

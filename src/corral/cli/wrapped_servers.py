@@ -7,7 +7,7 @@ the same name.
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from shlex import quote
 
 from corral.cli import output, what_to_run
@@ -16,6 +16,7 @@ from corral.clients import backups, catalogue
 from corral.clients.configured_servers import ConfiguredServer
 from corral.clients.edit_file import read_client_file
 from corral.errors import SandboxError
+from corral.servers.reference import name_server
 
 # A row is a client, its file, and a server in the file. For the files of `find_recorded_files`, the
 # file's path takes the place of the client.
@@ -80,10 +81,20 @@ def _list_servers(
 
 def _is_named(row: Row, word: str) -> bool:
     client, path, server = row
-    if word in {server.name, f"{client}:{server.name}"}:
+    if word == f"{client}:{server.name}":
         return True
+    if word == server.name:
+        # A project chooses the names of its servers, and could choose one with a client's name or
+        # another file's path before a colon. It must not get what the user grants to that server.
+        return not _names_file(word)
     file, _, _ = word.rpartition(f":{server.name}")
     return word == f"{file}:{server.name}" and os.path.realpath(file) == os.path.realpath(path)
+
+
+def _names_file(word: str) -> bool:
+    """Return whether `word` begins with a client or a file, and a colon."""
+    client, colon, _ = word.partition(":")
+    return bool(colon and catalogue.find_client(client)) or bool(_find_named_files(word))
 
 
 def _find_named_files(word: str) -> list[tuple[str, str]]:
@@ -142,6 +153,19 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
     if len(files) > 1:
         named = " or ".join(quote(f"{file}:{word}") for file in files)
         raise SandboxError(f"several files have a wrapped server {word}", hint=f"name {named}")
+
+
+def refuse_different(word: str, rows: Sequence[Row]) -> None:
+    """Refuse a name that servers with different commands have, because a project's file may give
+    this name to a server of another client. A command that deletes must not choose.
+    """
+    refuse_ambiguous(word, rows)
+    if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:
+        named = ", ".join(dict.fromkeys(path for _, path, _ in rows))
+        raise SandboxError(
+            f"{word} names different servers, in {named}",
+            hint="`corral cache homes` lists the homes; name one by its command or its path",
+        )
 
 
 def list_unwrapped(word: str) -> list[Row]:

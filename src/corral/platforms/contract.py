@@ -155,6 +155,7 @@ class Usage:
     memory: int = 0  # bytes
     tasks: int = 0  # threads; on Windows processes
     certain: int = 0  # bytes in use in any case; `memory` may be too high or too low
+    steady: bool = True  # false if a process started while the memory was measured exactly
 
 
 @record

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from corral.plan.model import Sample
-    from corral.platforms.contract import Child, Reaped, StopReason
+    from corral.platforms.contract import Child, Reaped, StopReason, Usage
     from corral.platforms.sampling import Sampler
 
 GRACE_SECONDS = 5.0
@@ -30,6 +30,11 @@ MAX_EXACT_MEASUREMENTS = 3
 A single result may be too high: an exact measurement adds up each process's share of shared pages,
 and the shares grow if a process ends meanwhile. The next result is then lower.
 """
+STOPPED_INTERVAL = 1.0
+"""Seconds between measurements for which the tree is stopped."""
+MAX_STOPPED_MEASUREMENTS = 5
+STOP_SECONDS = 0.02
+"""How long a measurement waits until the tree has stopped."""
 MAX_WAIT_MS = 2**31 - 1
 MAX_TIMEOUT_WAIT_MS = 30_000
 """The longest wait while a timeout is set. The kernel's waits do not count time during which the
@@ -60,6 +65,7 @@ class Deadlines:
         self._sampler: Sampler | None = _sampler(sample) if sample else None
         self._sampling_error = ""
         self._cpu_seen = 0.0
+        self._stop_again_at = 0.0
 
     def stop(self, reason: StopReason, number: int = SIGTERM) -> None:
         """Ask the tree to stop. Kill it at once if it was asked before and `number` is SIGINT."""
@@ -136,13 +142,7 @@ class Deadlines:
             sampler.stopped_until = None
             self.child.signal(SIGCONT)
         try:
-            usage = self.child.measure(interrupted=interrupted)
-            for _ in range(MAX_EXACT_MEASUREMENTS):
-                if not sampler.needs_exact(usage):
-                    break
-                usage = self.child.measure(exact=True, interrupted=interrupted)
-                if interrupted():
-                    break  # another measurement would end at once, and find less memory
+            usage = self._measure(sampler, interrupted)
         except OSError as problem:
             self._sampling_error = problem.strerror or str(problem)
             self._sampler = None
@@ -155,6 +155,37 @@ class Deadlines:
         elif pause := sampler.pause_seconds(usage):
             self.child.signal(SIGSTOP)
             sampler.stopped_until = sampler.next = time.monotonic() + pause
+
+    def _measure(self, sampler: Sampler, interrupted: Callable[[], bool]) -> Usage:
+        quick = usage = self.child.measure(interrupted=interrupted)
+        for _ in range(MAX_EXACT_MEASUREMENTS):
+            if not sampler.needs_exact(usage):
+                break
+            usage = self.child.measure(exact=True, interrupted=interrupted)
+            if interrupted():
+                return usage  # another measurement would end at once, and find less memory
+        if usage.steady or time.monotonic() < self._stop_again_at:
+            return usage
+        return self._measure_stopped(quick, interrupted)
+
+    def _measure_stopped(self, quick: Usage, interrupted: Callable[[], bool]) -> Usage:
+        """Measure the memory exactly while the tree is stopped. A target that starts and ends
+        processes all the time could otherwise hide most of its memory.
+
+        If processes start nevertheless, the target lets the kernel continue them. Then return the
+        quick measurement, which is an upper bound.
+        """
+        self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
+        self.child.signal(SIGSTOP)
+        try:
+            for _ in range(MAX_STOPPED_MEASUREMENTS):
+                time.sleep(STOP_SECONDS)
+                usage = self.child.measure(exact=True, interrupted=interrupted)
+                if usage.steady:  # also if the measurement was interrupted
+                    return usage
+            return quick
+        finally:
+            self.child.signal(SIGCONT)
 
     def _kill(self) -> None:
         """Measure the CPU time, then kill the tree. The system does not report the CPU time of a

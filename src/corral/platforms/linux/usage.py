@@ -10,7 +10,7 @@ A quick measurement is an upper bound, because a shared page counts once for eac
 measurement divides the size of a shared page by the number of processes that use it. But processes
 are read one after the other. If a process that uses shared pages ends meanwhile, the sum is too
 high, and if one starts, the sum is too low. The tree uses at least the memory of its largest
-process. This lower bound is `certain`.
+process. This lower bound is `certain`. If a process has started, `steady` is false.
 
 A target chooses how much there is to read, so a `Budget` limits the work. Beyond the budget no more
 descriptors and mappings are read, so a file in memory may be missed, or count twice.
@@ -115,7 +115,8 @@ def measure(
         else:
             memory += _resident(pid)
     cpu = ticks / os.sysconf("SC_CLK_TCK")
-    return Usage(cpu=cpu, memory=memory, tasks=tasks, certain=certain)
+    steady = not exact or interrupted() or set(tree(root)) <= set(pids)
+    return Usage(cpu=cpu, memory=memory, tasks=tasks, certain=certain, steady=steady)
 
 
 def _processes(root: int) -> tuple[list[int], int, int]:

@@ -259,6 +259,88 @@ for _ in range(10):
 """
 
 
+# Two children of init, each with 32 MiB of its own that it shares with ten processes. At a signal each child starts ten
+# more. Init prints a dot when the first twenty are there.
+HIDING = """
+import signal
+ready, tell = os.pipe()
+def start(*_):
+    for _ in range(10):
+        if os.fork() == 0:
+            os.write(tell, b'.')
+            signal.pause()
+for _ in range(2):
+    if os.fork() == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, start)
+        kept = bytearray(b'x' * (32 << 20))
+        start()
+        while True:
+            signal.pause()
+for _ in range(20):
+    os.read(ready, 1)
+"""
+
+
+class HidingTree:
+    """A process tree that replaces the processes of HIDING in each exact measurement, unless it is stopped."""
+
+    def __init__(self, pid):
+        self.root, self.was_killed, self.signals = pid, False, []
+        self.holders = [one for one in usage.tree(pid) if read_parent(one) == pid]
+        self.found, self.questions = [], 0
+
+    def measure(self, *, exact=False, interrupted=lambda: False):
+        self.found, self.questions = usage.tree(self.root) if exact else [], 0
+        return usage.measure(self.root, exact=exact, interrupted=interrupted)
+
+    def replace(self):
+        """Replace the processes when the measurement has listed all of them, and before it reads their memory."""
+        self.questions += 1
+        if self.found and self.questions == 1 + len(self.found):
+            for one in self.holders:
+                os.kill(one, signal.SIGUSR1)
+            for _ in range(50):
+                if len(usage.tree(self.root)) >= len(self.found) + 20:
+                    for one in set(self.found) - set(self.holders):
+                        end_process(one)
+                    break
+                select.select([], [], [], 0.01)
+        return False
+
+    def signal(self, number):
+        self.signals.append(number)
+        for one in usage.tree(self.root):
+            os.kill(one, number)
+
+    def kill(self):
+        self.was_killed = True
+
+
+def read_parent(pid):
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b") ")[2].split()[1])
+
+
+@LINUX
+@pytest.mark.parametrize(("limit", "hit"), [(48, "memory"), (200, "")])
+def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limit, hit):
+    """Each of two processes has less memory than the limit, but their sum exceeds the lower limit."""
+    with Child(HIDING) as pid:
+        child = HidingTree(pid)
+        assert len(child.holders) == 2
+        try:
+            watched = deadlines.Deadlines(child, timeout=None, sample=Sample(memory=limit * MIB))
+            watched.sample_if_due(child.replace)
+            assert (watched.reason, child.was_killed) == (hit, bool(hit))
+            assert child.signals == [signal.SIGSTOP, signal.SIGCONT]
+        finally:
+            child.signal(signal.SIGSTOP)  # so that no process starts after the tree is listed
+            select.select([], [], [], 0.1)
+            for one in usage.tree(pid):
+                os.kill(one, signal.SIGKILL)
+
+
 @LINUX
 def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
     """Replace all processes but one after the measurement has found them, and before it reads their memory. The
