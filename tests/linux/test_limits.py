@@ -178,7 +178,7 @@ def test_memory_cannot_be_hidden_by_replacing_processes(run, tier):
     processes are missing in the sum.
     """
     flags = ("--max-memory", "100M", "--allow-subprocess")
-    over = run(REPLACED, "3", "80", "12", flags=(*flags, *LATEST))
+    over = run(REPLACED, "3", "80", "30", flags=(*flags, *LATEST))
     assert (over.kind, over.code, over.hit) == ("memory", 137, ["memory"]), over.err
     below = run(
         REPLACED, "3", "12", "4", flags=flags

@@ -176,9 +176,9 @@ class Deadlines:
         quick measurement, which is an upper bound.
         """
         self._stop_again_at = time.monotonic() + STOPPED_INTERVAL
-        self.child.signal(SIGSTOP)
         try:
             for _ in range(MAX_STOPPED_MEASUREMENTS):
+                self.child.signal(SIGSTOP)  # also a process that started during the last signal
                 time.sleep(STOP_SECONDS)
                 usage = self.child.measure(exact=True, interrupted=interrupted)
                 if usage.steady:  # also if the measurement was interrupted

@@ -260,7 +260,7 @@ for _ in range(10):
 
 
 # Two children of init, each with 32 MiB of its own that it shares with ten processes. At a signal each child starts ten
-# more. Init prints a dot when the first twenty are there.
+# more. Init waits until the first twenty are there.
 HIDING = """
 import signal
 ready, tell = os.pipe()
