@@ -173,8 +173,8 @@ sys.stdin.read()
 @BOTH_TIERS
 @pytest.mark.parametrize("walls", [True, False])
 def test_a_socketpair_takes_no_abstract_name_of_the_host(user, walls):
-    """Bind one socket of a socketpair to an abstract name. The filter allows addresses that are as long as a netlink
-    address, so the second name has this length.
+    """Bind one socket of a socketpair to two abstract names. The second name is as long as a netlink address, because
+    the filter passes addresses of this length on.
     """
     name = f"corral-{os.getpid()}-{os.urandom(4).hex()}"
     code = f"import json, os, sys{PRELUDE}{TAKE}"

@@ -35,7 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-doctor",
-        sentence="`doctor` reports a limit that was not kept as absent.",
+        sentence="If a limit is not kept, `doctor` reports it as absent.",
         tests=(
             f"{WINDOWS}/test_doctor.py::test_a_limit_that_windows_does_not_keep_is_reported_as_absent",
             f"{WINDOWS}/test_doctor.py::test_a_limit_that_reads_back_differently_is_reported_with_both_values",
@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-best-effort",
-        sentence="`--best-effort` runs with a warning for each such limit.",
+        sentence="With `--best-effort` the run starts, with a warning for each such limit.",
         tests=(f"{WINDOWS}/test_run.py::test_best_effort_runs_and_warns",),
         source=SECURITY,
         where=WINE,

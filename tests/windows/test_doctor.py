@@ -47,10 +47,10 @@ def keeps(step: Job) -> bool:
     ],
 )
 def test_a_limit_that_windows_does_not_keep_is_reported_as_absent(findings, capability, step):
-    """Check that a limit that the system does not keep has an absent finding. Wine keeps no limit.
+    """Check that `doctor` reports a limit as absent if the system drops it. Wine drops every limit.
 
-    For a kept limit the finding may be absent too, because real Windows may keep a limit that has no effect, such as UI
-    limits in a nested job.
+    The reverse is not checked: real Windows may store a limit that has no effect, such as UI limits in a nested job, and
+    `doctor` then reports it as absent, too.
     """
     found = findings[capability]
     assert keeps(step) or found["status"] == "absent", found

@@ -37,8 +37,8 @@ ENDING = ".jsonl"
 
 @record
 class KeptRun:
-    """A stored run. `time` is its end in Unix seconds, or its first denial if it was killed.
-    `flags` are the words of the flags that granted something to it.
+    """A stored run. `time` is when it ended, in Unix seconds, or when its first denial happened if
+    the run was killed. `flags` are the flags that granted something to it, with their values.
     """
 
     time: int

@@ -173,8 +173,8 @@ def check_system_path(path: str, access: Access, found: os.stat_result) -> None:
 
 
 def check_links(grants: Iterable[Grant]) -> None:
-    """Refuse a grant whose written path is inside a write grant, but leads out of it through a
-    link. A target could have made that link in an earlier run.
+    """Refuse a grant if its path, as the user wrote it, is inside a write grant but leads out of it
+    through a link. A target could have made that link in an earlier run.
     """
     grants = tuple(grants)
     writable = [grant for grant in grants if grant.access == "write" and grant.directory]

@@ -1,8 +1,9 @@
 """Define the table of policy keys. The parser, the JSON Schema and the reference documentation all
 use this table.
 
-A JSON Schema cannot express some rules, so only the parser refuses too many ports in total, a
-string below a minimum, and 3.0 instead of an integer. The defaults are in model.py.
+A JSON Schema cannot express some rules. Only the parser refuses too many ports in total, a size
+such as "1K" that is below its minimum, and 3.0 where an integer is needed. The defaults are in
+model.py.
 """
 
 from __future__ import annotations

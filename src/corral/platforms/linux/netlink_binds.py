@@ -74,7 +74,9 @@ def bind_netlink(thread: CallingThread, fd: int, raw: bytes) -> Decision:
 
 
 def replace_socket(thread: CallingThread, fd: int, own: _socket.socket) -> Decision:
-    """Return the answer that puts a copy of `own` in the place of the caller's socket."""
+    """Return the answer to the target's call that replaces its socket `fd` with a copy of `own`,
+    which is the supervisor's socket.
+    """
     flags = thread.flags(fd)
     os.set_blocking(own.fileno(), not flags & os.O_NONBLOCK)
     given = Given(

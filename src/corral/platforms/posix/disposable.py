@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 MAX_SILENCE_SECONDS = 20
 """A probe that writes nothing for this long has failed."""
 END = b"\0"
-"""The byte that ends an answer. If several processes answer, only the first answer is used, because
-the first error causes the others.
+"""The byte that ends an answer, which may be an error. If several processes answer, only the first
+answer is used, because later errors are consequences of the first one.
 """
 
 

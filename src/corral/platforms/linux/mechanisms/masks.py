@@ -62,9 +62,10 @@ class Found:
     """The result of a search.
 
     `masks` are ordered from the outermost. `absent` are paths that should be covered and do not
-    exist, but that the target can create. `named` are paths for a warning: repositories, and paths
-    that their settings name, if they are a write grant or contain one. Through them the target can
-    make git run programs. `unsearched` are paths that the search had to skip.
+    exist, but that the target can create. `named` are paths that corral warns about, because
+    through them the target can make git run programs: repositories, and paths in a repository's
+    settings. Each of them is a write grant or contains one. `unsearched` are paths that the search
+    had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()

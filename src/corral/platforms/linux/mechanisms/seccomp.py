@@ -85,9 +85,10 @@ class Seccomp:
     def _load_with_listener(self, results: Results, cookie: Cookie) -> bool:
         """Load the filter with a listener, and return whether that worked.
 
-        If a seccomp filter around corral prevents a listener, return False, unless this run needs
-        one. The caller then loads a filter without a listener. It denies process starts and changes
-        of modes and times, but nothing reports them. Raise OSError for any other failure.
+        Return False if a seccomp filter around corral prevents a listener and this run can do
+        without one. The caller then loads a filter without a listener. That filter denies process
+        starts and changes of modes and times, but no denial is reported. Raise OSError for any
+        other failure, also if the run needs the listener.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:

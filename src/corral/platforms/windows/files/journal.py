@@ -47,8 +47,8 @@ class Root:
 
 @record
 class Entry:
-    """The content of a journal file. `profile` is empty for kept grants, and for a run whose
-    profile is kept.
+    """The content of a journal file. `profile` is the AppContainer profile to delete. It is empty
+    for grants that stay, and for a run whose profile stays.
     """
 
     profile: str
