@@ -1061,6 +1061,24 @@ def test_a_link_that_a_project_makes_after_wrap_opens_no_other_project(desk, kin
     assert start_in(desk, place, entries(path)["notes"]) == ""
 
 
+def test_a_clients_server_is_not_run_by_its_name_in_another_directory(desk):
+    """Wrap a server whose `cwd` is a link, then let the link point to another directory."""
+    for name in ("first", "second"):
+        desk.put(f"work/{name}/server.py", "print('started')")
+    place = desk.home / "work/place"
+    place.symlink_to("first")
+    entry = {"command": str(desk.user.python), "args": ["server.py"], "cwd": str(place)}
+    desk.put(".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}))
+    desk.does("wrap", "--corral", str(desk.corral_path), "cursor")
+    assert desk.does("run", "cursor:notes") == "started\n"  # the control
+    place.unlink()
+    place.symlink_to("second")
+    for command in ("run", "explain"):
+        done = desk.user.corral(command, "cursor:notes", env=desk.environment())
+        assert done.returncode == 125
+        assert b"but `corral wrap` recorded" in done.stderr
+
+
 def start_in(desk, project, entry):
     """Start a server as a client does, and return its output."""
     argv = [entry["command"], *entry.get("args", [])]

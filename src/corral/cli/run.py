@@ -41,7 +41,7 @@ def main(options: Options, rest: list[str]) -> int:
     try:
         rest = what_to_run.replace_runner(options, rest)
         sources, command = what_to_run.sources_and_command(options, rest)
-        _refuse_other_directory(options.get("--start-in"), rest)
+        what_to_run.refuse_other_directory(options.get("--start-in"), rest)
         plan = _prepare(command, sources, rest, _output_files(options))
         if (until := options.get("--learn-until")) is not None:
             plan = _watch_paths(plan, until)
@@ -60,22 +60,6 @@ def main(options: Options, rest: list[str]) -> int:
             error = output.from_os_error(problem) if isinstance(problem, OSError) else problem
             _write_refusal(rest, error, write_report)
         raise
-
-
-def _refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
-    """Refuse the run if it starts in another directory than `wanted`, which is a real path.
-
-    The client starts corral in a directory, and the path to it may contain links. corral sees only
-    the directory where they lead, so it compares real paths.
-    """
-    if wanted is None:
-        return
-    here = os.path.realpath(what_to_run.start_directory(rest))
-    if os.path.normcase(here) != os.path.normcase(wanted):
-        raise SandboxError(
-            f"the server would start in {here}, but `corral wrap` recorded {wanted}",
-            hint="a link on its path has changed; if you did it, unwrap and wrap the server again",
-        )
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:

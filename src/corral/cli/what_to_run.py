@@ -86,6 +86,22 @@ def start_directory(rest: list[str]) -> str:
     return (server.cwd if server else "") or current_directory()
 
 
+def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
+    """Refuse the run if it starts in another directory than `wanted`, which is a real path.
+
+    The client starts corral in a directory, and the path to it may contain links. corral sees only
+    the directory where they lead, so it compares real paths.
+    """
+    if wanted is None:
+        return
+    here = os.path.realpath(start_directory(rest))
+    if os.path.normcase(here) != os.path.normcase(wanted):
+        raise SandboxError(
+            f"the server would start in {here}, but `corral wrap` recorded {wanted}",
+            hint="a link on its path has changed; if you did it, unwrap and wrap the server again",
+        )
+
+
 def _find_configured(rest: list[str]) -> FoundServer | None:
     """Return the server in a client's file that the first word of the command names, if any."""
     if not rest or ":" not in rest[0]:
@@ -126,6 +142,10 @@ def plan_run(
     The words `rest`, which the user typed, name the server. They decide in which directory it
     starts, and under which name its data is stored.
     """
+    if (configured := _find_configured(rest)) is not None:
+        from corral.cli.run_flags import ALL
+
+        refuse_other_directory(parse(ALL, configured.flags)[0].get("--start-in"), rest)
     return prepare(
         command,
         sources,
