@@ -127,6 +127,13 @@ CLAIMS: tuple[Claim, ...] = (
         where=LINUX,
     ),
     Claim(
+        id="wrap-refuses-code",
+        sentence="The exit code is then 1, also with `--dry-run`.",
+        tests=(f"{WRAP}::test_one_server_that_cannot_be_wrapped_does_not_stop_the_others",),
+        source=CLIENT_PAGE,
+        where=LINUX,
+    ),
+    Claim(
         id="wrap-steering",
         sentence="`wrap` refuses variables that would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_set_corrals_variables", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates"),

@@ -777,7 +777,13 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(desk):
 def test_one_server_that_cannot_be_wrapped_does_not_stop_the_others(desk):
     servers = {"bad": {"command": "bash", "args": ["-c", "x"]}, "good": {"command": "node"}}
     path = desk.put("some.json", json.dumps({"mcpServers": servers}))
-    done = desk.corral("wrap", "some.json", "--corral", str(desk.corral_path))
+    words = ("wrap", "some.json", "--corral", str(desk.corral_path))
+    assert desk.corral(*words, "--dry-run").returncode == 1
+    assert entries(path) == servers
+    # The control: with only the good server, a dry run ends with 0.
+    other = desk.put("other.json", json.dumps({"mcpServers": {"good": servers["good"]}}))
+    desk.does("wrap", str(other), *words[2:], "--dry-run")
+    done = desk.corral(*words)
     assert done.returncode == 1
     assert b"bad  refused: bash would have to start the server as another process" in done.stdout
     assert b"start the client again" in done.stdout
