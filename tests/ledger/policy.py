@@ -160,7 +160,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
             "A limit with a ceiling is always required.",
             (
                 f"{POLICY}::test_a_stated_value_above_its_ceiling_names_both_places",
-                f"{POLICY}::test_defaults_are_lowered_to_their_ceilings_and_required",
+                f"{POLICY}::test_a_default_is_lowered_to_its_ceiling_and_limits_with_ceilings_are_required",
                 f"{POLICY}::test_an_approved_request_stays_under_the_ceiling",
             ),
         ),

@@ -828,7 +828,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "streams-restored",
                 "At the end corral restores and reports the mode, owner and access list of each stream, and a terminal's exclusive mark (TIOCEXCL). If corral is in the terminal's foreground, it restores and reports the terminal's settings, too.",
                 (
-                    f"{STREAMS}::test_a_terminal_works_as_before_after_a_run",
+                    f"{STREAMS}::test_echo_and_output_of_a_terminal_are_restored_after_a_run",
                     f"{STREAMS}::test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run",
                     f"{STREAMS}::test_the_mode_of_a_named_pipe_on_stdin_is_restored_after_the_run",
                     f"{STREAMS}::test_mode_and_state_of_a_terminal_are_restored_after_the_run",

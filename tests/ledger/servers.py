@@ -43,7 +43,7 @@ CLAIMS: tuple[Claim, ...] = (
                 "upgrade-back",
                 "The previous version is kept, so going back asks no registry.",
                 LINUX,
-                ("tests/linux/test_upgrade.py::test_the_previous_version_returns_without_the_registry",),
+                ("tests/linux/test_upgrade.py::test_going_back_to_the_previous_version_does_not_ask_the_registry",),
             ),
             (
                 "package-silent",

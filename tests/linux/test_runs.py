@@ -164,7 +164,7 @@ def test_a_start_removes_dead_runs(user, runs):
         assert work_directories(user, dead.pid) == []
 
 
-def test_clean_commands_that_run_at_once_remove_each_dead_run_once(user, runs):
+def test_concurrent_clean_commands_remove_each_dead_run_only_once(user, runs):
     killed = []
     for _ in range(4):
         with Live(user) as dead:

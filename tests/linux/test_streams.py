@@ -410,7 +410,7 @@ termios.tcflow(0, termios.TCOOFF)
 
 @BOTH_TIERS
 @pytest.mark.parametrize("sandboxed", [True, False])
-def test_a_terminal_works_as_before_after_a_run(user, sandboxed):
+def test_echo_and_output_of_a_terminal_are_restored_after_a_run(user, sandboxed):
     """Let the target turn echo off and stop the output. In the control, without the sandbox, the terminal stays like
     that.
     """

@@ -1,4 +1,4 @@
-"""Attack as a server's author, with packages, registries, bundles and configurations instead of the server itself."""
+"""Attack corral as a server's author could: through packages, registries, bundles and configurations."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def test_the_old_version_stays_until_the_new_one_is_approved(user, env, registry
     assert [path for path in registry.asked if path.endswith(".tgz")] == archives
 
 
-def test_the_previous_version_returns_without_the_registry(user, env, registry, installed):
+def test_going_back_to_the_previous_version_does_not_ask_the_registry(
+    user, env, registry, installed
+):
     assert upgrade(user, env, "--yes").returncode == 0
     asked = len(registry.asked)
     back = upgrade(user, env, "--yes", "--to", "1.0.0", "npm:server")

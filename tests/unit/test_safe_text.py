@@ -24,6 +24,6 @@ def test_invisible_letters_are_escaped(one):
 @pytest.mark.parametrize(
     "text", ["", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "\u0661" * 64, None, 1]
 )
-def test_only_64_hexadecimal_digits_count_as_a_digest(text):
+def test_only_64_lowercase_hexadecimal_digits_count_as_a_digest(text):
     assert not is_digest(text)
     assert is_digest("0123456789abcdef" * 4)

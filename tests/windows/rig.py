@@ -1,8 +1,9 @@
 """Run programs for Windows on a Linux host, under Wine.
 
 Each run has its own Wine prefix in memory, which is a copy of a prefix that is made once.
-C:\\Python is `windows_python`, and C:\\corral is a copy of this checkout. Both are read-only. A
-run starts in C:\\work, which is empty. It cannot write files of the host, and leaves nothing behind.
+C:\\Python is the Python that `windows_python` installs, and C:\\corral is a copy of this checkout.
+Both are read-only. A run starts in C:\\work, which is empty. The run cannot write to the host's
+files, and leaves nothing behind.
 """
 
 from __future__ import annotations

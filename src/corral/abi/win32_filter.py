@@ -1,4 +1,6 @@
-"""Bind the communication port of a minifilter driver, and the device names of drives."""
+"""Bind the calls that exchange messages with a minifilter driver through its communication port,
+and the call that returns the device name of a drive.
+"""
 
 import ctypes
 from functools import partial

@@ -61,7 +61,7 @@ class Rules:
         return stated or (self._pins is not None and kind != "resource")
 
     def check(self, kind: str, name: str) -> Refusal | None:
-        """Return a refusal if a pattern or a pin forbids a call."""
+        """Return a refusal if the patterns or the pins forbid a call."""
         refusal = self.check_name(kind, name)
         if refusal or self._pins is None or not self.refuse_changes or kind == "resource":
             return refusal

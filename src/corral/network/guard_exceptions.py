@@ -32,7 +32,7 @@ def parse_admitted(text: str) -> Network:
             "name it in network.allow of the policy that needs it"
         )
     elif guarded.why in ADDRESS_BY_ADDRESS and not _is_address(network):
-        raise ValueError(f"is {guarded.why}, which is admitted one address at a time")
+        raise ValueError(f"is {guarded.why}: name each address separately")
     return network
 
 

@@ -61,8 +61,8 @@ def find_advice(
     elif name in INSTALLERS or any(verb in INSTALLING.get(name, ()) for verb in verbs):
         why, hint = _explain_installer(name, typed)
     elif os.path.basename(executable.path) in SHELLS and not subprocess:
-        text = f"{typed[0]} is run by a shell, which cannot start anything without subprocesses"
-        return (f"{text}; name the program that it starts, or use --allow-subprocess",)
+        text = f"{typed[0]} needs a shell, which cannot start programs if subprocesses are denied"
+        return (f"{text}; run the program that the shell starts, or use --allow-subprocess",)
     else:
         return ()
     if not subprocess:

@@ -172,7 +172,7 @@ def _next(hop: Hop, caller: Caller, *, subprocess: bool) -> Hop | None:
 
         return windows_py_launcher.follow(hop, caller)
     if kind == "alias" or "\\windowsapps\\" in hop.path.lower():
-        raise _refused(hop.path, "programs of the Store do not start in an AppContainer", STORE)
+        raise _refused(hop.path, "Microsoft Store programs do not start in an AppContainer", STORE)
     if kind != "file":
         raise CommandError(f"{hop.path!r} was not found", exit_code=EXIT_NOT_FOUND)
     stem, extension = ntpath.splitext(hop.path)

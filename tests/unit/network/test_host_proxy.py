@@ -120,6 +120,6 @@ def test_invalid_answers_of_a_proxy_are_errors(data):
         parse_connect_reply(data)
 
 
-def test_a_refusal_of_the_proxy_is_an_error():
+def test_a_connection_that_the_proxy_refuses_is_an_error():
     with pytest.raises(ValueError, match=r"refused the connection \(status 407\)"):
         parse_connect_reply(b"HTTP/1.0 407 Proxy Authentication Required\r\n\r\n")

@@ -154,7 +154,7 @@ def test_a_stated_value_above_its_ceiling_names_both_places(tmp_path):
     assert joined(user(limits={"memory": "2G"}), ceilings=most).limits.memory == 2 * GIB
 
 
-def test_defaults_are_lowered_to_their_ceilings_and_required(tmp_path):
+def test_a_default_is_lowered_to_its_ceiling_and_limits_with_ceilings_are_required(tmp_path):
     most = ceiling(
         tmp_path, '[ceilings]\nmemory = "64M"\ntimeout = "1h"\npids = 500\nio = "none"\n'
     )

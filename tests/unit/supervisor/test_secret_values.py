@@ -101,7 +101,7 @@ def test_a_secret_cut_off_at_the_end_of_a_long_text_is_masked():
     assert "ghp" not in row.destination
 
 
-def test_denials_are_empty_if_the_mask_cannot_be_loaded():
+def test_denials_are_masked_whole_if_the_masking_function_cannot_be_loaded():
     def fail():
         raise ImportError("the package was removed")
 

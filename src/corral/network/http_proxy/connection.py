@@ -117,8 +117,8 @@ class Connection:
         return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """Receive some bytes before `deadline`. All calls share one deadline, so a client that
-        sends single bytes gets no more time.
+        """Receive some bytes before `deadline`. Callers pass one deadline to all calls of a loop,
+        so that a client cannot get more time by sending single bytes.
         """
         left = deadline - time.monotonic()
         if left <= 0:

@@ -1,13 +1,13 @@
-"""Change modes and times of files for a target without namespaces, where the target may write.
+"""Change modes and times of files that a target may write to, for targets without namespaces.
 
 Landlock does not control these changes, so the filter passes the calls to the supervisor. A "place"
 is a file or directory that the target may write to. A thread of the supervisor copies a call's path
 once, and looks it up beneath a place with a flag that makes the kernel refuse a path that leads
-out. So the file that is found is always one that the target may change, even if the target replaces
+out of the place. So the file that is found is always inside a place, even if the target replaces
 files meanwhile. A path outside of all places is not looked up.
 
 The calls are done in a thread, because a call on a file waits while the target writes to it. The
-thread has the target's ids and no capabilities, so the kernel decides who may change a file.
+thread has the target's ids and no capabilities, so the kernel checks owners as for the target.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ BYTECODE = "__pycache__"
 """Bytecode is not reported, because Python ignores a failure to write it."""
 SYSTEM = ("//", "/usr/", "/etc/", "/bin/", "/sbin/", "/lib", "/dev/", "/proc/", "/sys/", "/nix/")
 ELSEWHERE = (
-    "read-only: set a variable or option so that it writes to its HOME; --state keeps its HOME"
+    "read-only: set a variable or option of the server so that it writes to its HOME, "
+    "which --state keeps between runs"
 )
 
 

@@ -101,10 +101,11 @@ class PathWatch:
             self._count((os.path.normpath(os.path.join("/", path)), False))
 
     def _give_socket(self, kind: int) -> Decision:
-        """Give the target a Unix socket that cannot be connected: one end of a pair.
+        """Give the target one end of a socket pair instead of a new Unix socket. This end is
+        connected already, so `connect` fails, but the path that it names is recorded.
 
         The pair was made in the sandbox, because a socket that the supervisor makes would belong to
-        the host's network.
+        the host's network namespace.
         """
         self._sockets += self._channel.take("unix_socket")
         if not self._sockets:

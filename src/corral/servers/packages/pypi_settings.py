@@ -120,7 +120,7 @@ def _url_to_path(url: str) -> str:
 
 def _index_root(path: str) -> str:
     """Return the parent of a `simple` directory, because an index usually keeps its files below
-    that parent.
+    that parent. Return any other path as it is.
     """
     path = path.rstrip("/\\" if WINDOWS else "/")
     return os.path.dirname(path) if os.path.basename(path) == "simple" else path

@@ -217,7 +217,7 @@ def test_times_in_every_format_of_the_system_calls_are_converted():
             read("timeval", struct.pack("=qqqq", 1, wrong, 3, 4))
 
 
-def test_a_flood_gets_its_share_of_processor_time():
+def test_a_flood_is_limited_to_its_share_of_processor_time():
     clock = [0.0]
     budget = Budget(lambda: clock[0])
     used = 0.0

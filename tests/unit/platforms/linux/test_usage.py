@@ -189,8 +189,8 @@ for _ in range(20):
 
 
 class Tree:
-    """A real process tree, which changes during an exact measurement. The measurement often calls `end_one` to ask
-    whether to stop, and each call ends one of the processes.
+    """A real process tree that shrinks during an exact measurement. The measurement calls `end_one` again and again to
+    ask whether to stop. `end_one` never stops the measurement, but kills processes.
     """
 
     def __init__(self, root):

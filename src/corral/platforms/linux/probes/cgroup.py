@@ -192,8 +192,8 @@ def _io(base: cgroup.Base) -> str:
         held = _is_held(base, file, disk, (("io.max", f"{disk} rbps={MIN_QUOTA}"),))
         free = _is_held(base, file, disk, ())
     if not held or free:
-        text = f"io.max did not slow a read down (held with io.max: {held}, without: {free})"
-        raise RuntimeError(text)
+        text = "a read has to wait with io.max, and not without it"
+        raise RuntimeError(f"{text} (waited with io.max: {held}, without: {free})")
     return "an uncached read waits under io.max, but not without it"
 
 

@@ -63,8 +63,8 @@ def start_in_namespaces(flags: int, act: Callable[[], object]) -> int:
 def probe(
     capability: str, label: str, hints: tuple[tuple[str, str], ...] = (), **words: str
 ) -> Callable[[Callable[[], str]], Probe]:
-    """Make a probe of the decorated function. `words` are the probe's `hint` and `word`, in this
-    order.
+    """Return a decorator that turns a function into a probe. `words` may have the probe's `hint`
+    and `word`.
     """
     return lambda attempt: Probe(
         attempt=attempt, capability=capability, label=label, hints=hints, **words

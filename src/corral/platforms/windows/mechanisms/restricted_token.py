@@ -262,8 +262,8 @@ def _try_effect(token: int, directory: str) -> str:
     if read:
         raise OSError(0, f"the control failed: reading gave error {read}")
     if written != ERROR_ACCESS_DENIED:
-        raise OSError(0, "a thread with this token could write to a file of the user")
-    return "a thread with this token could read a file of the user, but not write it"
+        raise OSError(0, f"opening the user's file for writing gave {written}, not access denied")
+    return "a thread with this token could read the user's file, but not write it"
 
 
 def _try_as(token: int, path: str, access: int) -> int:

@@ -51,7 +51,9 @@ def with_home(text: str, base: str) -> str:
 
 
 def replace_paths(text: str, copies: Sequence[TreeCopy]) -> str:
-    """Replace the paths of sources with those of their copies, also with doubled backslashes."""
+    """Replace each source's path with the path of its copy. Paths that are written with doubled
+    backslashes are replaced, too, and keep them.
+    """
     for one in sorted(copies, key=lambda one: -len(one.source)):
         text = _replace(text, one.source, one.staged)
         text = _replace(text, *(path.replace("\\", "\\\\") for path in (one.source, one.staged)))
