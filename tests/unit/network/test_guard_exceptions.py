@@ -48,8 +48,8 @@ def test_an_exception_admits_only_the_addresses_of_its_network(entry):
     [
         ("0.0.0.0/0", "wider than the guarded"), ("::/0", "wider"), ("0.0.0.0/1", "wider"), ("192.0.0.0/8", "wider"),
         ("8.8.8.0/24", "is not guarded"), ("2a00::/16", "is not guarded"),
-        ("127.0.0.0/8", "each address"), ("127.0.0.0/31", "one address"),
-        ("169.254.0.0/16", "each address"), ("169.254.169.0/24", "one address"), ("fe80::/10", "one address"),
+        ("127.0.0.0/8", "each address"), ("127.0.0.0/31", "each address"),
+        ("169.254.0.0/16", "each address"), ("169.254.169.0/24", "each address"), ("fe80::/10", "each address"),
         ("169.254.169.254", "credentials"), ("fd00:ec2::254", "credentials"), ("100.100.100.200", "credentials"),
         ("0.0.0.0", "nothing can be reached"), ("224.0.0.0/4", "nothing can"), ("::", "nothing can"), ("ff02::1", "nothing can"),
         ("::ffff:10.0.0.1", "contains IPv4"), ("64:ff9b::/96", "contains IPv4"), ("2002::/16", "contains IPv4"),
