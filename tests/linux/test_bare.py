@@ -60,7 +60,7 @@ def test_corrals_demo_server_answers_its_client(user):
     process = start(user, *command, cwd=user.package)
     client = Client(process.stdout, process.stdin)
     assert client.initialize()["serverInfo"]
-    assert "add" in client.list_tools()
+    assert "add" in [tool["name"] for tool in client.list_all("tools/list")]
     assert "5" in client.call_tool("add", {"a": 2, "b": 3}).text
     denied = client.call_tool("read_file", {"path": "/etc/shadow"})
     assert "EACCES" in denied.text

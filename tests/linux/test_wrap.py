@@ -278,7 +278,7 @@ class Desk:
             try:
                 client = Client(process.stdout, process.stdin)
                 assert client.initialize()["protocolVersion"] == "2025-11-25"
-                found = client.list_tools()
+                found = [tool["name"] for tool in client.list_all("tools/list")]
                 process.stdin.close()
                 assert process.wait(90) == 0
             except Exception as error:

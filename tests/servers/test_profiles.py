@@ -33,7 +33,7 @@ def test_a_profiles_server_starts_and_lists_its_tools(name, environment, monkeyp
         try:
             client = messages.Client(process.stdout, process.stdin)
             client.initialize()
-            assert client.list_tools()
+            assert client.list_all("tools/list")
         finally:
             process.stdin.close()
             process.terminate()

@@ -45,7 +45,7 @@ def test_an_mcp_session_works_through_corral_run(session, tmp_path):
     note.write_text("written outside")
     client = Client(session.stdout, session.stdin)
     assert client.initialize()["serverInfo"]["name"] == "corral-demo"
-    assert "read_file" in client.list_tools()
+    assert "read_file" in [tool["name"] for tool in client.list_all("tools/list")]
     answer = client.call_tool("read_file", {"path": str(note)})
     assert (answer.error, "written outside" in answer.text) == (False, True)
     # The control: a missing file is an error.
@@ -66,7 +66,7 @@ def test_an_mcp_session_works_through_the_python_api():
     ) as sandbox:
         client = Client(sandbox.stdout, sandbox.stdin)
         assert client.initialize()["serverInfo"]["name"] == "corral-demo"
-        assert "read_file" in client.list_tools()
+        assert "read_file" in [tool["name"] for tool in client.list_all("tools/list")]
         sandbox.stdin.close()
         assert sandbox.wait(90) == 0
     assert sandbox.report.outcome.kind == "exited"
@@ -82,7 +82,7 @@ def test_an_mcp_session_works_through_the_message_guard():
     ) as sandbox:
         client = Client(sandbox.stdout, sandbox.stdin)
         assert client.initialize()["serverInfo"]["name"] == "corral-demo"
-        listed = client.list_tools()
+        listed = [tool["name"] for tool in client.list_all("tools/list")]
         assert listed
         assert "read_file" not in listed
         with pytest.raises(ConversationError, match=r"mcp\.tools\.deny"):

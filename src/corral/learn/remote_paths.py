@@ -7,17 +7,20 @@ systems are only listed, unless the run or the user's home uses the file system 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from corral.paths.followed_links import follow, read_link
 from corral.paths.mounts import find_point
 
 if TYPE_CHECKING:
     from corral.paths.mounts import Kinds
 
-MAX_LINKS = 40
 WHY = "on a network file system, where corral looks up nothing that a server asks for"
+
+
+class _ReachedError(Exception):
+    """Raised when a path leads to a network file system."""
 
 
 class RemotePaths:
@@ -40,35 +43,18 @@ class RemotePaths:
         """
         if not self._remote:
             return False
-        links = 0
-        done, left = "", path.split("/")[::-1]
-        while left:
-            name = left.pop()
-            if name in {"", "."}:
-                continue
-            if name == "..":
-                done = done.rpartition("/")[0]
-                continue
-            here = f"{done}/{name}"
-            if find_point(here, self._kinds) in self._remote:
-                return True
-            text = self._read_link(here)
-            if not text:
-                done = here
-                continue
-            links += 1
-            if links > MAX_LINKS:
-                return False  # the kernel follows no more links either
-            done = "" if text.startswith("/") else done
-            left += text.split("/")[::-1]
+        try:
+            follow(path, self._read_link)
+        except _ReachedError:
+            return True
         return False
 
     def _read_link(self, path: str) -> str:
-        """Return the path that a link contains, or "" for anything but a link."""
+        if find_point(path, self._kinds) in self._remote:
+            raise _ReachedError
         if path in self._plain:
             return ""
-        try:
-            return os.readlink(path)
-        except OSError:
+        text = read_link(path)
+        if not text:
             self._plain.add(path)
-            return ""
+        return text

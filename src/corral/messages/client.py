@@ -95,9 +95,6 @@ class Client:
                 return found
         raise ConversationError(f"{method}: the server has more than {MAX_PAGES} pages")
 
-    def list_tools(self) -> list[str]:
-        return [str(tool.get("name")) for tool in self.list_all("tools/list")]
-
     def call_tool(self, tool: str, arguments: Mapping[str, object]) -> Answer:
         result = self.request("tools/call", {"name": tool, "arguments": arguments})
         content = result.get("content")

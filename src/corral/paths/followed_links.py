@@ -1,12 +1,26 @@
 """Find the symbolic links through which a path goes."""
 
+from __future__ import annotations
+
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_LINKS = 40  # Linux follows this many links before it reports a loop
 
 
-def follow(path: str) -> tuple[list[str], str]:
+def read_link(path: str) -> str:
+    """Return the path that a link contains, or "" for anything but a link."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def follow(path: str, read_link: Callable[[str], str] = read_link) -> tuple[list[str], str]:
     """Return the path of each link that an absolute path goes through, and the final path.
 
     The final path need not exist; it is "" if the links form a loop. In each returned
@@ -25,9 +39,8 @@ def follow(path: str) -> tuple[list[str], str]:
             done = done.rpartition("/")[0]
             continue
         here = f"{done}/{name}"
-        try:
-            text = os.readlink(here)
-        except OSError:
+        text = read_link(here)
+        if not text:
             done = here
             continue
         links.append(here)

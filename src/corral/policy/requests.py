@@ -58,9 +58,8 @@ class RequestedItem:
     text: str
 
 
-def describe_requests(manifest: Manifest, *, home: str = "", cwd: str = "") -> list[str]:
-    items = requested_items(manifest, home or home_directory(), cwd or os.getcwd())
-    return [item.text for item in items]
+def describe_requests(manifest: Manifest) -> list[str]:
+    return [item.text for item in requested_items(manifest, home_directory(), os.getcwd())]
 
 
 def requested_items(manifest: Manifest, home: str, cwd: str) -> Iterator[RequestedItem]:

@@ -20,7 +20,7 @@ from corral.policy import user_config
 from corral.policy.manifest import Manifest, from_data, from_flags, load
 from corral.policy.merge import merge
 from corral.policy.model import GIB, LIMITS, Limits, Policy, Source
-from corral.policy.requests import describe_requests
+from corral.policy.requests import describe_requests, requested_items
 from corral.policy.variables import is_loader_variable
 from corral.record import replace
 from corral.supervisor.prepare import CERTIFICATES
@@ -207,7 +207,7 @@ def test_requests_are_described_without_control_characters(home):
         filesystem={"read": ["\x1b[2J"]},
         environment={"set": {"PYTHONPATH": "\x1b"}},
     )
-    words = describe_requests(wild, home=str(home), cwd=str(home))
+    words = [item.text for item in requested_items(wild, str(home), str(home))]
     assert len(words) == 2
     assert all(one.isprintable() for one in words)
     assert describe_requests(said(limits={"memory": "1M"}, environment={"set": {"A": "b"}})) == []
@@ -618,7 +618,7 @@ def test_an_unapproved_request_never_allows_more(home, mine, asked, position):
 def test_a_request_is_refused_exactly_if_it_asks_for_something(home, asked):
     asking = said("theirs", home, **asked)
     source = Source(manifest=asking, trust="request")
-    if describe_requests(asking, home=str(home), cwd=str(home)):
+    if list(requested_items(asking, str(home), str(home))):
         assert "more than you approved" in refusal(source, home=home).message
     else:
         assert loosened(joined(source, home=home), Policy()) == []
