@@ -16,12 +16,15 @@ def main() -> None:
     if sys.version_info < (3, 11):  # noqa: UP036 - a checkout can be started by any Python
         sys.exit("corral: needs Python 3.11 or newer, but this is %d.%d" % sys.version_info[:2])  # noqa: UP031
     remove_foreign_paths()
-    from corral import code_cache
+    try:
+        from corral import code_cache
 
-    code_cache.use()
-    from corral.cli import main as run
+        code_cache.use()
+        from corral.cli import main as run
 
-    run()
+        run()
+    except KeyboardInterrupt:  # before or after the command, which handles its own interrupts
+        os._exit(130)
 
 
 def remove_foreign_paths() -> None:

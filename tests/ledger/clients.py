@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ledger.claim import ANY, LINUX, Claim
 
+APPROVE = "tests/linux/test_approve.py"
 CLIENT_FILES = "tests/unit/clients/test_clients_files.py"
 CLIENT_PAGE = "docs/clients/README.md"
 GRANT = "tests/linux/test_grant.py"
@@ -96,6 +97,11 @@ CLAIMS: tuple[Claim, ...] = (
                     f"{CLIENT_FILES}::test_wrap_keeps_the_owner_of_a_file",
                     f"{CLIENT_FILES}::test_a_crash_at_any_step_loses_nothing",
                 ),
+            ),
+            (
+                "wrap-interrupted",
+                "Ctrl-C ends `wrap`, `unwrap` and `grant` with exit code 130, and a line names the files that were changed before.",
+                ("tests/unit/cli/test_interrupts.py::test_an_interrupted_edit_names_the_files_that_it_changed", f"{APPROVE}::test_ctrl_c_at_a_question_is_reported_and_approves_nothing"),
             ),
             ("wrap-links", "corral follows a symbolic link and changes the real file.", (f"{CLIENT_FILES}::test_a_link_to_a_configuration_stays_and_its_file_is_changed",)),
             (

@@ -194,6 +194,17 @@ def test_approve_asks_if_stdout_is_closed(user, server, env):
     assert user.corral("run", str(server), env=env).returncode == 0
 
 
+def test_ctrl_c_at_a_question_is_reported_and_approves_nothing(user, server, env):
+    ask(user, server, WRITING)
+    code, _, shown = on_terminal(user, env, b"\x03", "approve", str(server))
+    assert (code, shown.splitlines()[-1]) == (130, "corral: interrupted")
+    assert user.corral("run", str(server), env=env).returncode == REFUSED
+    # The control: an answer approves.
+    code, _, shown = on_terminal(user, env, b"y\n", "approve", str(server))
+    assert (code, "interrupted" in shown) == (0, False)
+    assert user.corral("run", str(server), env=env).returncode == 0
+
+
 def test_run_asks_on_a_terminal(user, server, env):
     ask(user, server, WRITING)
     code, out, shown = on_terminal(user, env, b"\n", "run", str(server))

@@ -213,11 +213,41 @@ def test_host_names_and_addresses_are_proposed_with_and_without_namespaces(user)
 
 def closing_lines(user, code: str, *flags: str, **variables: str) -> list[str]:
     env = user.environment(**variables)
-    done = user.corral("learn", *flags, "--", user.python, "-c", code, env=env)
+    words = ("learn", *flags, "--", user.python, "-c", code)
+    done = user.corral(*words, env=env, input=b"{}\n")  # as if a client used the target
     assert done.returncode == 0, done.stderr
-    lines = done.stderr.decode().splitlines()
+    return read_closing_lines(done.stderr)
+
+
+def read_closing_lines(said: bytes) -> list[str]:
+    lines = said.decode().splitlines()
     watched = next(at for at, line in enumerate(lines) if line.startswith("corral: watched "))
     return [line.removeprefix("corral: ") for line in lines[watched + 1 :]]
+
+
+UNUSED = "no MCP client used the target, so it may ask for more later; pipe the messages of a client into `corral learn`"
+
+
+@pytest.mark.parametrize("stdin", ["nothing", "an empty file", "a closed pipe", "a message"])
+def test_learn_says_that_no_client_used_the_target(user, scratch, stdin):
+    (scratch / "empty").touch()
+    reader, writer = os.pipe()
+    os.write(writer, b"{}\n" if stdin == "a message" else b"")
+    os.close(writer)
+    files = {"nothing": "/dev/null", "an empty file": scratch / "empty"}
+    with open(files.get(stdin, reader), "rb") as file:
+        argv = user.corral_argv("learn", "--", user.python, "-c", "pass")
+        with user.popen(argv, stdin=file, stdout=-1, stderr=-1) as process:
+            lines = read_closing_lines(process.communicate(timeout=60)[1])
+    if stdin in files:
+        os.close(reader)
+    if stdin == "a message":  # the control
+        assert lines == ["the target got everything that it asked for"]
+    else:
+        assert lines == [
+            "the target got everything that it asked for at its start",
+            UNUSED,
+        ]
 
 
 REFUSED = "import socket; socket.socket().connect_ex(('127.0.0.1', 5432))"

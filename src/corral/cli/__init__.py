@@ -77,7 +77,8 @@ def _run_command(words: list[str]) -> int:
     except SandboxError as problem:
         output.write_error(problem)
         return problem.exit_code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
+        output.note(f"interrupted; {stop}" if stop.args else "interrupted")
         return INTERRUPTED
     except output.ReaderGoneError:
         return 0

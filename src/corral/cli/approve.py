@@ -214,6 +214,9 @@ def ask(question: str) -> bool:
                 termios.tcflush(terminal, termios.TCIFLUSH)
             output.prompt(f"{question} [y/N]")
             return terminal.readline().strip().lower() in YES
+    except KeyboardInterrupt:
+        output.end_prompt()
+        raise
     except OSError as error:
         raise SandboxError(
             f"the terminal cannot be read: {error.strerror}",

@@ -3,7 +3,7 @@
 import shlex
 import sys
 
-from corral.cli import output, why, wrapped_servers
+from corral.cli import interrupts, output, why, wrapped_servers
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
 from corral.platforms import states
@@ -22,7 +22,6 @@ usage: corral cache [--json] [ls]               list installed packages and bund
        corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
-REMOVING = ("rm", "rm-home")
 MIN_DIGITS = 12  # digits of a digest that are shown, and that suffice to name an entry
 
 
@@ -32,10 +31,14 @@ def main(options: Options, rest: list[str]) -> int:
     if verb not in VERBS or (words and verb not in REMOVING) or (verb in REMOVING and not words):
         known = "ls, rm WHAT..., gc, verify, homes, rm-home SERVER..."
         raise UsageError(f"give one of: {known}", hint="corral cache --help")
-    if verb == "rm":
-        return _remove(words, as_json=as_json)
-    if verb == "rm-home":
-        return _remove_homes(words, as_json=as_json)
+    if verb in REMOVING:
+        remove, list_names = REMOVING[verb]
+        with interrupts.report_changes(
+            lambda: dict.fromkeys(list_names(), True),
+            none="nothing was removed",
+            some="removed before that",
+        ):
+            return remove(words, as_json=as_json)
     verbs = {"ls": _list, "gc": _collect, "verify": _verify, "homes": _list_homes}
     return verbs[verb](as_json=as_json)
 
@@ -163,3 +166,15 @@ def _verify(*, as_json: bool) -> int:
     lines = [] if broken else [f"checked {len(found)} entries: all are unchanged"]
     output.write_result({"broken": broken}, lines, as_json=as_json)
     return 1 if broken else 0
+
+
+def _list_keys() -> list[str]:
+    return [entry.key for entry in store.entries()]
+
+
+def _list_home_paths() -> list[str]:
+    return [one.path for one in states.list_states()]
+
+
+REMOVING = {"rm": (_remove, _list_keys), "rm-home": (_remove_homes, _list_home_paths)}
+"""The verbs that remove: each has its function, and one that lists all that it could remove."""

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from shlex import quote
 
-from corral.cli import output, run, what_to_run
+from corral.cli import interrupts, output, run, what_to_run
 from corral.cli.option_parser import Options, UsageError, find_nearest, parse
 from corral.cli.wrapped_servers import Row
-from corral.clients import catalogue
+from corral.clients import catalogue, safe_write
 from corral.clients.configured_servers import mask_command
 from corral.clients.edit_file import FileEdit, read_client_file
 from corral.clients.file_formats import load_format
@@ -166,11 +167,12 @@ def edit_files(
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None
-    for path in selection.paths:
-        try:
-            edits.append(edit(path))
-        except SandboxError as error:
-            problem = problem or error
+    with report_interrupt(selection.paths):
+        for path in selection.paths:
+            try:
+                edits.append(edit(path))
+            except SandboxError as error:
+                problem = problem or error
     if options.has("--json"):
         output.write_json([_edit_to_json(one, fields) for one in edits])
     else:
@@ -183,6 +185,24 @@ def edit_files(
     if problem is not None:
         raise problem
     return int(any(one.state == "refused" for edit in edits for one in edit.outcomes))
+
+
+def report_interrupt(paths: Sequence[str]) -> AbstractContextManager[None]:
+    """If Ctrl-C ends the `with` block, tell the user which of these files were changed before."""
+
+    def read() -> dict[str, bytes]:
+        return {path: _read_bytes(path) for path in paths}
+
+    return interrupts.report_changes(
+        read, none="no client's settings were changed", some="changed before that"
+    )
+
+
+def _read_bytes(path: str) -> bytes:
+    try:
+        return safe_write.read(path).data
+    except SandboxError:
+        return b""
 
 
 def _edit_to_json(edit: FileEdit, fields: Sequence[str]) -> dict[str, object]:

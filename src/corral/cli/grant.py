@@ -53,15 +53,15 @@ def main(options: Options, rest: list[str]) -> int:
     if len(rest) != 1:
         raise UsageError("name one server", hint=USAGE.partition("\n")[0])
     found = wrapped_servers.find_wrapped(rest[0])
-    change = wrap.select_flags(options) or _ask(
-        rest[0], [server for _, _, server in found], options
-    )
+    paths = tuple(dict.fromkeys(path for _, path, _ in found))
+    with client_output.report_interrupt(paths):
+        servers = [server for _, _, server in found]
+        change = wrap.select_flags(options) or _ask(rest[0], servers, options)
     if not change:
         output.write_line("nothing was granted")
         return 0
     client_output.note_differences(found)
     remove = options.has("--remove")
-    paths = tuple(dict.fromkeys(path for _, path, _ in found))
     chosen = {(path, server.key_path) for _, path, server in found}
 
     def edit(path: str) -> FileEdit:

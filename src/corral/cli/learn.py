@@ -57,10 +57,9 @@ def main(options: Options, rest: list[str]) -> int:
     plan = watched_run.watched_plan(_prepare(options, what_to_run.replace_runner(options, rest)))
     if os.isatty(0):
         output.note("the server waits for a client's messages on this terminal; Ctrl-C ends it")
-        client, colon, server = "".join(rest[:1]).partition(":")
-        if colon and catalogue.find_client(client):
-            command = f"corral wrap --learn 2h {client} {shlex.quote(server)}"
+        if command := _format_wrap(rest):
             output.note(f"to watch it while its client uses it: {command}")
+    used = watched_run.has_client(0)
     started = time.monotonic()
     signals = current.load().signals(run.forwarded_signals())
     restore_terminal = run.keep_terminal()
@@ -78,7 +77,10 @@ def main(options: Options, rest: list[str]) -> int:
     )
     if options.has("--json"):
         output.write_json(to_json(learned))
-    _print(learned, ending.denials)
+    _print(learned, ending.denials, used=used)
+    if not used:
+        command = _format_wrap(rest) or "pipe the messages of a client into `corral learn`"
+        output.note(f"no MCP client used the target, so it may ask for more later; {command}")
     accepted = _accept(options, learned)
     if accepted:
         output.note("accepted: " + " ".join(one.typed() for one in accepted))
@@ -87,6 +89,13 @@ def main(options: Options, rest: list[str]) -> int:
         elif rest and ":" in rest[0]:
             _name_next_command(rest[0], accepted)
     return 0
+
+
+def _format_wrap(rest: Sequence[str]) -> str:
+    """Return the command that watches CLIENT:SERVER while its client uses it; "" for others."""
+    client, colon, server = "".join(rest[:1]).partition(":")
+    known = colon and catalogue.find_client(client)
+    return f"corral wrap --learn 2h {client} {shlex.quote(server)}" if known else ""
 
 
 def _prepare(options: Options, rest: list[str]) -> Plan:
@@ -131,7 +140,7 @@ def _name_next_command(word: str, accepted: list[Proposal]) -> None:
     output.note(f"to keep this: corral {shlex.join(command)} {flags}")
 
 
-def _print(learned: Learned, denials: Sequence[Denial]) -> None:
+def _print(learned: Learned, denials: Sequence[Denial], *, used: bool) -> None:
     judged = {one.typed() for one in learned.proposed} | {what for what, _ in learned.never}
     rows = [row for row in denials if row.kind not in WATCHED]
     others = [row for row in rows if not judged & {row.allow, row.destination}]
@@ -144,8 +153,10 @@ def _print(learned: Learned, denials: Sequence[Denial]) -> None:
         output.note(f"{one.why}; {one.typed()}")
     if not learned.proposed and (learned.never or others):
         output.note("there is nothing to propose; the target did not get what is listed above")
-    elif not learned.proposed:
+    elif not learned.proposed and used:
         output.note("the target got everything that it asked for")
+    elif not learned.proposed:
+        output.note("the target got everything that it asked for at its start")
 
 
 def _check_output(path: str) -> None:

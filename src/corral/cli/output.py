@@ -181,6 +181,11 @@ def prompt(text: str) -> None:
     sys.stderr.flush()
 
 
+def end_prompt() -> None:
+    """End the line of a question that was not answered."""
+    _write_stderr("\n")
+
+
 def _write_stderr(text: str) -> None:
     """Write as much of a message as stderr accepts at once. Ignore errors, because a run continues
     without its warnings.

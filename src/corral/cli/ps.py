@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from corral.cli import output
+from corral.cli import INTERRUPTED, output
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.clients.find_server import read_own_files
 from corral.paths.native import is_inside
@@ -28,10 +28,13 @@ def main(options: Options, rest: list[str]) -> int:
     if rest:
         raise UsageError(f"ps takes no arguments: {rest[0]}", hint=USAGE)
     print_runs(as_json=options.has("--json"))
-    while options.has("--watch"):
-        time.sleep(WATCH_SECONDS)
-        output.clear_screen()
-        print_runs(as_json=options.has("--json"))
+    try:
+        while options.has("--watch"):
+            time.sleep(WATCH_SECONDS)
+            output.clear_screen()
+            print_runs(as_json=options.has("--json"))
+    except KeyboardInterrupt:
+        return INTERRUPTED  # the usual end of --watch, which needs no message
     return 0
 
 

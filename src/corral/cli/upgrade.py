@@ -1,8 +1,8 @@
 """`corral upgrade`: replace installed servers with newer versions, or with an earlier one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from corral.cli import approve, output, wrapped_servers
+from corral.cli import approve, interrupts, output, wrapped_servers
 from corral.cli.inspect import plan_inspection
 from corral.cli.option_parser import Flag, Options, UsageError
 from corral.errors import SandboxError
@@ -33,10 +33,30 @@ def main(options: Options, rest: list[str]) -> int:
     version, as_json = options.get("--to") or "", options.has("--json")
     if version and len(rest) != 1:
         raise UsageError("--to needs the name of one server", hint=USAGE)
-    rows: list[dict[str, object]] = []
-    code = 0
     selected = _select(rest)
     names = _name_each(selected)
+
+    def read_versions() -> dict[str, object]:
+        now = {one.key: one.version for one in upgrade.list_unpinned()}
+        return {name: now.get(key) for key, name in names.items()}
+
+    with interrupts.report_changes(
+        read_versions, none="no server was upgraded", some="upgraded before that"
+    ):
+        rows, code = _upgrade(selected, names, version, options)
+    if as_json:
+        output.write_json(rows)
+    elif not rows and not code:
+        output.write_line("there is nothing to upgrade: no server was installed without a version")
+    return code
+
+
+def _upgrade(
+    selected: Sequence[Entry], names: Mapping[str, str], version: str, options: Options
+) -> tuple[list[dict[str, object]], int]:
+    """Upgrade each server. Return a row for each, and the exit code of the last error, or 0."""
+    rows: list[dict[str, object]] = []
+    code = 0
     for entry in selected:
         try:
             found = upgrade.find_candidate(entry, version, output.note)
@@ -58,14 +78,10 @@ def main(options: Options, rest: list[str]) -> int:
             continue
         changed = [line for one in tools for line in one.lines]
         rows.append({**_to_json(entry, found, done=done), "tools": changed})
-        if found is None and not as_json:
+        if found is None and not options.has("--json"):
             word = "is already installed" if version else "is the newest version"
             output.write_line(f"{names[entry.key]}: {entry.version} {word}")
-    if as_json:
-        output.write_json(rows)
-    elif not rows and not code:
-        output.write_line("there is nothing to upgrade: no server was installed without a version")
-    return code
+    return rows, code
 
 
 def _select(words: list[str]) -> list[Entry]:

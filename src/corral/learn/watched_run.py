@@ -45,6 +45,25 @@ GIB = 1 << 30
 METADATA_SERVICE = "a metadata service, which gives out credentials of the machine"
 
 
+def has_client(stdin: int) -> bool:
+    """Return whether an MCP client may be at the other end of a target's stdin.
+
+    A terminal is not a client, nor is a stream that is at its end before the target starts.
+    """
+    import fcntl  # Windows has no fcntl and no termios
+    import select
+    import termios
+
+    if os.isatty(stdin):
+        return False
+    try:
+        if not select.select([stdin], [], [], 0)[0]:
+            return True  # a client may still write
+        return any(fcntl.ioctl(stdin, termios.FIONREAD, bytes(4)))
+    except OSError:
+        return False  # /dev/null, or closed
+
+
 def watched_plan(plan: Plan) -> Plan:
     """Return a copy of the plan whose seccomp filter reports the paths that the target opens. Raise
     SandboxError if this host cannot watch paths.
