@@ -54,7 +54,7 @@ def running(place: pathlib.Path) -> list[str]:
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            found.append(pathlib.Path(f"/proc/{entry}/cmdline").read_text())
+            found.append(pathlib.Path(f"/proc/{entry}/cmdline").read_text(errors="replace"))
         except OSError:
             continue  # the process has ended
     return [line for line in found if f"{place}/corral-rig-" in line]

@@ -27,7 +27,7 @@ def running(token: str) -> list[str]:
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            found.append(pathlib.Path(f"/proc/{entry}/cmdline").read_text())
+            found.append(pathlib.Path(f"/proc/{entry}/cmdline").read_text(errors="replace"))
         except OSError:
             continue  # the process has ended
     return [line for line in found if token in line]
