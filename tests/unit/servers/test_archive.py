@@ -192,8 +192,50 @@ def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
 
 def test_too_many_entries_are_refused(tmp_path):
     data = archive(*((f"f{at}", b"") for at in range(SMALL.max_entries + 1)))
-    assert "more than 50 entries" in refusal(data, tmp_path)
+    assert "more than 50 files and directories" in refusal(data, tmp_path)
     extract_archive(io.BytesIO(data), str(tmp_path / "deep" / "place"))  # the control: other limits
+
+
+@pytest.mark.parametrize("depth", [4, 5])
+def test_directories_that_are_not_listed_count_as_entries(depth, tmp_path):
+    """Unpack ten files, each below directories of its own. Only files are listed."""
+    data = archive(*((f"{at}/" + "d/" * (depth - 2) + "f", b"") for at in range(10)), ("g", b""))
+    if depth == 4:
+        extract_archive(io.BytesIO(data), str(tmp_path), limits=SMALL)
+        assert (tmp_path / "9" / "d" / "d" / "f").is_file()
+    else:
+        assert "more than 50 files and directories" in refusal(data, tmp_path)
+        assert not list((tmp_path / "deep" / "place").iterdir())
+
+
+def test_a_list_beyond_its_limit_is_refused(tmp_path):
+    data = archive(*GOOD)
+    size = struct.unpack("<I", data[-10:-6])[0]
+    extract_archive(io.BytesIO(data), str(tmp_path), limits=Limits(max_list_bytes=size))
+    assert "its list of entries" in refusal(
+        data, tmp_path / "other", Limits(max_list_bytes=size - 1)
+    )
+
+
+def test_the_entries_are_counted_before_zipfile_reads_them(tmp_path, monkeypatch):
+    """State a count of one in an archive with a long list. zipfile would make an object of each entry."""
+    data = archive(*((f"f{at}", b"") for at in range(40)))
+    monkeypatch.setattr(zipfile, "ZipFile", None)
+    lying = data.replace(struct.pack("<HH", 40, 40), struct.pack("<HH", 1, 1))
+    assert lying != data
+    assert "in two ways" in refusal(lying, tmp_path)
+
+
+def test_a_name_that_becomes_long_when_it_is_folded_is_refused(tmp_path):
+    for count, folder in ((50, "short"), (60, "long")):
+        data = archive(("\ufdfa" * count, b""))
+        place = tmp_path / folder
+        place.mkdir()
+        if folder == "short":
+            extract_archive(io.BytesIO(data), str(place), limits=SMALL)
+            assert len(list(place.iterdir())) == 1
+        else:
+            assert "is too long" in refusal(data, place)
 
 
 def test_a_large_archive_is_refused(tmp_path):

@@ -15,7 +15,8 @@ from corral.errors import PolicyError, SandboxError
 from corral.policy.manifest import Manifest
 from corral.policy.merge import merge_environment
 from corral.policy.model import Source
-from corral.servers.bundles import user_values
+from corral.servers.bundles import bundle, user_values
+from corral.servers.bundles.archive import Limits
 from corral.servers.bundles.manifest import MAX_MANIFEST_BYTES, Bundle, parse_manifest
 from corral.servers.bundles.policy import (
     build_request,
@@ -348,3 +349,40 @@ def test_valid_requirements_are_recognized(text, good):
     from corral.servers.bundles.uv_dependencies import is_requirement
 
     assert is_requirement(text) is good
+
+
+def test_a_bundle_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    """Append to the file after corral has opened it, as another process can."""
+    path = tmp_path / "a.mcpb"
+    path.write_bytes(b"x" * 100)
+    monkeypatch.setattr(bundle, "CHUNK_BYTES", 60)
+    monkeypatch.setattr(bundle, "Limits", lambda: Limits(max_packed_bytes=110))
+    assert b"".join(bundle._read_bundle(str(path))) == b"x" * 100
+    reading = bundle._read_bundle(str(path))
+    next(reading)
+    with path.open("ab") as file:
+        file.write(b"x" * 20)
+    with pytest.raises(SandboxError, match="larger than a bundle may be"):
+        list(reading)
+
+
+def test_a_bundle_that_is_replaced_by_a_large_file_is_not_copied(tmp_path, monkeypatch):
+    """Replace the file after corral has computed its digest."""
+    path, staging = tmp_path / "a.mcpb", tmp_path / "staging"
+    path.write_bytes(b"content")
+    digest = bundle.bundle_digest(str(path))
+    staging.mkdir()
+    path.write_bytes(b"x" * 200)
+    monkeypatch.setattr(bundle, "CHUNK_BYTES", 60)
+    monkeypatch.setattr(bundle, "Limits", lambda: Limits(max_packed_bytes=110))
+    with pytest.raises(SandboxError, match="larger than a bundle may be"):
+        bundle._unpack(str(path), digest, str(staging), origin="")
+    assert (staging / "archive").stat().st_size <= 110
+
+
+@POSIX
+def test_a_bundle_that_is_a_device_is_not_read(tmp_path):
+    path = tmp_path / "a.mcpb"
+    path.symlink_to("/dev/zero")
+    with pytest.raises(SandboxError, match="is not a file"):
+        bundle.bundle_digest(str(path))

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from corral.errors import SandboxError
-from corral.servers.registry import download
+from corral.servers.registry import deadline, download
 from registries import Registries
 
 
@@ -163,6 +163,58 @@ def endless(request):
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/x"
         thread.join()
+
+
+@pytest.fixture
+def slow_handshake():
+    """Serve a TLS record one byte after another, until the client has gone."""
+    pause = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with listener.accept()[0] as client, contextlib.suppress(OSError):
+                client.recv(4096)
+                client.sendall(b"\x16\x03\x03\x40\x00")  # a handshake record of 16 KiB
+                while True:
+                    client.sendall(b"\x02")
+                    pause.wait(0.01)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}/x"
+        thread.join()
+
+
+def test_a_tls_handshake_without_end_is_refused(slow_handshake, monkeypatch):
+    monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)
+    with pytest.raises(SandboxError, match="took longer than"):
+        download.fetch_document(slow_handshake, max_bytes=1 << 20)
+
+
+def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
+    monkeypatch.setattr(download, "MAX_DOWNLOAD_SECONDS", 0.5)
+    monkeypatch.setenv("https_proxy", endless.removesuffix("/x"))
+    with pytest.raises(SandboxError, match=r"took longer than|cannot be fetched"):
+        download.fetch_document("https://server.test/x", max_bytes=1 << 20)
+
+
+def test_a_name_with_many_silent_addresses_is_refused_at_the_deadline(registry, monkeypatch):
+    """Let each address of a name use up the deadline. No further address is tried."""
+    tried = []
+    clock = itertools.count(0, 400.0)
+
+    def connect(_, address):
+        tried.append(address)
+        next(clock)
+        raise TimeoutError("timed out")
+
+    found = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 443))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [found] * 100)
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(deadline.time, "monotonic", lambda: next(clock))
+    with pytest.raises(SandboxError, match="took longer than"):
+        download.fetch_document("https://server.test/x", max_bytes=1 << 20)
+    assert len(tried) == 1
 
 
 def test_an_answer_without_end_is_refused(endless, monkeypatch):

@@ -5,6 +5,9 @@ drive letter or a stream, and absolute paths; names that occur twice, or that fi
 differently; encryption and unusual compression; overlapping entries, and data before the entries or
 after their list, because programs interpret these differently; and archives beyond the limits. If
 an entry has more data than it declares, the additional data is not read.
+
+The limits are checked before zipfile reads the archive, because zipfile makes an object for each
+entry of the list, however many entries the archive declares.
 """
 
 import os
@@ -25,6 +28,8 @@ END = b"PK\x05\x06"
 END_SIZE = 22
 LOCAL = b"PK\x03\x04"
 LOCAL_SIZE = 30
+LISTED = b"PK\x01\x02"
+LISTED_SIZE = 46
 MAX_COMMENT_LENGTH = 0xFFFF
 ENCRYPTED = 0x1 | 0x40 | 0x2000
 SIGNATURE = (b"MCPB_SIG_V1", b"MCPB_SIG_END")
@@ -36,7 +41,8 @@ METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 class Limits:
     max_packed_bytes: int = 1 << 30
     max_bytes: int = 2 << 30
-    max_entries: int = 50_000
+    max_entries: int = 50_000  # files and directories, also directories that are not listed
+    max_list_bytes: int = 32 << 20
 
 
 class ArchiveError(SandboxError):
@@ -87,14 +93,30 @@ def _check_end_record(file: BinaryIO, limits: Limits) -> tuple[int, int]:
     if count == 0xFFFF or offset == 0xFFFFFFFF or length == 0xFFFFFFFF:
         raise ArchiveError("the archive is in the zip64 format, which bundles may not use")
     if count > limits.max_entries:
-        raise ArchiveError(f"the archive has more than {limits.max_entries} entries")
+        raise _too_many(limits)
     if not _is_signature(rest) and (rest or comment):
         raise ArchiveError("there is data after the end of the archive")
     if offset + length != start + at:
         raise ArchiveError(
             "there are bytes before the archive, or inside it, that do not belong to it"
         )
+    if length > limits.max_list_bytes:
+        raise ArchiveError(f"its list of entries exceeds {limits.max_list_bytes >> 20} MiB")
+    file.seek(offset)
+    if not _has_entries(file.read(length), count):
+        raise ArchiveError("the archive can be interpreted in two ways")
     return offset, count
+
+
+def _has_entries(listed: bytes, count: int) -> bool:
+    """Return whether a list has exactly this number of entries."""
+    at = 0
+    for _ in range(count):
+        header = listed[at : at + LISTED_SIZE]
+        if len(header) < LISTED_SIZE or not header.startswith(LISTED):
+            return False
+        at += LISTED_SIZE + sum(struct.unpack("<HHH", header[28:34]))  # name, extra, comment
+    return at == len(listed)
 
 
 def _is_signature(data: bytes) -> bool:
@@ -114,7 +136,7 @@ def _check_entries(
     names: dict[str, str] = {}
     for entry in entries:
         _check_entry(entry)
-        _check_unique(entry, names)
+        _check_unique(entry, names, limits)
     _check_offsets(entries, end, file)
     if sum(entry.file_size for entry in entries) > limits.max_bytes:
         raise ArchiveError(f"the archive unpacks to more than {limits.max_bytes >> 20} MiB")
@@ -162,11 +184,14 @@ def check_name(name: str) -> None:
             raise _bad_entry(name, "is a reserved name on Windows")
 
 
-def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str]) -> None:
+def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str], limits: Limits) -> None:
     """Refuse an entry if some file system treats its name like that of an earlier entry, because
-    the later file would replace the earlier one.
+    the later file would replace the earlier one. Each directory above an entry is unpacked too, so
+    it counts as an entry.
     """
     key = _fold(entry.orig_filename.removesuffix("/"))
+    if len(key) > MAX_PATH_LENGTH:  # folding can make a name 18 times as long
+        raise _bad_entry(entry.orig_filename, "is too long")
     kind = "directory" if entry.orig_filename.endswith("/") else "file"
     if names.get(key) in {"file", "listed"} or (key in names and kind == "file"):
         raise _bad_entry(entry.orig_filename, "occurs twice")
@@ -176,6 +201,8 @@ def _check_unique(entry: zipfile.ZipInfo, names: dict[str, str]) -> None:
         above = "/".join(parts[:at])
         if names.setdefault(above, "directory") == "file":
             raise _bad_entry(entry.orig_filename, "is below a file")
+    if len(names) > limits.max_entries:
+        raise _too_many(limits)
 
 
 def _fold(name: str) -> str:
@@ -220,6 +247,10 @@ def _write_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, directory: st
         shutil.copyfileobj(source, target)
         if target.tell() != entry.file_size:
             raise _bad_entry(entry.orig_filename, "is shorter than declared")
+
+
+def _too_many(limits: Limits) -> ArchiveError:
+    return ArchiveError(f"the archive has more than {limits.max_entries} files and directories")
 
 
 def _bad_entry(name: str, why: str) -> ArchiveError:

@@ -8,11 +8,10 @@ because the user approves the file's digest.
 """
 
 import os
-import shutil
 import stat
 import sys
-from collections.abc import Mapping, Sequence
-from hashlib import file_digest
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 
 from corral.abi.private_directory import make_private_directory
 from corral.directories import home_directory
@@ -40,6 +39,7 @@ from corral.servers.store import store
 from corral.servers.store.store import Entry
 
 MANIFEST = "manifest.json"
+CHUNK_BYTES = 1 << 20
 RUNNERS = {"npx": "npm", "uvx": "pypi", "bunx": "npm", "pipx": "pypi"}
 
 
@@ -139,15 +139,27 @@ def _make_ready(
 
 
 def bundle_digest(path: str) -> str:
+    total = sha256()
+    for chunk in _read_bundle(path):
+        total.update(chunk)
+    return total.hexdigest()
+
+
+def _read_bundle(path: str) -> Iterator[bytes]:
+    """Yield the content of a bundle. Another process may exchange the file or append to it, so its
+    kind is checked after it was opened, and its size while it is read.
+    """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    left = Limits().max_packed_bytes
     try:
         with open(os.open(path, flags), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise SandboxError(f"{printable(path)} is not a file")
-            if found.st_size > Limits().max_packed_bytes:
-                raise SandboxError(f"{printable(path)} is larger than a bundle may be")
-            return file_digest(file, "sha256").hexdigest()
+            while chunk := file.read(CHUNK_BYTES):
+                left -= len(chunk)
+                if left < 0:
+                    raise SandboxError(f"{printable(path)} is larger than a bundle may be")
+                yield chunk
     except OSError as error:
         raise SandboxError(f"{printable(path)} cannot be read: {error.strerror}") from error
 
@@ -170,7 +182,8 @@ def _unpack(path: str, digest: str, staging: str, *, origin: str) -> Entry:
     copy = os.path.join(staging, "archive")
     tree = os.path.join(staging, "tree")
     make_private_directory(tree)
-    shutil.copyfile(path, copy)
+    with open(copy, "xb") as target:
+        target.writelines(_read_bundle(path))
     if bundle_digest(copy) != digest:
         raise SandboxError(f"{printable(path)} changed while it was read")
     with open(copy, "rb") as file:

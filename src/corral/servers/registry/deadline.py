@@ -1,7 +1,8 @@
 """End a download when its time is over, whatever its server sends.
 
 A timeout of a socket starts again with each byte. `http.client` waits for headers, interim answers
-and trailers as long as a server sends them, so a server could keep a download busy forever.
+and trailers as long as a server sends them, and a TLS handshake or the answer of a proxy has no
+limit either. So a server could keep a download busy forever.
 """
 
 from __future__ import annotations
@@ -38,15 +39,43 @@ class Deadline:
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
+        with self._lock:
+            for one in self._sockets:
+                one.close()
+            self._sockets.clear()
 
     def _end(self) -> None:
         with self._lock:
             for one in self._sockets:
                 _shut_down(one)
 
+    def _connect(
+        self, address: tuple[str, int], timeout: float, source: tuple[str, int] | None = None
+    ) -> socket.socket:
+        """Connect like `socket.create_connection`, but try no further address of a name after the
+        deadline. Before this function returns, the deadline can end the connection.
+        """
+        problem: OSError = TimeoutError("timed out")
+        for *_, (host, port, *_) in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
+            left = self._until - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                made = socket.create_connection((str(host), port), min(timeout, left), source)
+            except OSError as error:
+                problem = error
+                continue
+            made.settimeout(timeout)
+            self._add(made)
+            return made
+        raise problem
+
     def _add(self, made: socket.socket) -> None:
+        """Store a duplicate of a connection, because TLS takes the descriptor away from `made`
+        before its handshake begins.
+        """
         with self._lock:
-            self._sockets.append(made)
+            self._sockets.append(made.dup())
             if self.is_over:
                 _shut_down(made)
 
@@ -54,17 +83,18 @@ class Deadline:
         """Return handlers for `urllib` whose connections end at the deadline."""
         import urllib.request  # on macOS it needs a module that other systems lack
 
-        add = self._add
+        connect = self._connect
 
+        # `http.client` calls `_create_connection` before the CONNECT of a proxy and before TLS.
         class Connection(http.client.HTTPConnection):
             def connect(self) -> None:
+                self._create_connection = connect
                 super().connect()
-                add(self.sock)
 
         class SecureConnection(http.client.HTTPSConnection):
             def connect(self) -> None:
+                self._create_connection = connect
                 super().connect()
-                add(self.sock)
 
         class Handler(urllib.request.HTTPHandler):
             def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
@@ -78,7 +108,5 @@ class Deadline:
 
 
 def _shut_down(one: socket.socket) -> None:
-    with suppress(OSError):  # it is closed already
-        # The `shutdown` of a TLS socket would also remove its TLS state, which another thread is
-        # using. So the plain socket's `shutdown` is called.
-        socket.socket.shutdown(one, socket.SHUT_RDWR)
+    with suppress(OSError):  # the server has closed it already
+        one.shutdown(socket.SHUT_RDWR)
