@@ -350,7 +350,10 @@ def named_sockets(pids: list[int]) -> list[str]:
     found = {os.readlink(entry.path) for pid in pids for entry in os.scandir(f"/proc/{pid}/fd")}
     inodes = {link[8:-1] for link in found if link.startswith("socket:[")}
     assert inodes
-    unix = [line.split() for line in pathlib.Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]]
+    unix = [
+        line.split()
+        for line in pathlib.Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]
+    ]
     tcp = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return [row[7] for row in unix if row[6] in inodes and len(row) > 7] + [
         row[1] for row in tcp if row[9] in inodes
