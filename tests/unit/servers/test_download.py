@@ -208,8 +208,11 @@ def test_a_name_with_many_silent_addresses_is_refused_at_the_deadline(registry, 
         next(clock)
         raise TimeoutError("timed out")
 
-    found = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 443))
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [found] * 100)
+    def resolve(name, *_, **__):
+        found = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 443))
+        return [found] * (100 if name == "server.test" else 1)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(deadline.time, "monotonic", lambda: next(clock))
     with pytest.raises(SandboxError, match="took longer than"):
