@@ -41,7 +41,10 @@ class Deadline:
         self._timer.cancel()
         with self._lock:
             for one in self._sockets:
-                one.close()
+                _shut_down(one)
+                # `close` waits for readers of the socket, and an exception may still refer to one.
+                if (descriptor := one.detach()) >= 0:
+                    socket.close(descriptor)
             self._sockets.clear()
 
     def _end(self) -> None:
@@ -71,11 +74,11 @@ class Deadline:
         raise problem
 
     def _add(self, made: socket.socket) -> None:
-        """Store a duplicate of a connection, because TLS takes the descriptor away from `made`
+        """Store a connection and a duplicate, because TLS takes the descriptor away from `made`
         before its handshake begins.
         """
         with self._lock:
-            self._sockets.append(made.dup())
+            self._sockets += (made, made.dup())
             if self.is_over:
                 _shut_down(made)
 
