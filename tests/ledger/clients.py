@@ -1,4 +1,4 @@
-"""List the promises of docs/clients/README.md."""
+"""List the promises in docs/clients/README.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRAPPING = "tests/unit/clients/test_clients_wrapping.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="clients-tried",
-        sentence="Every wrapped server connects, tools are called where that needs no account, and forbidden acts of the server fail.",
+        sentence="They check that every wrapped server connects, that its tools can be called in clients that need no account for this, and that forbidden acts of the server fail.",
         tests=tuple(
             f"tests/servers/test_clients.py::test_{name}"
             for name in (
@@ -35,7 +35,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="argument-secrets",
-        sentence="So corral masks arguments that look like secrets (`--api-key ...`, `postgres://me:...@host`) in this difference, and in `status`, `explain`, `ps` and reports.",
+        sentence="So corral masks arguments that look like secrets (`--api-key ...`, `postgres://me:...@host`) in the output of `--dry-run`, `status`, `explain` and `ps`, and in reports.",
         tests=("tests/unit/policy/test_variables.py::test_arguments_that_look_like_secrets_are_masked", "tests/unit/policy/test_variables.py::test_reports_and_plans_do_not_show_secrets"),
         source=CLIENT_PAGE,
         where=ANY,
@@ -45,7 +45,7 @@ CLAIMS: tuple[Claim, ...] = (
         for name, sentence, tests in (
             (
                 "wrap-env",
-                "Each name in it becomes `--env NAME`, or `--secret NAME` if it looks like a secret.",
+                "Each variable in `env` becomes `--env NAME`, or `--secret NAME` if it looks like a secret.",
                 (f"{WRAPPING}::test_any_configuration_is_wrapped_correctly_and_restored_byte_for_byte", f"{WRAPPING}::test_variables_that_a_client_forwards_by_name_are_passed_and_null_values_are_not"),
             ),
             (
@@ -60,7 +60,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "wrap-not-understood",
-                "`wrap` and `status` name them, and their exit code is not 0.",
+                "`wrap` and `status` report each of them as an error, and do not exit with 0.",
                 (f"{WRAPPING}::test_entries_that_are_not_understood_are_refused", f"{WRAPPING}::test_a_server_at_an_unknown_place_is_refused", f"{WRAP}::test_wrap_refuses_a_file_in_which_it_does_not_recognize_the_servers"),
             ),
             (
@@ -70,28 +70,28 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             ("status-inventory", "every server of every client on this machine, walled or not.", (f"{WRAP}::test_status_lists_all_clients_and_the_project",)),
             ("wrap-state", "so that its memory and settings are not lost.", (f"{GRANT}::test_the_home_directory_of_a_wrapped_server_survives",)),
-            ("kept-denials", "at most 600 lines per server, with secrets masked, and only from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value")),
-            ("grant-exact", "`grant` changes the flags of the wrapped server in every client that has it, prints the difference, and changes no other byte.", (f"{GRANT}::test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
+            ("kept-denials", "For each server corral keeps at most 600 lines, with secrets masked, from the 30 days before the server's last run.", (f"{GRANT}::test_stored_denials_are_ignored_in_a_link_or_in_a_file_that_others_can_read", "tests/unit/denials/test_kept.py::test_the_oldest_runs_are_removed_first", "tests/unit/denials/test_kept.py::test_old_denials_are_removed", "tests/unit/denials/test_kept.py::test_secrets_in_the_command_are_masked", "tests/linux/test_denial_secrets.py::test_no_text_of_a_denial_has_a_secrets_value")),
+            ("grant-exact", "`grant` changes the flags of the server in every client in which it is wrapped, prints the difference, and changes no other byte.", (f"{GRANT}::test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it", f"{GRANT}::test_unwrap_restores_every_byte_after_grants")),
             ("grant-two", "If the server has different flags in two clients, `grant` shows both, and each client keeps its own flags.", (f"{GRANT}::test_grant_changes_a_server_in_both_clients",)),
-            ("wrap-regrant", "`corral wrap --read ~/notes cursor notes` also adds a flag to a server that is wrapped already, and keeps its other flags.", (f"{GRANT}::test_wrap_does_not_change_a_wrapped_servers_grants",)),
-            ("wrap-moved", "If corral itself was moved, `corral wrap cursor` writes its new path and keeps all flags, unless you edited the wrapped entries.", (f"{WRAP}::test_a_moved_corral_keeps_the_grants_of_the_servers", f"{WRAP}::test_a_moved_corral_does_not_keep_flags_that_it_did_not_write")),
-            ("wrap-later-link", "A link that the project makes later is refused when the server starts.", (f"{WRAP}::test_a_link_that_a_project_makes_after_wrap_opens_no_other_project",)),
-            ("grant-mistakes", "A mistyped server, a grant that no run would accept, or the removal of an absent flag is an error, and nothing changes.", (f"{GRANT}::test_a_mistaken_grant_changes_nothing",)),
+            ("wrap-regrant", "If `notes` is already wrapped, `corral wrap --read ~/notes cursor notes` adds the flag, and keeps the server's other flags.", (f"{GRANT}::test_wrap_does_not_change_a_wrapped_servers_grants",)),
+            ("wrap-moved", "If corral itself was moved, `corral wrap cursor` writes corral's new path and keeps all flags, unless you edited the wrapped entries.", (f"{WRAP}::test_a_moved_corral_keeps_the_grants_of_the_servers", f"{WRAP}::test_a_moved_corral_does_not_keep_flags_that_it_did_not_write")),
+            ("wrap-later-link", "If the project later makes a link that leads out of the project, corral refuses to start the server.", (f"{WRAP}::test_a_link_that_a_project_makes_after_wrap_opens_no_other_project",)),
+            ("grant-mistakes", "corral reports an error and changes nothing if the server's name is wrong, if no run would accept the grant, or if the flag to remove is absent.", (f"{GRANT}::test_a_mistaken_grant_changes_nothing",)),
             ("wrap-pin", "`--pin` installs it now and writes the version into the settings.", (f"{WRAPPING}::test_a_package_is_pinned_on_request", f"{SUPPLY}::test_wrap_with_pin_installs_a_package_once")),
             (
                 "wrap-installs",
-                "If a package cannot be installed, its server stays unwrapped, the others are wrapped, and the exit code is 1.",
+                "If a package cannot be installed, its server stays unwrapped, the other servers are wrapped, and the exit code is 1.",
                 (f"{SUPPLY}::test_wrapping_installs_packages",),
             ),
             ("wrap-profile", "A known package gets its curated profile (`corral profiles`), unless you say `--no-profile`.", (f"{WRAPPING}::test_a_package_gets_its_profile_unless_turned_off",)),
             (
                 "wrap-left",
-                "To wrap a server that is off, name it.",
+                "To wrap a server that is switched off, name it in the command.",
                 (f"{WRAPPING}::test_entries_that_corral_cannot_run_are_left_with_a_reason", f"{WRAPPING}::test_a_disabled_server_is_wrapped_if_it_is_named"),
             ),
             (
                 "wrap-one-step",
-                "The new file replaces the old one in one step, with its mode and owner.",
+                "The new file replaces the old file in one step, and keeps its mode and owner.",
                 (
                     f"{CLIENT_FILES}::test_wrap_and_unwrap_restore_the_bytes_and_the_mode",
                     f"{CLIENT_FILES}::test_wrap_keeps_the_owner_of_a_file",
@@ -100,7 +100,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "wrap-interrupted",
-                "Ctrl-C ends `wrap`, `unwrap` and `grant` with exit code 130, and a line names the files that were changed before.",
+                "Ctrl-C ends `wrap`, `unwrap` and `grant` with exit code 130, and a message names the files that were already changed.",
                 ("tests/unit/cli/test_interrupts.py::test_an_interrupted_edit_names_the_files_that_it_changed", f"{APPROVE}::test_ctrl_c_at_a_question_is_reported_and_approves_nothing"),
             ),
             ("wrap-links", "corral follows a symbolic link and changes the real file.", (f"{CLIENT_FILES}::test_a_link_to_a_configuration_stays_and_its_file_is_changed",)),
@@ -127,42 +127,42 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-refuses",
-        sentence="`wrap` refuses each with a hint, and goes on with the others.",
+        sentence="`wrap` refuses each of them with a hint, and goes on with the other servers.",
         tests=(f"{WRAPPING}::test_servers_that_would_not_work_are_refused_and_the_others_are_wrapped", f"{WRAP}::test_a_profile_that_the_host_cannot_enforce_is_reported_before_it_is_written", f"{WRAP}::test_one_server_that_cannot_be_wrapped_does_not_stop_the_others"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="wrap-refuses-code",
-        sentence="The exit code is then 1, also with `--dry-run`.",
+        sentence="The exit code is then 1, even with `--dry-run`.",
         tests=(f"{WRAP}::test_one_server_that_cannot_be_wrapped_does_not_stop_the_others",),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="wrap-steering",
-        sentence="`wrap` refuses variables that would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`.",
+        sentence="Variables that would change corral itself, such as `PYTHONPATH`, `LD_PRELOAD`, `HOME`, `HTTPS_PROXY` or `NODE_EXTRA_CA_CERTS`.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_set_corrals_variables", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="wrap-steering-links",
-        sentence="It refuses a variable that names a version manager's directory, and a `PATH` with a directory that is neither on your own `PATH` nor a version manager's, because links in such directories may lead to any file.",
+        sentence="A variable that names a version manager's directory, or a `PATH` with a directory that is neither on your own `PATH` nor a version manager's. Links in such directories may lead to any file.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_open_files_behind_its_links", f"{WRAPPING}::test_a_file_cannot_choose_corrals_proxy_or_certificates", f"{WRAPPING}::test_a_version_manager_may_be_on_the_path_of_a_command"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="wrap-elsewhere",
-        sentence="So in a project's own file, such as `.mcp.json`, a server whose program, script or directory is outside of the project needs your `--read`. `status` names such a server too.",
+        sentence="So if a project's own file, such as `.mcp.json`, has a server whose program, script or directory is outside of the project, this server needs your `--read`. `status` names such a server, too.",
         tests=(f"{SUPPLY}::test_a_projects_configuration_cannot_start_another_project",),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="wrap-installer",
-        sentence="Otherwise a file that came with a project could install another package under a known name.",
+        sentence="Otherwise a file that came with a project could make corral install a different package under a known name.",
         tests=(f"{WRAPPING}::test_a_project_cannot_choose_the_installer", f"{WRAPPING}::test_a_project_cannot_choose_the_registry"),
         source=CLIENT_PAGE,
         where=ANY,
@@ -176,7 +176,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-another",
-        sentence="**A program that is named corral, but is another program,** is refused.",
+        sentence="**Other programs that are named corral**: `wrap` refuses an entry that starts such a program.",
         tests=(f"{WRAPPING}::test_a_wrapped_entry_is_shown_with_its_flags", f"{WRAP}::test_wrap_shows_the_grants_of_entries_that_already_started_through_corral"),
         source=CLIENT_PAGE,
         where=LINUX,
@@ -190,21 +190,21 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="wrap-round-trip",
-        sentence="After `wrap` and `unwrap` a file is the same byte for byte.",
+        sentence="After `wrap` and `unwrap` a file is byte for byte the same as before.",
         tests=(f"{WRAP}::test_a_wrapped_configuration_works_and_is_restored", f"{WRAP}::test_roots_clients_are_found"),
         source=CLIENT_PAGE,
         where=LINUX,
     ),
     Claim(
         id="unwrap-edits",
-        sentence="`--force` restores the recorded lines instead.",
+        sentence="With `--force`, `unwrap` restores the recorded lines instead.",
         tests=(f"{WRAPPING}::test_unwrap_keeps_edits_that_were_made_after_wrap", f"{WRAPPING}::test_an_edited_server_is_unwrapped_from_its_arguments"),
         source=CLIENT_PAGE,
         where=ANY,
     ),
     Claim(
         id="wrap-atomic",
-        sentence="If another program changed the file in the meantime, nothing is written.",
+        sentence="If another program changed the file in the meantime, corral writes nothing.",
         tests=(f"{CLIENT_FILES}::test_a_file_that_another_program_changed_is_not_replaced", f"{CLIENT_FILES}::test_a_crash_at_any_step_loses_nothing", f"{WRAP}::test_two_wraps_at_once_keep_both_changes"),
         source=CLIENT_PAGE,
         where=LINUX,
