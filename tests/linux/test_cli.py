@@ -132,7 +132,7 @@ def test_a_wrongly_used_flag_exits_with_2(ordinary, words):
 def test_a_flag_that_a_command_cannot_use_is_reported(ordinary, words, kind):
     done = ordinary.corral("explain", *words, "--", "true")
     assert done.returncode == 0, done.stderr
-    told = f"corral: warning: {words[0]} has no effect: it is for {kind}\n"
+    told = f"corral: warning: {words[0]} has no effect: it is only for {kind}\n"
     assert done.stderr.decode() == told
     assert succeeds(ordinary.corral("explain", "--", "true")) == done.stdout.decode()
 
@@ -192,7 +192,7 @@ def test_wrap_without_arguments_names_the_installed_clients(user, scratch):
     (scratch / ".cursor" / "mcp.json").write_text("{}")
     done = user.corral("wrap", env=user.environment(HOME=str(scratch)))
     assert done.returncode == 2
-    assert done.stderr.endswith(b"; found here: cursor\n")
+    assert done.stderr.endswith(b"; clients found here: cursor\n")
 
 
 MISTAKES = """\

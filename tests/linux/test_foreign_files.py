@@ -79,7 +79,7 @@ def test_denials_that_another_user_wrote_are_not_granted(desk, root):
     before = path.read_bytes()
     done = root.corral("grant", "notes", env=desk.environment())
     assert (done.returncode, path.read_bytes()) == (125, before)
-    assert b"no denial of notes is recorded" in done.stderr
+    assert b"no denial is recorded for notes" in done.stderr
     assert b"api.x.com" not in done.stderr
 
 

@@ -319,7 +319,7 @@ def test_why_names_the_server_of_the_client_that_was_asked_for(desk):
     [
         (("nots", "--read", "x"), "did you mean notes?"),
         (("notes", "--remove", "--read", "nowhere"), "has no --read"),
-        (("notes",), "no denial of notes is recorded"),
+        (("notes",), "no denial is recorded for notes"),
         (("notes", "--read", "/"), "hint"),
         (("notes", "--listen", "x"), "hint"),
         (("bare", "--read", "private.txt"), "is not wrapped"),
@@ -428,7 +428,7 @@ def test_status_of_a_file_prints_a_why_command_that_finds_the_servers_denials(de
     run(desk, path)
     shown = desk.does("status", str(path))
     [hint] = [line for line in shown.splitlines() if "recent denials: 2" in line]
-    why = shlex.split(hint.partition("; corral ")[2])
+    why = shlex.split(hint.partition("; to see them: corral ")[2])
     assert "denied: name api.x.com" in desk.does(*why)
 
 
@@ -441,7 +441,9 @@ def test_learn_on_a_terminal_says_how_to_watch_a_clients_server(desk):
     assert code == 0, shown
     hint = "to watch it while its client uses it: corral wrap --learn 2h cursor notes"
     assert hint in shown
-    assert "so it may ask for more later; corral wrap --learn 2h cursor notes" in shown
+    assert (
+        "so it may ask for more later; to watch that, corral wrap --learn 2h cursor notes" in shown
+    )
     desk.does(*shlex.split(hint.partition(": corral ")[2]), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["notes"]["args"]
     # The control: no client has a server with this command, so there is no such hint.
@@ -639,7 +641,7 @@ def test_a_grant_is_refused_if_the_client_unwrapped_the_server_meanwhile(desk):
     changed = json.dumps(document)
     code, shown = answer_questions(desk, [b"y\n", b"n\n"], lambda: path.write_text(changed))
     assert code == 125, shown
-    assert "notes was changed meanwhile, and is not wrapped now" in shown
+    assert "notes was changed while this command ran, and is no longer wrapped" in shown
     assert "nothing was written" in shown
     assert path.read_text() == changed
 

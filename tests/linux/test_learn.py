@@ -54,7 +54,8 @@ def test_the_name_of_a_new_file_cannot_look_like_a_question(user, project):
     lines = learn(user, asked=asked).stderr.decode().splitlines()
     assert f"corral: it asked to change '{fake}'; --write {project}/results" in lines
     assert any(
-        line.startswith(f"corral: it asked for '{secret}': never proposed") for line in lines
+        line.startswith(f"corral: the target asked for '{secret}': never proposed")
+        for line in lines
     )
     assert f"corral: it asked to change {project}/notes/new; --write {project}/notes" in lines
 
@@ -80,7 +81,7 @@ def test_a_policy_that_learn_wrote_allows_what_it_proposed(user, project, scratc
     assert "allow = true  # start of true" in text
     assert ".ssh" not in text
     assert "nowhere" not in text
-    assert f"it asked for {project}/.ssh/a: never proposed".encode() in done.stderr
+    assert f"the target asked for {project}/.ssh/a: never proposed".encode() in done.stderr
     run = user.run(user.python, "-c", SCRIPT, json.dumps(asked), flags=("--policy", str(policy)))
     found = json.loads(run.stdout)
     assert found == ["hello", "hello", 1, *denied[3:5], "started"]
@@ -225,7 +226,7 @@ def read_closing_lines(said: bytes) -> list[str]:
     return [line.removeprefix("corral: ") for line in lines[watched + 1 :]]
 
 
-UNUSED = "no MCP client used the target, so it may ask for more later; pipe the messages of a client into `corral learn`"
+UNUSED = "no MCP client used the target, so it may ask for more later; to watch that, pipe the messages of a client into `corral learn`"
 
 
 @pytest.mark.parametrize("stdin", ["nothing", "an empty file", "a closed pipe", "a message"])
@@ -256,7 +257,7 @@ REFUSED = "import socket; socket.socket().connect_ex(('127.0.0.1', 5432))"
 def test_learn_says_that_the_target_did_not_get_unproposed_files(user, project):
     code = f"import os; os.access('{project}/.ssh/a', 4) or open('{project}/.ssh/a')"
     lines = closing_lines(user, f"try:\n    {code}\nexcept OSError:\n    pass")
-    assert lines[0].startswith(f"it asked for {project}/.ssh/a: never proposed")
+    assert lines[0].startswith(f"the target asked for {project}/.ssh/a: never proposed")
     assert lines[1:] == ["there is nothing to propose; the target did not get what is listed above"]
     assert closing_lines(user, "pass") == ["the target got everything that it asked for"]
 

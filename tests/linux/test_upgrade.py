@@ -143,7 +143,7 @@ def test_pinned_and_absent_packages_are_not_upgraded(user, env, registry, npm):
     publish(registry, "1.1.0")
     assert (
         upgrade(user, env).stdout
-        == b"there is nothing to upgrade: no server was installed without a version\n"
+        == b"there is nothing to upgrade: only servers that were installed without a version are upgraded\n"
     )
     assert b"nothing to upgrade" in upgrade(user, env, "npm:server").stderr
     assert upgrade(user, env, "--to", "1.0.0").returncode == 2

@@ -770,7 +770,7 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(desk):
     assert f'+      "command": "{desk.corral_path}", /* python */' in text
     assert path.read_bytes() == before
     assert "hunter2" not in text
-    assert "start the client again" not in text
+    assert "restart the client" not in text
     assert not (desk.home / ".local").exists()
 
 
@@ -786,7 +786,7 @@ def test_one_server_that_cannot_be_wrapped_does_not_stop_the_others(desk):
     done = desk.corral(*words)
     assert done.returncode == 1
     assert b"bad  refused: bash would have to start the server as another process" in done.stdout
-    assert b"start the client again" in done.stdout
+    assert b"restart the client" in done.stdout
     assert entries(path)["good"]["command"] == str(desk.corral_path)
     assert entries(path)["bad"] == servers["bad"]
 
@@ -794,7 +794,7 @@ def test_one_server_that_cannot_be_wrapped_does_not_stop_the_others(desk):
 MISTAKES = {
     ("wrap",): (2, "name a client or a file"),
     ("wrap", "curser"): (2, "not a known client"),
-    ("wrap", "cursor"): (125, "elsewhere; found here: codex"),
+    ("wrap", "cursor"): (125, "elsewhere; clients found here: codex"),
     ("wrap", "codex"): (125, "cannot find its own program"),
     ("wrap", "codex", "nobody"): (125, "no server nobody"),
     ("wrap", "codex", "--reed", "x"): (2, "unknown option --reed"),

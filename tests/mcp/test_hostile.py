@@ -1,7 +1,7 @@
 """Let hostile servers attack a client, with the guard between them and without it.
 
-For each attack that the guard stops, a test also shows that the attack succeeds without the guard. The sandbox stops
-some other attacks. Nothing stops the remaining ones.
+For each attack that the guard stops, a test also shows that the attack succeeds without the guard.
+Of the other attacks, the sandbox stops some, and nothing stops the rest.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def converse(user, server, act: str, *messages: dict, flags=(), more=(), **optio
 
 
 def converse_until_answered(user, server, act: str, asked: dict, flags=()) -> Talk:
-    """Send one request to the server, and close its stdin only after its answer."""
+    """Send one request to the server, and close the server's stdin only after the server has
+    answered.
+    """
     argv = user.corral_argv("run", *flags, "--", user.python, str(server), act)
     with user.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         process.stdin.write(json.dumps(asked).encode() + b"\n")
@@ -163,8 +165,9 @@ def configure(user, **servers: list[str]) -> None:
 
 
 def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, server):
-    """Check that `inspect` reports a tool with the name of another server's tool, or a description that mentions one.
-    corral cannot prevent such shadowing, because only the client knows which tool it means to call.
+    """Check that `inspect` reports a tool that has the name of another server's tool, or whose
+    description mentions another server's tool. corral cannot prevent such shadowing, because only
+    the client knows which tool it wants to call.
     """
     configure(
         ordinary,
@@ -176,7 +179,10 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
     assert "shadows" not in {mark["kind"] for mark in found["marks"]}
     assert found["not_compared"] == ["cursor:mail", "cursor:far (remote)"]
     said = inspect(ordinary, server, "shadowing").stdout.decode()
-    assert "not compared with cursor:mail, cursor:far (remote): `corral inspect` has not" in said
+    assert (
+        "not compared with the tools of cursor:mail, cursor:far (remote): `corral inspect` has not"
+        in said
+    )
     assert ordinary.corral("inspect", "cursor:mail").returncode == 0  # pinning is not needed
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
     shadows = [mark for mark in found["marks"] if mark["kind"] == "shadows"]
@@ -186,8 +192,8 @@ def test_inspect_marks_a_tool_that_shadows_a_tool_of_another_server(ordinary, se
 
 
 def test_inspect_compares_tools_only_with_servers_in_a_clients_configuration(ordinary, server):
-    """Inspect two servers with the same tools, neither of which is in a client's configuration. Users do this to choose
-    between servers, so it is not shadowing.
+    """Inspect two servers with the same tools. Neither server is in a client's configuration. A
+    user may inspect both to choose one of them, so the equal names are not shadowing.
     """
     assert inspect(ordinary, server, "mail").returncode == 0
     found = json.loads(inspect(ordinary, server, "shadowing", "--json").stdout)
@@ -364,7 +370,8 @@ def test_without_a_guard_the_target_has_the_clients_streams(ordinary):
         assert (repr(ours) in said) == same
 
 
-# The tests below try the ten classes of attacks of the Damn Vulnerable MCP Server, with tools of `hostile.py`.
+# The tests below try the ten kinds of attacks that the Damn Vulnerable MCP Server demonstrates,
+# with tools of `hostile.py`.
 
 
 def guarded(**mcp) -> tuple[str, ...]:
@@ -416,8 +423,8 @@ def test_5_a_shadowing_tool_is_hidden_by_an_allowlist(ordinary, server):
 
 
 def test_6_injected_text_in_a_result_passes(ordinary, server):
-    """Check that injected text passes. Only the client and its model can decide whether a text is
-    an order.
+    """Check that the guard lets injected text pass, because only the client and its model can
+    decide whether a text is an instruction.
     """
     assert "ignore all" in act(ordinary, server, "document", *GUARD)
 
@@ -514,7 +521,9 @@ def test_inspect_uses_only_flags_that_the_user_typed(ordinary, server):
 
 
 def test_inspect_starts_a_server_in_the_directory_of_the_clients_file(ordinary, server):
-    """Use a relative path to the script, which exists only in the `cwd` of the client's file."""
+    """Start the server with a relative path to its script. The script exists only in the directory
+    that `cwd` in the client's file names.
+    """
     (ordinary.home / "notes").mkdir()
     server.rename(ordinary.home / "notes" / "main.py")
     entry = {"command": ordinary.python, "args": ["main.py", "none"]}

@@ -1,4 +1,4 @@
-"""`corral COMMAND ...`: find the command's module, parse its flags and run it."""
+"""`corral COMMAND ...`: find a command's module, parse the flags, and run the command."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ GROUPS = (
     ("Upkeep", ("ps", "clean", "cache", "upgrade", "audit", "completion")),
 )
 COMMANDS = tuple(name for _, names in GROUPS for name in names)
-# These commands take the command line of another program. Options after its name are its own.
+# These commands take another program's command line. Options after the name of that program belong
+# to the program.
 COMMAND_LINES = ("run", "learn", "inspect", "explain", "export")
 HELP = option_parser.Flag(name="--help", short="-h", help="show this help")
 INTERRUPTED = 130
 OVERVIEW = """\
 usage: corral COMMAND [OPTIONS] ...
 
-Runs MCP servers inside walls and limits.
+Runs untrusted MCP servers in a sandbox.
 {commands}
 
 `corral COMMAND --help` describes a command; `corral version` prints the version.
@@ -44,18 +45,18 @@ Start with `corral demo`, or with `corral wrap CLIENT --dry-run`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Return its exit code if `arguments` are given, otherwise exit with it."""
+    """Run a command. Return its exit code, or exit with this code if `arguments` is None."""
     if arguments is not None:
         return _main(list(arguments))
     output.use_utf8()
-    gc.disable()  # a run allocates little memory, and its supervisor mostly waits
+    gc.disable()  # garbage collection is not worth its time, because a run allocates little memory
     code = _main(sys.argv[1:])
     try:
         code_cache.keep()
         code = output.finish(code)
     except MemoryError:
         pass  # the command has ended with `code`
-    os._exit(code)  # saves 2 ms of teardown
+    os._exit(code)  # skips the interpreter's teardown, which takes 2 ms
 
 
 def _main(words: list[str]) -> int:
@@ -69,8 +70,8 @@ def _main(words: list[str]) -> int:
 
 
 def _run_command(words: list[str]) -> int:
-    """Run a command. If it fails, print the error, except if no memory is left: then `_main` prints
-    it.
+    """Run a command, and print the error if the command fails. If no memory is left, leave the
+    error to `_main`.
     """
     try:
         return _dispatch(words)
@@ -134,7 +135,7 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _warn_of_late_flags(command: Command, words: list[str], rest: list[str]) -> None:
-    """Warn if flags of corral follow the command, because the command gets them instead of corral.
+    """Warn about corral's flags after the command, because they are passed to the command.
 
     Do not warn if the user wrote `--` before the command.
     """

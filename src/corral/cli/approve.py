@@ -1,8 +1,8 @@
 """`corral approve`: approve exactly what a server asks for.
 
-The command also pins the server's tools (stores their definitions, so that a change is noticed) if
-the user or the server's manifest asks for pins. It asks the user on a terminal. Elsewhere it needs
-`--yes`, because only the user can approve.
+If the user or the server's manifest asks for pins, the command also stores the definitions of the
+server's tools, so that corral notices when they change. On a terminal the command asks the user.
+Without a terminal it needs `--yes`, because only the user can approve.
 """
 
 import os
@@ -29,12 +29,16 @@ usage: corral approve [--yes] [--json] [--pin-tools] DIRECTORY|BUNDLE|SERVER
        corral approve [--json] --list
        corral approve [--json] --revoke SERVER|DIGEST"""
 FLAGS = (
-    Flag(name="--list", help="show every valid approval; this is the default"),
-    Flag(name="--revoke", value="WHAT", help="remove a server's approvals, or one by its digest"),
+    Flag(name="--list", help="list all valid approvals (the default)"),
+    Flag(
+        name="--revoke",
+        value="WHAT",
+        help="remove all approvals of a server, or the one with this digest",
+    ),
     Flag(name="--path", value="PATH", help="approve the current destination of a granted path"),
     Flag(name="--pin-tools", help="start the server once, and pin the tools that it has now"),
-    Flag(name="--yes", help="approve without a question; needed without a terminal"),
-    Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
+    Flag(name="--yes", help="approve without asking; required if there is no terminal"),
+    Flag(name="--json", help="print JSON; without --yes, show the request but approve nothing"),
 )
 TERMINAL = "CONIN$" if sys.platform == "win32" else "/dev/tty"
 YES = frozenset({"y", "yes"})
@@ -43,7 +47,9 @@ YES = frozenset({"y", "yes"})
 def main(options: Options, rest: list[str]) -> int:
     asked = bool(rest) + sum(map(options.has, ("--list", "--revoke", "--path")))
     if asked > 1 or len(rest) > 1:
-        raise UsageError("give a server, --path, --list or --revoke", hint="corral approve --help")
+        raise UsageError(
+            "give only one of: a server, --path, --list, --revoke", hint="corral approve --help"
+        )
     if path := options.get("--path"):
         return _approve_path(path, yes=options.has("--yes"))
     if options.has("--list") or not asked:
@@ -119,8 +125,8 @@ def _request(options: Options, rest: list[str]) -> Request:
 
 
 def remember(request: Request) -> None:
-    """Record an approval. Read a server's directory again, and raise an error if its request is no
-    longer the one that the user saw.
+    """Record an approval. For a server's directory, read the manifest again, and raise an error if
+    its request has changed since the user saw it.
     """
     manifest = request.source.manifest
     if manifest.directory:
@@ -149,8 +155,8 @@ def format_request(request: Request) -> list[str]:
 def _approve_path(written: str, *, yes: bool) -> int:
     """Approve the current destination of a granted path. Ask the user first, unless `yes` is set.
 
-    If the destination of a path has changed, corral refuses runs with this grant until the user
-    approves the new destination.
+    If the destination of a granted path has changed, corral refuses every run that is granted the
+    path until the user approves the new destination.
     """
     path = make_absolute(written, what_to_run.current_directory(), home_directory())
     file = granted_paths.memory_file(os.path.realpath(home_directory()))
@@ -172,7 +178,9 @@ def _approve_path(written: str, *, yes: bool) -> int:
 
 
 def confirm_paths(changed: Mapping[str, tuple[str, str]]) -> bool:
-    """Ask whether granted paths may resolve to their current destinations; if so, record them."""
+    """Ask whether granted paths may resolve to their current destinations. If the user agrees,
+    record these destinations.
+    """
     for path, (before, now) in changed.items():
         output.note(granted_paths.describe_change(path, before, now))
     if not confirm(["--path", next(iter(changed))], "grant its current destination?"):
@@ -219,7 +227,7 @@ def ask(question: str) -> bool:
         raise
     except OSError as error:
         raise SandboxError(
-            f"the terminal cannot be read: {error.strerror}",
+            f"cannot read the terminal: {error.strerror}",
             hint="`corral approve --yes` approves without a question",
         ) from error
 

@@ -22,7 +22,7 @@ usage: corral cache [--json] [ls]               list installed packages and bund
        corral cache [--json] rm-home SERVER...  remove home directories"""
 FLAGS = (Flag(name="--json", help="as JSON"),)
 VERBS = ("ls", "rm", "gc", "verify", "homes", "rm-home")
-MIN_DIGITS = 12  # digits of a digest that are shown, and that suffice to name an entry
+MIN_DIGITS = 12  # `ls` shows this many digits of a digest, which are enough to name an entry
 
 
 def main(options: Options, rest: list[str]) -> int:
@@ -65,7 +65,7 @@ def _entry_to_json(entry: Entry) -> object:
 
 
 def _remove(words: list[str], *, as_json: bool) -> int:
-    """Remove entries, named by their reference, by name, or by the start of a digest."""
+    """Remove the entries that the words name by reference, by name, or by the start of a digest."""
     removed: list[Entry] = []
     for word in words:
         fitting = [entry for entry in store.entries() if _is_meant(entry, word)]
@@ -92,8 +92,8 @@ def _list_homes(*, as_json: bool) -> int:
 
 
 def _remove_homes(words: list[str], *, as_json: bool) -> int:
-    """Remove home directories, named by a wrapped server, by its command, or by path. If a word
-    names no home directory, remove nothing.
+    """Remove the home directories that each word names: by wrapped server, by the server's command,
+    or by path. If a word names no home directory, remove nothing.
     """
     homes = states.list_states()
     found = [one for one in homes if one.server.command == tuple(words)]  # a command, not quoted
@@ -109,7 +109,7 @@ def _remove_homes(words: list[str], *, as_json: bool) -> int:
         ] or _find_by_program(word, homes)
         if not fitting:
             raise SandboxError(
-                f"no home directory of {word} is kept",
+                f"no kept home directory matches {word}",
                 hint="`corral cache homes` lists them; name one by its command or its path",
             )
         found += [one for one in fitting if one not in found]
@@ -136,7 +136,7 @@ def _find_by_program(word: str, homes: list[states.State]) -> list[states.State]
 
 
 def _is_meant(entry: Entry, word: str) -> bool:
-    """Return whether `word` is the name, or the start of the digest, of a cache entry."""
+    """Return whether `word` is a cache entry's name or the start of its digest."""
     digests = [entry.digest, *([entry.key] if entry.kind == "bundle" else [])]
     if len(word) >= MIN_DIGITS and any(digest.startswith(word) for digest in digests):
         return True
@@ -177,4 +177,6 @@ def _list_home_paths() -> list[str]:
 
 
 REMOVING = {"rm": (_remove, _list_keys), "rm-home": (_remove_homes, _list_home_paths)}
-"""The verbs that remove: each has its function, and one that lists all that it could remove."""
+"""The verbs that remove something. Each has two functions: one removes the named things, and one
+lists all things that could be removed.
+"""

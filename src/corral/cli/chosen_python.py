@@ -1,4 +1,4 @@
-"""Refuse a `--python PATH` that the server may not read, before a package is installed with it."""
+"""Refuse a `--python PATH` that the server may not read, before anything is installed with it."""
 
 import os
 

@@ -1,7 +1,7 @@
-"""`corral clean`: remove leftovers of killed runs, and permissions of files that the policy key
-`windows.keep_grants` left in place.
+"""`corral clean`: remove leftovers of killed runs, and file permissions that runs left in place
+because of the policy key `windows.keep_grants`.
 
-The command also ends installations whose client has gone.
+The command also ends installations whose client has exited.
 """
 
 import sys
@@ -14,7 +14,9 @@ if sys.platform == "win32":
     from corral.platforms.windows import undo
     from corral.platforms.windows.files import journal
 
-SUMMARY = "remove leftovers of killed runs, as every start does, and permissions kept on Windows"
+SUMMARY = (
+    "remove leftovers of killed runs (every start does this, too), and permissions kept on Windows"
+)
 USAGE = "usage: corral clean [--json]"
 FLAGS = (Flag(name="--json", help="the paths as JSON"),)
 

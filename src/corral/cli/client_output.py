@@ -29,8 +29,8 @@ OTHER_PERMISSIONS = {
 
 @record
 class Selection:
-    """The client or file that the user named, its files, and the named servers. Without `names`,
-    all servers are selected.
+    """The client or file that the user named (`word`), the files to edit, and the servers that the
+    user named. If `names` is empty, all servers in the files are selected.
     """
 
     word: str
@@ -40,8 +40,8 @@ class Selection:
 
 @record
 class Permissions:
-    """The permissions of a server beyond the defaults. `guard` are the settings of the MCP guard,
-    which grant nothing.
+    """A server's permissions beyond the defaults (`may`), and its settings of the MCP guard
+    (`guard`), which permit nothing.
     """
 
     may: tuple[str, ...]
@@ -82,7 +82,7 @@ def describe_permissions(flags: Sequence[str], command: Sequence[str]) -> Permis
 
 
 def select(words: list[str], usage: str) -> Selection:
-    """Parse `CLIENT|FILE [SERVER...]`. Refuse a mistyped server before anything is changed."""
+    """Parse `CLIENT|FILE [SERVER...]`. Refuse an unknown server before any file is changed."""
     if not words:
         raise UsageError("name a client or a file", hint=usage.partition("\n")[0] + _name_clients())
     word, *names = words
@@ -107,7 +107,7 @@ def find_files(word: str) -> list[str]:
             return [word]
         near = find_nearest(word, catalogue.NAMES)
         raise UsageError(
-            f"{word} is not a known client and not a file",
+            f"{word} is neither a known client nor a file",
             hint=f"did you mean {near}?" if near else "clients: " + ", ".join(catalogue.NAMES),
         )
     found = list_existing(client)
@@ -122,12 +122,12 @@ def find_files(word: str) -> list[str]:
 
 def _name_clients() -> str:
     here = [one.name for one in catalogue.CLIENTS if list_existing(one)]
-    return f"; found here: {', '.join(here)}" if here else ""
+    return f"; clients found here: {', '.join(here)}" if here else ""
 
 
 def list_existing(client: Client) -> list[str]:
-    """Return the client's own files that exist. If there are several, leave out empty ones, because
-    an editor may have empty settings beside the file with the servers.
+    """Return the client's own files that exist. If there are several, leave out empty files,
+    because an editor's settings file may be empty while another file has the servers.
     """
     found = [path for path in catalogue.own_files(client) if os.path.lexists(path)]
     if len(found) > 1:
@@ -136,13 +136,13 @@ def list_existing(client: Client) -> list[str]:
 
 
 def format_flags(flags: Sequence[str]) -> str:
-    """Return flags of `run` as they are typed, with secrets masked."""
+    """Return flags of `run` as a user would type them, with secrets masked."""
     return " ".join(map(quote, mask_command(("run", *flags, "--"))[1:-1])) or "no flags"
 
 
 def note_differences(found: Sequence[Row]) -> None:
-    """Tell the user if a server has different flags in several clients. Each client keeps its own
-    flags.
+    """Tell the user if the same server has different flags in several clients, because a change
+    keeps the other flags of each client.
     """
     flags = {frozenset(server.run_flags) for _, _, server in found}
     if len(flags) > 1:
@@ -162,8 +162,8 @@ def edit_files(
     show_diff: bool = False,
     verb: str = "wrap",
 ) -> int:
-    """Edit each file, print the results, and return the exit code. If a file cannot be changed, the
-    other files are still edited. The first error is raised at the end.
+    """Edit each file, print the results, and return the exit code. If a file cannot be changed,
+    still edit the other files, and raise the first error at the end.
     """
     edits: list[FileEdit] = []
     problem: SandboxError | None = None
@@ -180,7 +180,7 @@ def edit_files(
             show = show_diff or options.has("--dry-run")
             _print_edit(one, texts, selection.word, show_diff=show)
         if any(one.backup for one in edits):
-            output.write_line("start the client again, so that it reads the change")
+            output.write_line("restart the client, so that it reads the change")
         _note_project_files(selection.word, verb)
     if problem is not None:
         raise problem
@@ -188,7 +188,7 @@ def edit_files(
 
 
 def report_interrupt(paths: Sequence[str]) -> AbstractContextManager[None]:
-    """If Ctrl-C ends the `with` block, tell the user which of these files were changed before."""
+    """If Ctrl-C ends the `with` block, tell the user which of these files were already changed."""
 
     def read() -> dict[str, bytes]:
         return {path: _read_bytes(path) for path in paths}
@@ -235,7 +235,8 @@ def _print_edit(edit: FileEdit, texts: dict[str, str], word: str, *, show_diff: 
     if edit.backup:
         output.write_line(f"  backup: {edit.backup}")
     for outcome in edit.outcomes:
-        # Users copy these commands, so names and paths, which come from the file, are quoted.
+        # Users copy these commands, so quote the names and paths, which come from the client's
+        # file.
         name = quote(outcome.name)
         for path in outcome.suggested:
             output.write_line(
@@ -255,7 +256,7 @@ def _print_permissions(outcome: ServerOutcome) -> None:
 
 
 def _note_project_files(word: str, verb: str) -> None:
-    """Tell the user about the client's files in the current project, which are not changed."""
+    """Name the client's files in the current project to the user, because they are not changed."""
     client = catalogue.find_client(word)
     if client is None:
         return

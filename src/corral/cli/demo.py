@@ -1,4 +1,4 @@
-"""`corral demo`: run a hostile MCP server inside a sandbox and outside, and compare."""
+"""`corral demo`: run a hostile MCP server inside and outside a sandbox, and compare the results."""
 
 import itertools
 import shutil
@@ -60,7 +60,7 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _to_json(results: list[ActResult], parts: dict[str, list[str]], *, ok: bool) -> object:
-    """Return the results without personal names, so that users can publish them."""
+    """Return the results as data without personal names, so that users can publish them."""
     found = {
         "version": JSON_VERSION,
         "ok": ok,
@@ -88,7 +88,9 @@ def _print_table(results: list[ActResult]) -> None:
 
 
 def _cells(mark: str, result: ActResult) -> list[str]:
-    """Return the cells of a row. The server's text becomes one line of printable characters."""
+    """Return the cells of a row. Each text of the server is shown as one line of printable
+    characters.
+    """
     inside, outside = (
         printable(" ".join(attempt.text.split())) for attempt in (result.inside, result.outside)
     )

@@ -56,7 +56,9 @@ def describe_host(host: Host) -> dict[str, object]:
 
 
 def judge(host: Host) -> tuple[bool, str]:
-    """Return whether `corral run` works here with the default policy, and what is enforced."""
+    """Return whether `corral run` works here with the default policy, and a sentence that names
+    what cannot be enforced.
+    """
     # With `best_effort`, `decide` returns what is missing instead of raising an error.
     policy = replace(Policy(), best_effort=True)
     controls = decide(policy, host, current.load().chains(policy))
@@ -65,12 +67,12 @@ def judge(host: Host) -> tuple[bool, str]:
     if walls:
         return False, f"`corral run` refuses here: nothing enforces {', '.join(walls)}"
     limits = [f"{held.control} ({held.mechanism or 'not at all'})" for held in missing]
-    rest = f"; limits that are enforced only in part: {', '.join(limits)}" if limits else ""
+    rest = f"; limits that are not fully enforced: {', '.join(limits)}" if limits else ""
     return True, f"`corral run` works here, and every wall is enforced{rest}"
 
 
 def _row(host: Host, finding: Finding) -> dict[str, object]:
-    """Return a finding as data. On a system where corral is not tested regularly, also say how the
+    """Return a finding as data. On a system where corral is not tested regularly, add how the
     project knows that the capability works.
     """
     basis = format_basis(host.system, finding.capability)

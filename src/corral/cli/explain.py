@@ -39,7 +39,7 @@ def main(options: Options, rest: list[str]) -> int:
     what_to_run.warn_of_unset_variables(options)
     bundle: dict[str, str] = {}
     if rest and rest[0].lower().endswith(what_to_run.BUNDLES):
-        verified = "not verified, if it has one: only the digest identifies the file"
+        verified = "not verified, even if the bundle has one: only the digest identifies the file"
         bundle = {"sha256": bundle_digest(rest[0]), "signature": verified}
     if options.has("--json"):
         output.write_json({**as_data(plan), **({"bundle": bundle} if bundle else {})})
@@ -65,7 +65,7 @@ def _summarize(plan: Plan) -> list[str]:
         f"{typed} may use, besides its own program: {asked['filesystem']}",
         f"It may reach {reach}, and start {others}.",
         f"Its limits: {', '.join(limits)}"
-        + (f"; not, or only in part, enforced on this host: {missing}" if missing else ""),
+        + (f"; not fully enforced on this host: {missing}" if missing else ""),
     ]
 
 
@@ -90,10 +90,7 @@ def as_data(plan: Plan) -> dict[str, object]:
 
 
 def _mask_commands(item: Program | Step, commands: list[tuple[str, ...]]) -> object:
-    """Return a record as data.
-
-    If a field's value is one of the `commands`, mask the secrets in it.
-    """
+    """Return a record as data. If a field's value is one of the `commands`, mask its secrets."""
     found = {name: getattr(item, name) for name in fields(item)}
     hidden = {name: masked(value) for name, value in found.items() if value in commands}
     return to_json(replace(item, **hidden))
@@ -119,8 +116,8 @@ def _print(plan: Plan, cwd: str, *, verbose: bool) -> None:
 
 
 def _describe(step: Step) -> str:
-    """Describe a step. A step with `has_lines` describes itself in several lines, in which it has
-    already escaped the names.
+    """Describe a step in one line, with names escaped. A step with `has_lines` has several lines,
+    and escapes the names in them itself.
     """
     text = step.describe()
     return text if getattr(step, "has_lines", False) else printable(text)

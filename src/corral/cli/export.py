@@ -15,7 +15,7 @@ from corral.safe_text import shell_word
 from corral.supervisor.prepare import find_subject
 from corral.supervisor.report import to_json
 
-SUMMARY = "write the same policy for another engine: OCI runtimes such as runc, or Kubernetes"
+SUMMARY = "write a server's policy for another engine: an OCI runtime such as runc, or Kubernetes"
 USAGE = """\
 usage: corral export oci -o DIRECTORY [OPTIONS] REFERENCE | -- COMMAND [ARGUMENT...]
        corral export kubernetes -o DIRECTORY --image NAME [OPTIONS] REFERENCE | -- COMMAND ..."""
@@ -26,15 +26,18 @@ BOTH = (
     Flag(name="--json", help="print as JSON what enforces each control"),
 )
 POD = (
-    Flag(name="--image", value="NAME", help="Kubernetes: the image that has the server and corral"),
-    Flag(name="--name", value="NAME", help="Kubernetes: name of the objects; else the server's"),
+    Flag(name="--image", value="NAME", help="Kubernetes: image with the server and corral"),
+    Flag(
+        name="--name", value="NAME",
+        help="Kubernetes: name of the objects (default: the server's name)",
+    ),
     Flag(
         name="--volume", value="PATH=VOLUME", many=True,
-        help="Kubernetes: the volume behind a granted path: claim:NAME, configmap:NAME or emptydir",
+        help="Kubernetes: volume for a granted path (claim:NAME, configmap:NAME or emptydir)",
     ),
-    Flag(name="--cilium", help="Kubernetes: allow hosts by name with Cilium's own policy as well"),
+    Flag(name="--cilium", help="Kubernetes: also write a Cilium policy that allows hosts by name"),
     Flag(name="--agent-sandbox", help="Kubernetes: write objects of agent-sandbox"),
-    Flag(name="--replicas", value="NUMBER", help="Kubernetes: size of the warm pool; 1 by default"),
+    Flag(name="--replicas", value="NUMBER", help="Kubernetes: size of the warm pool (default: 1)"),
     Flag(name="--containerfile", help="Kubernetes: also write a Containerfile for the image"),
 )  # fmt: skip
 FLAGS = (*BOTH, *POD, *run_flags.FLAGS)
@@ -55,7 +58,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 def _export_oci(options: Options, rest: list[str]) -> int:
     if sys.platform != "linux":
-        raise SandboxError("bundles can be exported on Linux only", hint="use a machine with runc")
+        raise SandboxError(
+            "OCI bundles can be exported only on Linux", hint="run this command on Linux"
+        )
     from corral.export import oci
 
     directory = options.get(OUT.name)
@@ -70,9 +75,7 @@ def _export_oci(options: Options, rest: list[str]) -> int:
     oci.write_bundle(bundle, directory, force=options.has("--force"))
     _print_holding(bundle.controls, as_json=options.has("--json"))
     for name in bundle.omitted:
-        output.warn(
-            f"{name} is a secret, so no file contains it: add it to process.env in config.json"
-        )
+        output.warn(f"{name} is a secret and was not written: add it to process.env in config.json")
     output.note(f"wrote {directory}; start it with `runc run -b {shell_word(directory)} NAME`")
     return 0
 
@@ -81,7 +84,7 @@ def _export_kubernetes(options: Options, rest: list[str]) -> int:
     directory, image = options.get(OUT.name), options.get("--image")
     if directory is None or image is None:
         raise UsageError(
-            "name the directory for the files and the server's image",
+            "give -o and --image: the directory for the files, and the image with the server",
             hint="corral export kubernetes -o DIRECTORY --image NAME ...",
         )
     image = workload.check_image(image)
@@ -119,7 +122,7 @@ def _parse_replicas(text: str | None) -> int:
 
 def _check_engine_flags(options: Options) -> None:
     if options.has("--replicas") and not options.has("--agent-sandbox"):
-        raise UsageError("--replicas is only for agent-sandbox", hint="add --agent-sandbox")
+        raise UsageError("--replicas works only with --agent-sandbox", hint="add --agent-sandbox")
     if options.has("--cilium") and options.has("--agent-sandbox"):
         raise UsageError(
             "--cilium and --agent-sandbox cannot be combined", hint="leave one of them out"

@@ -1,4 +1,4 @@
-"""`corral grant`: change what a wrapped server may do, in the files of all clients that have it."""
+"""`corral grant`: change what a wrapped server may do, in the files of all clients that use it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OWN = (
     Flag(name="--json", help="as JSON"),
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
-MAX_NAMED = 3  # denials that a hint names as flags; users would not read a longer hint
+MAX_NAMED = 3  # a hint with the flags of more denials would be too long to read
 TEXTS = {"changed": "changed", "already": "unchanged", "refused": "refused"}
 OPPOSITES = {"--state": "--no-state", "--no-state": "--state"}
 BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
@@ -38,7 +38,7 @@ BY_NAME = {flag.name: flag for flag in (*run_flags.FLAGS, *run_flags.OUTPUTS)}
 
 @record
 class FlagWords:
-    """A flag with its value, and the words in which it is written."""
+    """A flag, its value, and the words of the command line in which both are written."""
 
     flag: str
     value: str
@@ -86,13 +86,16 @@ def change_servers(
     remove: bool = False,
     dry_run: bool = False,
 ) -> FileEdit:
-    """Add flags to servers of a locked file, or remove them. Refuse flags that `run` refuses."""
+    """Add flags to servers in a locked client file, or remove the flags. Refuse flags that `run`
+    refuses.
+    """
     flags: dict[tuple[str, ...], tuple[str, ...]] = {}
     for server in servers:
         if not server.is_wrapped or not server.inner_argv:
             raise SandboxError(
-                f"{file.path}: {server.name} was changed meanwhile, and is not wrapped now",
-                hint="nothing was written; `corral status` shows what is there",
+                f"{file.path}: {server.name} was changed while this command ran,"
+                " and is no longer wrapped",
+                hint="nothing was written; `corral status` shows the current servers",
             )
         merged = merge_flags(server.name, server.run_flags, change, remove=remove)
         wrap.check_run(merged, server.inner_argv[1:])
@@ -105,7 +108,8 @@ def merge_flags(
 ) -> tuple[str, ...]:
     """Return the flags `current` with the flags `change` added.
 
-    With `remove`, remove them instead, and raise an error if `current` lacks one.
+    With `remove`, remove the flags `change` instead, and raise an error if `current` lacks any of
+    them.
     """
     found = split_flags(current)
     for new in split_flags(change):
@@ -127,10 +131,9 @@ def merge_flags(
 
 
 def split_flags(words: Sequence[str]) -> list[FlagWords]:
-    """Split words into flags of `run`.
+    """Split words into flags of `run`. Raise an error for a word that is not a flag of `run`.
 
-    A flag that takes no value gets an empty one. Raise an error for a word that is not a flag of
-    `run`.
+    If a flag takes no value, its value is "" in the result.
     """
     found: list[FlagWords] = []
     rest = list(words)
@@ -155,13 +158,13 @@ def list_open_denials(server: ConfiguredServer) -> list[kept.SeenDenial]:
 
 
 def merge_runs(runs: Sequence[kept.KeptRun]) -> tuple[kept.SeenDenial, ...]:
-    """Return the denials of stored runs, without those that the flags of a later run allow."""
+    """Return the denials of stored runs. Leave out denials that the flags of a later run allow."""
 
     def allow(denial: Denial, words: Sequence[str]) -> bool:
         try:
             return is_allowed(denial, split_flags(words))
         except SandboxError:
-            return False  # another version of corral knew these flags
+            return False  # another version of corral wrote these flags
 
     return kept.merge(runs, allow)
 
@@ -176,7 +179,7 @@ def is_allowed(denial: Denial, has: Sequence[FlagWords]) -> bool:
 
 
 def _parse_allow(allow: str) -> list[FlagWords]:
-    """Return the flags in the text `allow` of a denial; [] if it is not made of flags of `run`."""
+    """Parse the flags in the text `allow` of a denial. Return [] if they are not flags of `run`."""
     try:
         return split_flags(shlex.split(allow))
     except (SandboxError, ValueError):
@@ -184,9 +187,10 @@ def _parse_allow(allow: str) -> list[FlagWords]:
 
 
 def _find_missing(allow: str) -> str:
-    """If the flags of a denial name a path that does not exist, return this path, otherwise "". The
-    caller does not ask about such a denial, because `grant` refuses all flags together if one path
-    does not exist.
+    """Return a path that the flags of a denial name although the path does not exist, or "".
+
+    The caller does not ask about such a denial, because `grant` refuses all flags together if one
+    of the paths does not exist.
     """
     named = [one for one in _parse_allow(allow) if one.flag in wrap.PATH_FLAGS]
     paths = [wrap.make_absolute_value(one.flag, one.value) for one in named]
@@ -194,19 +198,19 @@ def _find_missing(allow: str) -> str:
 
 
 def _ask(word: str, servers: Sequence[ConfiguredServer], options: Options) -> list[str]:
-    """Ask about each recent denial that is not granted yet, and return the flags to which the user
-    agrees. Refuse if there is no such denial, or no terminal.
+    """Ask about each recent denial that is not granted yet, and return the flags that the user
+    accepts. Raise an error if there is nothing to ask about, or no terminal.
     """
     rows: dict[str, kept.SeenDenial] = {}
     for server in servers:
         found = list_open_denials(server)
         rows |= {one.denial.allow: one for one in found if _parse_allow(one.denial.allow)}
     if options.has("--remove"):
-        raise UsageError("no flag to remove was given", hint=USAGE.partition("\n")[0])
+        raise UsageError("--remove needs the flags to remove", hint=USAGE.partition("\n")[0])
     if not rows:
         raise SandboxError(
-            f"no denial of {word} is recorded: it has not run yet, or needs nothing more",
-            hint=f"to grant something all the same: corral grant {shlex.quote(word)} --read PATH",
+            f"no denial is recorded for {word}: the server has not run yet, or needs nothing more",
+            hint=f"to grant something anyway: corral grant {shlex.quote(word)} --read PATH",
         )
     if not approve.is_on_terminal():
         named = " ".join(rows) if len(rows) <= MAX_NAMED else "FLAG..."

@@ -1,4 +1,4 @@
-"""`corral inspect`: list a server's tools from inside a sandbox, and mark suspicious ones."""
+"""`corral inspect`: start a server in a sandbox, list its tools, and mark suspicious ones."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,18 @@ from corral.safe_text import printable, shown
 from corral.servers.inspection import Inspection, inspect_server
 from corral.supervisor.report import JSON_VERSION, to_json
 
-SUMMARY = "list a server's tools from inside a sandbox, and mark suspicious ones"
+SUMMARY = "start a server in a sandbox, list its tools, and mark suspicious ones"
 USAGE = what_to_run.USAGE.format("inspect")
 FLAGS = (
     *run_flags.FLAGS,
-    Flag(name="--pin", help="pin the server's definitions, for runs with `--pins`"),
-    Flag(name="--yes", help="pin changes without a question; needed without a terminal"),
-    Flag(name="--json", help="the lists as the server sent them, with marks and denials"),
+    Flag(
+        name="--pin",
+        help="store the server's definitions, so that runs with `--pins` can compare them",
+    ),
+    Flag(name="--yes", help="pin changes without asking; required if there is no terminal"),
+    Flag(
+        name="--json", help="print JSON: the lists as the server sent them, with marks and denials"
+    ),
 )
 TIMEOUT_MS = 120_000
 JUDGE = "A person has to judge these marks."
@@ -50,7 +55,9 @@ def plan_inspection(options: Options, rest: list[str]) -> Plan:
 
 
 def as_data(found: Inspection) -> dict[str, object]:
-    """Return an inspection as data. The lists keep MCP's field names, which scanners can read."""
+    """Return an inspection as data. The lists keep MCP's field names, so that scanners can read
+    them.
+    """
     return {
         "version": JSON_VERSION,
         "server": list(found.server),
@@ -75,7 +82,9 @@ def format_inspection(found: Inspection, uncompared: Sequence[str]) -> list[str]
     lines += [f"look at {mark.describe()}" for mark in found.marks]
     if uncompared:
         others = ", ".join(map(printable, uncompared))
-        lines.append(f"not compared with {others}: `corral inspect` has not listed their tools")
+        lines.append(
+            f"not compared with the tools of {others}: `corral inspect` has not listed them yet"
+        )
     lead = JUDGE if found.marks else "Nothing is marked."
     return [*lines, f"{lead} {NO_VERDICT}"]
 
@@ -83,7 +92,7 @@ def format_inspection(found: Inspection, uncompared: Sequence[str]) -> list[str]
 def pin(server: tuple[str, ...], found: Inspection, *, yes: bool) -> int:
     """Store a server's current definitions as pins.
 
-    If they differ from older pins, ask the user first, unless `yes` is set.
+    If the definitions differ from older pins, ask the user first, unless `yes` is set.
     """
     before, pins = find_pinned(server), found.pins()
     changes = compare_pins(before.pins, pins) if before else []

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 def report_changes(
     read_state: Callable[[], Mapping[str, object]], *, none: str, some: str
 ) -> Iterator[None]:
-    """If Ctrl-C ends the block, say in the exception which parts of the state have changed by then.
+    """If Ctrl-C ends the block, name in the exception the parts of the state that have changed.
 
-    The state is compared, because an interrupt can come between a change and a note of it. The text
-    is `none`, or `some` and the names of the changed parts.
+    The state before the block is compared with the state after it. The block cannot record its
+    changes itself, because Ctrl-C could come between a change and its record. The text of the
+    exception is `none`, or `some` followed by the names of the changed parts.
     """
     before = read_state()
     try:

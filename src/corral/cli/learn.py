@@ -33,14 +33,15 @@ USAGE = (
 FLAGS = (
     *run_flags.FLAGS,
     Flag(name="--output", value="FILE", help="write the accepted proposals as a policy"),
-    Flag(name="--accept", help="accept every proposal without a question"),
+    Flag(name="--accept", help="accept every proposal without asking"),
     Flag(name="--json", help="print the result as JSON, after the target has ended"),
 )
 WATCHED = frozenset(("path", "own_files", "unix_socket", "variable"))
 """`learn` also finds denials of these kinds among the calls that it watches, so these
 denials are not printed again.
 """
-# This host name never exists. A run that allows only this name has a gateway, but reaches no host.
+# This host name never exists. A run that allows only this name has a gateway, but cannot reach any
+# host.
 NOWHERE = "learn.invalid"
 
 
@@ -66,7 +67,7 @@ def main(options: Options, rest: list[str]) -> int:
     watch = start.run(plan, (0, 1, 2), signals=signals, control=-1, denials=Denials())
     ending = watch.until_end()
     restore_terminal()
-    # The run blocked these signals. At the questions Ctrl-C has to work.
+    # The run blocked these signals, but Ctrl-C has to work while corral asks questions.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, run.forwarded_signals())
     learned = watched_run.find_learned(plan, watch, ending.denials)
     outcome = find_outcome(plan, ending)
@@ -80,7 +81,9 @@ def main(options: Options, rest: list[str]) -> int:
     _print(learned, ending.denials, used=used)
     if not used:
         command = _format_wrap(rest) or "pipe the messages of a client into `corral learn`"
-        output.note(f"no MCP client used the target, so it may ask for more later; {command}")
+        output.note(
+            f"no MCP client used the target, so it may ask for more later; to watch that, {command}"
+        )
     accepted = _accept(options, learned)
     if accepted:
         output.note("accepted: " + " ".join(one.typed() for one in accepted))
@@ -92,7 +95,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _format_wrap(rest: Sequence[str]) -> str:
-    """Return the command that watches CLIENT:SERVER while its client uses it; "" for others."""
+    """Return the command that watches the server CLIENT:SERVER while its client uses it. If `rest`
+    names the server in another way, return "".
+    """
     client, colon, server = "".join(rest[:1]).partition(":")
     known = colon and catalogue.find_client(client)
     return f"corral wrap --learn 2h {client} {shlex.quote(server)}" if known else ""
@@ -148,7 +153,7 @@ def _print(learned: Learned, denials: Sequence[Denial], *, used: bool) -> None:
         output.note(row.describe())
     for path, reason in learned.never:
         what = shell_word(path) if path.startswith("/") else path
-        output.note(f"it asked for {what}: never proposed, {reason}")
+        output.note(f"the target asked for {what}: never proposed ({reason})")
     for one in learned.proposed:
         output.note(f"{one.why}; {one.typed()}")
     if not learned.proposed and (learned.never or others):
@@ -160,7 +165,7 @@ def _print(learned: Learned, denials: Sequence[Denial], *, used: bool) -> None:
 
 
 def _check_output(path: str) -> None:
-    """Refuse a file that cannot be created, before the user spends time on a watched run."""
+    """Refuse an output file that cannot be created, before the user spends time on the run."""
     directory = os.path.dirname(os.path.abspath(path))
     if os.path.lexists(path) or not os.access(directory, os.W_OK):
         why = "File exists" if os.path.lexists(path) else f"you cannot write in {directory}"

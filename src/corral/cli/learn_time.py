@@ -10,7 +10,7 @@ FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def format_end(duration: str) -> str:
-    """Return the time when a duration ends that starts now. Refuse "none", which never ends."""
+    """Return the time at which a duration that starts now ends. Refuse "none", which never ends."""
     try:
         milliseconds = parse_duration(duration)
     except ValueError as error:
@@ -18,9 +18,7 @@ def format_end(duration: str) -> str:
             f"--learn: {duration!r} {error}", hint="give a duration such as 30m or 2h"
         ) from error
     if milliseconds is None:
-        raise UsageError(
-            "--learn needs a time after which it ends", hint="give a duration such as 30m or 2h"
-        )
+        raise UsageError("--learn cannot last forever", hint="give a duration such as 30m or 2h")
     return time.strftime(FORM, time.gmtime(time.time() + milliseconds / 1000))
 
 

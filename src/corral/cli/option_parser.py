@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @record
 class Flag:
-    """One flag.
+    """Describe a flag.
 
-    `value` is the placeholder for its value in the help, and is empty if the flag takes no value.
-    `key` is the policy key that the flag sets, if any.
+    `value` is the placeholder for the flag's value in the help. It is empty if the flag takes no
+    value. `key` is the policy key that the flag sets, if any.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Flag:
     key: str = ""
 
 
-# Flags of other programs that users may type, and the corresponding flag of corral.
+# Flags that users may know from other programs, each with corral's flag for the same purpose.
 SYNONYMS = {
     "--net": "--allow-net", "--network": "--allow-net", "--allow": "--allow-net",
     "--allow-read": "--read", "--ro": "--read", "-r": "--read",
@@ -63,8 +63,8 @@ class Options:
 def parse(
     flags: Sequence[Flag], arguments: Sequence[str], *, anywhere: bool = False
 ) -> tuple[Options, list[str]]:
-    """Return the options and the other words. `--` ends the options. Unless options may be
-    `anywhere`, the first other word ends them too.
+    """Split arguments into options and other words. `--` ends the options. Unless options may be
+    `anywhere`, the first other word ends them, too.
     """
     known = {flag.name: flag for flag in flags}
     known.update({flag.short: flag for flag in flags if flag.short})

@@ -1,8 +1,9 @@
-"""Print all of corral's output. `run` uses stderr, because stdout is the target's.
+"""Print all of corral's output. `run` uses stderr, because stdout belongs to the target.
 
-Names of files, packages, servers and variables are untrusted, so all printed text is escaped here:
-control characters, line ends, and characters that change the direction of text. Callers therefore
-pass one line at a time. Escape sequences for colours are added here, for `Painted` text.
+Names of files, packages, servers and variables are untrusted. So this module escapes control
+characters, line ends, and characters that change the direction of text in everything that it
+prints. Because line ends are escaped, callers pass one line at a time. Only this module adds escape
+sequences for colours, to `Painted` text.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ NO_MEMORY = (
     b"corral: corral itself has no memory left; any running target was stopped\n"
     b"hint: raise `ulimit -v` and the memory of the cgroup or container, or end other programs\n"
 )
-"""These bytes can be written at once. Formatting a message would need memory."""
+"""This message consists of constant bytes, because formatting it would need memory."""
 
 
 def from_fault(problem: Exception) -> SandboxError:
@@ -72,7 +73,7 @@ def from_fault(problem: Exception) -> SandboxError:
         hint = "start corral again; if that fails too, install it again"
     else:
         why = f"corral failed: {type(problem).__name__}: {problem}"
-        hint = f"report this bug with what `{sys.executable} -X dev -m corral ...` prints"
+        hint = f"report this bug with the output of `{sys.executable} -X dev -m corral ...`"
     return SandboxError(f"{why}; any running target was stopped", hint=hint)
 
 
@@ -170,7 +171,9 @@ def note(text: str) -> None:
 
 
 def prompt(text: str) -> None:
-    """Print a question. Flush stderr, because the user has to see the question first."""
+    """Print a question. Flush both streams, so that the user sees everything before corral waits
+    for the answer.
+    """
     flush()
     if sys.stderr is None:
         raise SandboxError(
@@ -187,8 +190,8 @@ def end_prompt() -> None:
 
 
 def _write_stderr(text: str) -> None:
-    """Write as much of a message as stderr accepts at once. Ignore errors, because a run continues
-    without its warnings.
+    """Write as much of a message as stderr accepts without waiting. Ignore errors, because a run
+    has to continue even if its warnings cannot be printed.
     """
     stream = sys.stderr
     if stream is None:

@@ -65,8 +65,8 @@ def _find_servers() -> dict[tuple[str, ...], str]:
 def _name_server(entry: Entry, servers: Mapping[tuple[str, ...], str]) -> str:
     """Return the name of the package that a run installs or executes.
 
-    If it is not a package, return the name of the wrapped server with the same command, or "" if
-    there is none.
+    If the run uses no package, return the name of the wrapped server with the same command. If no
+    wrapped server has this command, return "".
     """
     if entry.is_installer():
         return entry.command[-1]

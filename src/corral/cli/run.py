@@ -63,9 +63,9 @@ def main(options: Options, rest: list[str]) -> int:
 
 
 def _watch_paths(plan: Plan, until: str) -> Plan:
-    """Return a plan that also records the paths that the target opens. If the time `until` is over,
+    """Return a plan that also records the paths that the target opens. After the time `until`,
     return the same plan. If paths cannot be watched, warn and return the same plan, because a
-    client waits for the run.
+    client is waiting for the server.
     """
     from corral.cli.learn_time import is_over
 
@@ -84,7 +84,9 @@ def _watch_paths(plan: Plan, until: str) -> Plan:
 
 
 def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
-    """If the run was watched, also return the paths that its target did not find, as denials."""
+    """Return the ending. If the run was watched, add a denial for each path that the target did not
+    find.
+    """
     if sys.platform == "linux" and getattr(watch.child, "path_watch", None) is not None:
         from corral.learn.watched_run import find_learned, to_denials
 
@@ -101,7 +103,7 @@ def _learn(plan: Plan, watch: Watcher, ending: Ending) -> Ending:
 
 
 def _warn(plan: Plan, options: Options) -> None:
-    """Print the plan's warnings. Without `-v`, warn of default limits only once per boot."""
+    """Print the plan's warnings. Without `-v`, warn about default limits only once per boot."""
     what_to_run.warn_of_unset_variables(options)
     if not plan.warnings:
         return
@@ -174,7 +176,9 @@ def _open_audit(path: str | None) -> Audit | None:
         why = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
         raise SandboxError(
             f"cannot write the audit to {path}: {why}",
-            hint=_place_hint(error, path, "give a new file, or one that only corral wrote to"),
+            hint=_place_hint(
+                error, path, "name a new file, or an audit file that only corral has written to"
+            ),
         ) from error
 
 
@@ -210,7 +214,8 @@ def _finish(
         write_report(result)
     _explain_end(result, told={*plan.warnings, *ending.replaced})
     code = result.outcome.exit_code
-    # `os._exit` takes a signed number. The code of a crash on Windows has the highest bit set.
+    # `os._exit` takes a signed number. On Windows the code of a crash has the highest bit set, so
+    # it becomes negative.
     return code - (1 << 32) if code >> 31 else code
 
 
@@ -223,8 +228,8 @@ def _preload() -> None:
 
 
 class _KeptDenials:
-    """Stores the denials for `corral why`. A run without denials is stored only if earlier runs of
-    the same server are stored.
+    """Store a run's denials for `corral why`. If a run has no denials, store it only if earlier
+    runs of the same server are stored.
     """
 
     def __init__(self, plan: Plan, options: Options) -> None:
@@ -267,7 +272,7 @@ def _explain_end(result: Report, told: set[str]) -> None:
         if line not in told:
             output.warn(line)
     for path in result.created:
-        output.warn(f"the target created {path}, which other programs run by themselves")
+        output.warn(f"the target created {path}, which other programs run without asking you")
     if result.discarded:
         from corral.denials.discarded import describe_discarded
         from corral.policy.secret_files import is_sensitive
@@ -287,7 +292,9 @@ def _explain_end(result: Report, told: set[str]) -> None:
 
 
 def _fill_streams() -> None:
-    """Open closed streams. Otherwise a file that corral opens could become the target's stdin."""
+    """Open the null device in place of each closed standard stream. Otherwise a file that corral
+    opens could become the target's stdin.
+    """
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -325,7 +332,7 @@ def _open_report(path: str | None) -> WriteReport | None:
     except OSError as error:
         raise SandboxError(
             f"cannot write the report to {path}: {error.strerror}",
-            hint=_place_hint(error, path, "give a plain file in a directory that you own"),
+            hint=_place_hint(error, path, "name a regular file in a directory that you own"),
         ) from error
     if path.lower().endswith((".html", ".htm")):
         from corral.supervisor import report_page

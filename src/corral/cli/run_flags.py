@@ -33,36 +33,61 @@ FLAGS = (
     Flag(name="--profile", value="NAME", help="a curated policy; `corral profiles` lists them"),
     Flag(name="--policy", value="FILE|JSON", help="policy file, or JSON text; flags override it"),
     _flag("limits.memory", "memory of all processes together, e.g. 512M"),
-    _flag("limits.cpu", "processor cores: 0.5 or 500m; an integer means millicores"),
+    _flag("limits.cpu", "processor cores, e.g. 0.5 or 500m; an integer means millicores"),
     _flag("limits.cpu_time", "CPU time of all processes together, e.g. 10m"),
     _flag("limits.pids", "number of processes and threads"),
     _flag("limits.fds", "number of open files of each process"),
     _flag("limits.disk", "size of the private writable space, and of each file"),
-    _flag("limits.timeout", f"time until SIGTERM, e.g. 60s; {GRACE_SECONDS:g} s later SIGKILL"),
+    _flag(
+        "limits.timeout", f"time until SIGTERM, e.g. 60s; SIGKILL follows {GRACE_SECONDS:g} s later"
+    ),
     _flag("network.allow", "a destination that the server may reach"),
     _flag("network.listen", "a port of the server that this host may reach on loopback"),
     _flag("filesystem.read", "a file or directory that the server may read"),
     _flag("filesystem.write", "a file or directory that the server may change"),
-    _flag("filesystem.own_unix_sockets", "let its processes use unix sockets among themselves"),
+    _flag(
+        "filesystem.own_unix_sockets",
+        "let the server's processes use unix sockets among themselves",
+    ),
     _flag("filesystem.state", "keep the server's home directory between runs"),
-    Flag(name="--no-state", help="do not keep the home directory, even if a policy does"),
+    Flag(name="--no-state", help="do not keep the home directory, even if a policy says so"),
     _flag("subprocess.allow", "let the server start other processes"),
-    _flag("environment.pass", "pass a variable, or set one", "NAME[=VALUE]"),
+    _flag("environment.pass", "pass an environment variable, or set it", "NAME[=VALUE]"),
     _flag("environment.secrets", "pass a variable whose value is never printed"),
     _flag("mcp.tools.allow", "a tool that the client may use; other tools are hidden"),
-    _flag("mcp.pins", "hide tools that differ from their pins, or warn", "refuse|warn"),
-    Flag(name="--config", value="KEY=VALUE", many=True, help="a setting of a bundle or server"),
-    Flag(name="--with", value="REQUIREMENT", many=True, help="add a package to a pypi: package"),
-    Flag(name="--python", value="VERSION|PATH", help="the installed Python for a pypi: package"),
-    Flag(name="--node", value="VERSION|PATH", help="the installed Node.js for an npm: package"),
+    _flag(
+        "mcp.pins", "hide tools that differ from their pins, or only warn about them", "refuse|warn"
+    ),
+    Flag(
+        name="--config",
+        value="KEY=VALUE",
+        many=True,
+        help="a setting of a bundle or registry server",
+    ),
+    Flag(
+        name="--with",
+        value="REQUIREMENT",
+        many=True,
+        help="also install this package, for a pypi: package",
+    ),
+    Flag(
+        name="--python", value="VERSION|PATH", help="run a pypi: package with this installed Python"
+    ),
+    Flag(
+        name="--node", value="VERSION|PATH", help="run an npm: package with this installed Node.js"
+    ),
     Flag(name="--allow-install-scripts", help="let a package run code while it is installed"),
-    Flag(name="--learn-until", value="TIME", help="until then, record files it does not find"),
+    Flag(
+        name="--learn-until",
+        value="TIME",
+        help="until this time, record the files that the server does not find",
+    ),
     Flag(name="--start-in", value="DIRECTORY", help="refuse to start in any other directory"),
     Flag(
         name="--strict",
-        help="refuse if a default limit cannot be enforced; end if a hidden file is replaced",
+        help="refuse if a default limit cannot be enforced; stop if a hidden file is replaced",
     ),
-    Flag(name="--best-effort", help="go on with a warning if a control cannot be enforced"),
+    Flag(name="--best-effort", help="run with a warning if a control cannot be enforced"),
 )
 OUTPUTS = (
     Flag(
@@ -70,7 +95,9 @@ OUTPUTS = (
         value="FILE",
         help="write a report of the run: JSON, or a page if FILE ends in .html",
     ),
-    Flag(name="--audit", value="FILE", help="append every denial to a hash chain (JSON lines)"),
+    Flag(
+        name="--audit", value="FILE", help="append every denial to FILE, a hash chain of JSON lines"
+    ),
 )
 """Flags that name files that a run writes. No grant may contain these files."""
 VERBOSE = Flag(name="--verbose", short="-v", help="print every warning, not only new ones")
@@ -91,7 +118,7 @@ def list_grants(options: Options) -> list[str]:
 
 
 def _strip_value(key: str, value: str) -> str:
-    """Return the value of a flag. Make a path absolute; of `NAME=VALUE` return only the name."""
+    """Return a flag's value, with a path made absolute. Of `NAME=VALUE`, return only the name."""
     if key.startswith("environment."):
         return value.partition("=")[0]
     if BY_PATH[key].kind == "paths":
@@ -100,7 +127,7 @@ def _strip_value(key: str, value: str) -> str:
 
 
 def to_manifest(options: Options) -> Manifest | None:
-    """Return the flags as a manifest; None if they do not concern the policy."""
+    """Return the flags as a manifest, or None if no flag concerns the policy."""
     chosen = [flag for flag in FLAGS if flag.key and options.has(flag.name)]
     best_effort, strict = options.has("--best-effort"), options.has("--strict")
     forget = options.has("--no-state")

@@ -1,6 +1,7 @@
-"""Find wrapped servers that no longer start, and the command that mends each.
+"""Find wrapped servers that no longer start, and a command that repairs the entry of each.
 
-An earlier corral may have written flags that this one refuses, or a path may no longer exist.
+An earlier version of corral may have written flags that this version refuses, or a path may no
+longer exist.
 """
 
 import os
@@ -18,8 +19,8 @@ from corral.servers.reference import parse_reference
 
 
 def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tuple[str, str]:
-    """Return why a server would not start, and the command that mends it. Return two empty texts if
-    no reason is found, and no command if the program is missing. Install nothing.
+    """Return why a server would not start, and the command that repairs its entry. If no reason is
+    found, both texts are empty. If the program is missing, the command is empty. Install nothing.
 
     Check only servers that corral wrapped, because a project's file may name any program.
     """
@@ -34,7 +35,7 @@ def find_refusal(client: str, file: ClientFile, server: ConfiguredServer) -> tup
 
 
 def _find_mend(client: str, server: ConfiguredServer, error: SandboxError) -> str:
-    """Return the command that mends the server. `client` is a client or a file."""
+    """Return the command that repairs the server's entry. `client` names a client or a file."""
     if isinstance(error, UnchosenReadsError):
         reads = [word for path in error.reads for word in ("--read", path)]
         return join(["corral", "wrap", *reads, client, server.name])
@@ -57,7 +58,7 @@ def _check(server: ConfiguredServer, flags: Sequence[str]) -> None:
 
 
 def _find_bad_flags(server: ConfiguredServer) -> list[FlagWords]:
-    """Return the flags without which the server would start; [] if they cannot be found."""
+    """Return the flags that keep the server from starting, or [] if they cannot be found."""
     try:
         flags = grant.split_flags(server.run_flags)
         bad = [one for one in flags if _is_refused(server, [one])]

@@ -39,9 +39,9 @@ class ServerStatus:
     why: str = ""
     off: bool = False
     corral: str = ""  # the program that starts the server, if it is wrapped
-    own: bool = True  # whether `corral` is this corral
+    own: bool = True  # whether that program is this corral
     walled: bool | None = False  # whether this corral starts the server; None if it is remote
-    denials: int = 0  # denials of the last runs that the server's flags do not allow
+    denials: int = 0  # recent denials that the server's flags do not allow yet
     state_bytes: int | None = None  # the size of the server's home; None if it is not kept
     refused: str = ""  # the reason why the server would not start now
     mend: str = ""  # the command that makes it start again; "" if there is none
@@ -88,9 +88,10 @@ def _find_files() -> list[tuple[str, str]]:
 
 
 def check_files(words: list[str], *, as_json: bool) -> int:
-    """Check the named files, or else this project's files. Print each server that does not start
-    through corral or that `wrap` would refuse, and each file that cannot be read. Return 1 if there
-    are any. Servers that `wrap` leaves alone, such as remote ones, do not count.
+    """Check the named files, or this project's files if none is named. Print each server that does
+    not start through corral or that `wrap` would refuse, and each file that cannot be read. Return
+    1 if anything was found, otherwise 0. Ignore servers that `wrap` leaves alone, such as remote
+    servers.
     """
     named = [(word, path) for word in words for path in client_output.find_files(word)]
     files = [_read_file(client, path) for client, path in named or _find_project_files()]
@@ -202,8 +203,8 @@ def _find_doubt(server: ConfiguredServer, project: str) -> str:
 
 
 def _is_this_corral(text: str, server: ConfiguredServer, original: Original | None) -> bool:
-    """Return whether this corral wrote the command, or is the program in it. The name alone is not
-    enough, because any program can be named corral.
+    """Return whether this corral wrote the server's command, or is the program that the command
+    starts. The program's name alone is not enough, because any program can be named corral.
     """
     if original is not None and is_untouched(text, server, original):
         return True
@@ -257,9 +258,13 @@ def _print_file(file: FileStatus) -> None:
             # `why` finds a server by its name only in the files of clients.
             known = catalogue.find_client(file.client)
             asked = shlex.quote(server.name) if known else shlex.join(server.command)
-            output.write_line(f"    recent denials: {server.denials}; corral why {asked}")
+            output.write_line(
+                f"    recent denials: {server.denials}; to see them: corral why {asked}"
+            )
         if server.state_bytes is not None:
-            output.write_line(f"    its home, kept between runs: {server.state_bytes / 1e6:.1f} MB")
+            output.write_line(
+                f"    home directory, kept between runs: {server.state_bytes / 1e6:.1f} MB"
+            )
         if server.refused:
             output.write_line(f"    it does not start: {server.refused}")
             install = f"install the program again, or correct its path in {file.path}"
@@ -268,8 +273,10 @@ def _print_file(file: FileStatus) -> None:
             output.write_line(f"    it cannot start: {server.corral} does not exist")
             words = f"{shlex.quote(file.path)} {shlex.quote(server.name)}"
             again = f"corral wrap {words}"
-            if not server.own:  # its lines are not as corral wrote them
-                again = f"corral unwrap {words} && corral wrap {words}, and grant again"
+            if not server.own:  # this corral did not write its lines
+                again = (
+                    f"corral unwrap {words} && corral wrap {words}, and grant its permissions again"
+                )
             output.write_line(f"    hint: install corral there, or: {again}")
         elif not server.own:
             output.write_line(f"    it is started by {server.corral}, which is not this corral")

@@ -1,4 +1,6 @@
-"""Restore the user's terminal, because a target may be killed after it changed the settings."""
+"""Restore the settings of the user's terminal, because a target may change them and then be killed
+before it restores them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def save_terminal(fd: int) -> Callable[[], None]:
 
     def restore() -> None:
         try:
-            # In the background, `tcsetattr` would stop corral.
+            # Do this only in the foreground. In the background, `tcsetattr` would suspend corral.
             if os.tcgetpgrp(terminal) == os.getpgrp():
                 termios.tcsetattr(terminal, termios.TCSANOW, state)
         except (OSError, termios.error):

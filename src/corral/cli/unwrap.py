@@ -8,7 +8,7 @@ SUMMARY = "restore a client's configuration from before `corral wrap`"
 USAGE = "usage: corral unwrap [OPTIONS] CLIENT|FILE [SERVER...]"
 FLAGS = (
     Flag(name="--dry-run", help="print what would change, and change nothing"),
-    Flag(name="--force", help="restore the recorded lines, even over later edits"),
+    Flag(name="--force", help="restore the recorded lines, even if later edits are lost"),
     Flag(name="--json", help="as JSON"),
 )
 TEXTS = {

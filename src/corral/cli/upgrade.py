@@ -1,4 +1,4 @@
-"""`corral upgrade`: replace installed servers with newer versions, or with an earlier one."""
+"""`corral upgrade`: replace installed servers with newer or older versions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,9 +22,11 @@ SUMMARY = "replace installed servers with newer versions, after showing the chan
 USAGE = "usage: corral upgrade [--to VERSION] [--yes] [--dry-run] [--json] [SERVER...]"
 FLAGS = (
     Flag(name="--to", value="VERSION", help="use this version of the server, even an older one"),
-    Flag(name="--yes", help="upgrade without a question; needed without a terminal"),
+    Flag(name="--yes", help="upgrade without asking; required if there is no terminal"),
     Flag(name="--dry-run", help="show what would change, and change nothing"),
-    Flag(name="--json", help="as JSON; without --yes it shows and changes nothing"),
+    Flag(
+        name="--json", help="print JSON; without --yes, show what would change but change nothing"
+    ),
 )
 MAX_SHOWN = 10
 
@@ -47,7 +49,10 @@ def main(options: Options, rest: list[str]) -> int:
     if as_json:
         output.write_json(rows)
     elif not rows and not code:
-        output.write_line("there is nothing to upgrade: no server was installed without a version")
+        output.write_line(
+            "there is nothing to upgrade: only servers that were installed without a version are"
+            " upgraded"
+        )
     return code
 
 
@@ -67,7 +72,7 @@ def _upgrade(
             code = error.exit_code
             continue
         except (OSError, ValueError, RecursionError) as error:
-            # A server must not be able to keep the others from being upgraded.
+            # A fault in one server must not prevent the upgrade of the other servers.
             problem = (
                 output.from_os_error(error)
                 if isinstance(error, OSError)
@@ -138,7 +143,9 @@ def _compare_pinned(pinned: PinnedServer, version: str) -> ToolChanges:
         seen = inspect_server(plan_inspection(Options(), [word, *pinned.server[1:]])).pins()
     except SandboxError as error:
         why = f"{version} did not answer in a trial with the default policy: {error.message}"
-        more = "it may need grants, or other versions of its dependencies; the pins of its tools"
+        more = (
+            "it may need grants, or different versions of its dependencies; the pins of its tools"
+        )
         more += " are not changed"
         return ToolChanges(pinned=pinned, lines=(why, more))
     lines = tuple(compare_pins(pinned.pins, seen))

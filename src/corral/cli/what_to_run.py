@@ -29,7 +29,8 @@ USAGE = (
 )
 BUNDLES = (".mcpb", ".dxt")
 RUNTIMES = ("python", "node")
-"""Each runtime has a flag of the same name, which chooses its version for a package."""
+"""These are the runtimes of packages. The flag with the same name chooses the version of a runtime.
+"""
 NOT_FOR_COMMANDS = {
     "--python": "pypi: packages",
     "--node": "npm: packages",
@@ -69,13 +70,15 @@ def replace_runner(options: Options, rest: list[str]) -> list[str]:
 
 
 def _warn_of_unused_flags(options: Options, rest: list[str]) -> None:
-    """Warn about flags for packages or bundles if a plain command is run, which ignores them."""
+    """Warn about flags for packages or bundles if the user runs a plain command, on which these
+    flags have no effect.
+    """
     unused = [name for name in NOT_FOR_COMMANDS if options.has(name)]
     if unused and rest and not _may_be_reference(rest[0]):
         from corral.cli import output
 
         for name in unused:
-            output.warn(f"{name} has no effect: it is for {NOT_FOR_COMMANDS[name]}")
+            output.warn(f"{name} has no effect: it is only for {NOT_FOR_COMMANDS[name]}")
 
 
 def start_directory(rest: list[str]) -> str:
@@ -87,10 +90,11 @@ def start_directory(rest: list[str]) -> str:
 
 
 def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
-    """Refuse the run if it starts in another directory than `wanted`, which is a real path.
+    """Refuse the run if it would start in a different directory from `wanted`, which is a real
+    path.
 
-    The client starts corral in a directory, and the path to it may contain links. corral sees only
-    the directory where they lead, so it compares real paths.
+    A client may reach its directory through links, but corral sees only where the links lead. So
+    this function compares real paths.
     """
     if wanted is None:
         return
@@ -98,7 +102,8 @@ def refuse_other_directory(wanted: str | None, rest: list[str]) -> None:
     if os.path.normcase(here) != os.path.normcase(wanted):
         raise SandboxError(
             f"the server would start in {here}, but `corral wrap` recorded {wanted}",
-            hint="a link on its path has changed; if you did it, unwrap and wrap the server again",
+            hint="a link in its path has changed; if you changed it, unwrap and wrap the server"
+            " again",
         )
 
 
@@ -139,8 +144,8 @@ def plan_run(
 ) -> Plan:
     """Prepare the run of `command`.
 
-    The words `rest`, which the user typed, name the server. They decide in which directory it
-    starts, and under which name its data is stored.
+    The words `rest`, which the user typed, name the server. They decide in which directory the
+    server starts, and under which name its data is stored.
     """
     if (configured := _find_configured(rest)) is not None:
         from corral.cli.run_flags import ALL
@@ -190,8 +195,10 @@ def sources_to_inspect(options: Options, rest: list[str]) -> tuple[list[Source],
 def _open(
     options: Options, command: list[str], *, complete: bool = True
 ) -> tuple[Request | None, list[str], ReadyServer | None]:
-    """Return a server's request (None for a plain command), its command, and the opened server
-    (None unless a reference such as npm:NAME names it).
+    """Return a server's request, its command, and the opened server.
+
+    A plain command has no request (None). The opened server is None unless the command names it by
+    a reference such as npm:NAME.
     """
     server: ReadyServer | None = None
     if command and _may_be_reference(command[0]):
@@ -243,7 +250,7 @@ def _typed_flags(options: Options) -> list[Source]:
     if flags is None:
         return []
     # Paths in flags are relative to the current directory, even if the server starts in another
-    # one.
+    # directory.
     typed = replace(flags, directory=current_directory())
     return [Source(manifest=typed, trust="user", approved=True)]
 
@@ -279,7 +286,7 @@ def _configured_server(
         set_values=tuple(server.env.items()) or None,
         pass_names=tuple(server.forwarded) or None,
     )
-    # The client's file is the user's own, so its variables need no approval.
+    # The client's file belongs to the user, so its variables need no approval.
     source = Source(manifest=manifest, trust="user", approved=True)
     return merged, [*server.argv, *rest[1:]], [source]
 
@@ -342,7 +349,7 @@ def granted_paths(options: Options) -> tuple[str, ...]:
 
 
 def install_options(options: Options) -> InstallOptions:
-    """Return the options for installing a package. The profile may name further packages."""
+    """Return the options for installing a package, with the additional packages of the profile."""
     from corral.servers.packages.sources import InstallOptions
 
     beside: tuple[str, ...] = ()
@@ -383,13 +390,13 @@ def _ask_for_approval(request: Request, users: list[Source]) -> Source:
             origin = source.manifest.origin
             raise PolicyError(
                 f"{origin} asks for more than you approved: to " + "; to ".join(request.asks),
-                hint=f"look at it and run `corral approve {shell_word(origin)}`",
+                hint=f"check this list, then run `corral approve {shell_word(origin)}`",
             )
     except PolicyError:
         if not approve.is_on_terminal():
             raise
     else:
-        return source  # it only lowers limits, or the user's sources grant the same
+        return source  # the request only lowers limits, or the user's sources grant the same
     for line in approve.format_request(request):
         output.note(line)
     if not approve.confirm([source.manifest.directory or source.manifest.origin]):

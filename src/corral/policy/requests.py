@@ -137,7 +137,7 @@ def refuse_unapproved(sources: Sequence[Source], home: str, cwd: str) -> None:
             where = shell_word(source.manifest.directory or source.manifest.origin)
             raise PolicyError(
                 f"{origin} asks for more than you approved: to " + "; to ".join(texts),
-                hint=f"look at it and run `corral approve {where}`",
+                hint=f"check this list, then run `corral approve {where}`",
             )
 
 
