@@ -126,12 +126,12 @@ def closed(schema):
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--name", "Not_A_Name"), REFUSED, "cannot name an object"),
+        (("--name", "Not_A_Name"), REFUSED, "is not a valid name"),
         (("--volume", "/x"), REFUSED, "is not a volume of a pod"),
         (("--read", "/data"), REFUSED, "--volume /data=claim:NAME"),
         (("--agent-sandbox", "--replicas", "0"), WRONG, "--replicas takes a number"),
         (("--replicas", "3"), WRONG, "add --agent-sandbox"),
-        (("--volume", "/d=emptydir", "--volume", "/d=claim:x"), REFUSED, "/d is named twice"),
+        (("--volume", "/d=emptydir", "--volume", "/d=claim:x"), REFUSED, "names two volumes for /d"),
         (
             ("--agent-sandbox", "--listen", "8080", "--timeout", "5m"),
             REFUSED,

@@ -119,7 +119,7 @@ def test_the_configuration_contains_the_policy(user, scratch):
 @pytest.mark.parametrize(
     ("flags", "what"),
     [
-        (("--allow-net", "example.com"), b"a bundle has no list of hosts"),
+        (("--allow-net", "example.com"), b"a bundle cannot allow hosts"),
         (("--timeout", "5m"), b"a runtime has no timeout"),
     ],
 )

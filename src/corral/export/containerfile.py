@@ -1,11 +1,12 @@
-"""Write the Containerfile of an exported server, which checks packages against locked hashes.
+"""Write the Containerfile of an exported server. The image build checks each package against a
+locked hash.
 
-Lock files are taken only from packages that corral installed from npm or PyPI without install
-scripts. A bundle may contain files with the names of lock files, and an install script may have
-changed the lock file.
+corral uses the lock files only of packages that it installed itself, from npm or PyPI and without
+install scripts. The lock files of other servers cannot be trusted: a bundle may contain files with
+the names of lock files, and an install script may have changed the lock file.
 
-In the image root installs corral, and another user installs the server, so that no package can
-change corral. A pod's ConfigMap replaces the policy in the image.
+In the image, root installs corral and another user installs the server, so that no package can
+change corral. In a pod, a ConfigMap replaces the policy that is in the image.
 """
 
 import os
@@ -24,11 +25,11 @@ POLICY_DIRECTORY = "/etc/corral"
 POLICY_FILE = f"{POLICY_DIRECTORY}/policy.json"
 WHEEL = "mcp_corral-*.whl"
 INSTALLER = "1001:1001"
-"""The user and group that install the server. The server runs as another user, which therefore
-cannot change the server's files.
+"""The user and group that install the server in the image. The server runs as a different user, so
+it cannot change its own files.
 """
-# The platform is fixed, because lock files have hashes of packages for one platform. The tag of a
-# base can be moved to another image, its digest cannot.
+# The platform is fixed, because lock files contain the hashes of packages for one platform. The
+# hint asks for a digest, because a tag can be moved to another image, but a digest cannot.
 HEAD = """\
 # Pin the base by its digest:
 #   podman pull {base}
@@ -42,7 +43,8 @@ RUN apt-get update \\
  && apt-get install -y --no-install-recommends python3 python3-venv \\
  && rm -rf /var/lib/apt/lists/*
 """
-# corral is installed from a copied wheel, because no package index has it.
+# corral is installed from a wheel that is copied into the image, because no package index has
+# corral.
 CORRAL = f"""\
 COPY {WHEEL} /opt/
 RUN python3 -m venv /opt/corral \\
@@ -85,7 +87,9 @@ def make_build(argv: tuple[str, ...], tree: str) -> Build:
 
 
 def build_command(argv: tuple[str, ...]) -> Build:
-    """Return a Containerfile for a command whose files the user has to add to the image."""
+    """Return a Containerfile for a command. The user has to add the files of the command to the
+    image.
+    """
     words = " ".join(argv).replace("\n", " ")
     return Build(text=_head(PYTHON_BASE) + CORRAL + COMMAND.format(words=words) + TAIL)
 
@@ -96,8 +100,8 @@ def _head(base: str) -> str:
 
 
 def build_package(tree: str) -> Build:
-    """Return a Containerfile for a package, with the lock files of its installation on this
-    machine.
+    """Return a Containerfile for a package, together with copies of the lock files from its
+    installation on this machine.
     """
     kind = _find_package(tree).kind
     files = {}
@@ -118,8 +122,9 @@ def _find_package(tree: str) -> Entry:
     found = [one for one in store.entries() if one.path() == tree and one.kind in COPIED]
     if not found:
         raise SandboxError(
-            "this server was not installed from npm or PyPI",
-            hint="leave --containerfile out, and put the unpacked server into " + SERVER,
+            "--containerfile needs a server that corral installed from npm or PyPI",
+            hint="leave --containerfile out, and put the server's files into the image at "
+            + SERVER,
         )
     for entry in found:
         if not has_run_scripts(entry.key):
@@ -127,12 +132,14 @@ def _find_package(tree: str) -> Entry:
     raise SandboxError(
         f"{found[0].name} was installed with --allow-install-scripts, so a package may have"
         " written the lock file",
-        hint="leave --allow-install-scripts out, or --containerfile",
+        hint="leave out either --allow-install-scripts or --containerfile",
     )
 
 
 def find_tree(argv: Sequence[str]) -> str:
-    """Return the directory in corral's cache in which the command's package is installed, or ""."""
+    """Return the directory in corral's cache that contains the command's package, or "" if the
+    command uses no file of the cache.
+    """
     above = store_path("trees") + os.sep
     words = [word.removeprefix(above) for word in argv if word.startswith(above)]
     return os.path.join(above, words[0].partition(os.sep)[0]) if words else ""

@@ -1,6 +1,7 @@
 """Decide what enforces each control of an export: the engine, corral inside it, or nothing.
 
-As in `run`, the export is refused if a wall, or a limit that the policy sets, cannot be enforced.
+The export is refused, just as `run` would be, if neither the engine nor corral can enforce a wall
+or a limit that the policy sets.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ INSIDE = "corral inside: "
 
 @record
 class Engine:
-    """An engine such as runc. `enforces` is {control: (mechanism, note)} for one policy. `lacks`
-    has the reasons why it does not enforce the other controls, and `hints` has remedies.
+    """An engine such as runc, and what it can enforce of one policy.
+
+    `enforces` maps each control that it enforces to (mechanism, note). `lacks` maps each other
+    control to the reason why the engine cannot enforce it, and `hints` maps some of these to what
+    the user can do instead.
     """
 
     name: str
@@ -34,8 +38,8 @@ class Engine:
 
 
 def decide_for_engine(policy: Policy, engine: Engine, machine: str) -> tuple[Held, ...]:
-    """Return what enforces each control. If some have no mechanism, raise an error that names all
-    of them.
+    """Return what enforces each control. If some controls cannot be enforced, raise an error that
+    names all of them.
     """
     if policy.mcp is not None:
         raise PolicyError(
@@ -58,7 +62,7 @@ def _options(control: Control, engine: Engine) -> Sequence[Option]:
 
 
 def format_holding(controls: Sequence[Held]) -> list[tuple[str, ...]]:
-    """Return a row for each requested control: control, request, what enforces it, how."""
+    """Return a row for each requested control: its name, the request, what enforces it, and how."""
     rows: list[tuple[str, ...]] = []
     for held in controls:
         if held.status == "not asked":

@@ -1,7 +1,7 @@
-"""Export a policy as Kubernetes objects, with corral as the inner layer of the pod.
+"""Export a policy as Kubernetes objects. corral runs inside the pod as a second layer.
 
-A server that uses stdio is started by `kubectl exec -i`, once for each client, so the pod's own
-process only waits. A server that listens on a port is the pod's own process.
+A server that uses stdio is started by `kubectl exec -i`, once for each client, so the pod's main
+process only waits. A server that listens on a port is itself the pod's main process.
 """
 
 from collections.abc import Mapping
@@ -15,26 +15,26 @@ from corral.policy.model import Policy
 
 STATE = "state"
 SERVER_LABEL = "corral-server"
-"""The label by which objects find the pods. Standard labels are not used for this, because pods of
-a Helm chart may have the same ones.
+"""The label by which objects such as Services find the pods. Standard labels cannot be used for
+this, because the pods of a Helm chart may have the same ones.
 """
 USER = 1000
-START_SECONDS = 300  # for pulling the image and starting, besides the server's own deadline
-# This process is PID 1, which gets only signals that it blocks or handles. Because it ignores
-# SIGCHLD, the kernel itself reaps the orphans of sessions.
+START_SECONDS = 300  # added to the server's own deadline: time to pull the image and start
+# The waiting process is PID 1 of the pod, and PID 1 gets only signals that it blocks or handles. It
+# ignores SIGCHLD, so that the kernel reaps the orphaned processes of ended sessions.
 WAIT = """\
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 signal.sigwait([signal.SIGTERM])
 """
-OWN_MEMORY = 64 << 20  # for corral itself and the waiting process, besides the target's
-OWN_CPU = 10  # millicores that a pod requests, unless its limit is lower
+OWN_MEMORY = 64 << 20  # for corral itself and the waiting process, on top of the target's memory
+OWN_CPU = 10  # millicores that a pod requests, unless its CPU limit is lower
 Object = dict[str, object]
 
 
 def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
-    """Return the objects in the order of their creation."""
+    """Return the objects in the order in which they have to be created."""
     policy = workload.pod.policy
     objects = [_config_map(workload)]
     if policy.state:
@@ -48,7 +48,7 @@ def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
     if cilium:
         rules = make_cilium_rules(policy, _selector(workload))
         objects.append(_object("cilium.io/v2", "CiliumNetworkPolicy", workload, rules))
-    # A Deployment starts an ended server again, which would make a timeout meaningless.
+    # A Deployment would restart the server after a timeout, so a server with a timeout gets a Pod.
     if workload.listens and policy.limits.timeout is None:
         objects.append(_deployment(workload))
     else:
@@ -57,10 +57,12 @@ def make_objects(workload: Workload, *, cilium: bool) -> list[Object]:
 
 
 def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
-    """Return the pod of `make_objects` as a template, a warm pool and a claim of agent-sandbox.
+    """Return the same pod as `make_objects`, but as a SandboxTemplate, a SandboxWarmPool and a
+    SandboxClaim of agent-sandbox.
 
-    Secrets are in the template, because a claim with variables gets no warm sandbox. The volume
-    claim is a template too, because the sandboxes of a pool cannot share one claim.
+    Secrets are in the template, because a claim that sets variables gets no warm sandbox. The
+    volume claim is in the template too, because the sandboxes of a pool cannot share one volume
+    claim.
     """
     policy = workload.pod.policy
     if workload.listens and policy.limits.timeout is not None:
@@ -76,7 +78,7 @@ def make_sandbox_objects(workload: Workload, *, replicas: int) -> list[Object]:
             "metadata": _pod_metadata(workload),
             "spec": {**_pod_spec(workload), "volumes": volumes},
         },
-        "networkPolicyManagement": "Managed",  # without a policy the pod reaches the internet
+        "networkPolicyManagement": "Managed",  # without a policy the pod could reach the internet
         "networkPolicy": make_network_rules(policy, names_by_cilium=False),
         "envVarsInjectionPolicy": "Disallowed",
         **({"service": True} if workload.listens else {}),
@@ -112,7 +114,9 @@ def _selector(workload: Workload) -> Object:
 
 
 def _pod_metadata(workload: Workload) -> Object:
-    """Return labels and the policy's hash. If the hash changes, a Deployment replaces its pods."""
+    """Return the pod's labels, and the policy's hash as an annotation. When the hash changes, a
+    Deployment replaces its pods.
+    """
     return {
         "labels": _labels(workload),
         "annotations": {"corral-policy": short_hash(format_policy(workload.pod))},
@@ -151,7 +155,7 @@ def _deployment(workload: Workload) -> Object:
         "template": {"metadata": _pod_metadata(workload), "spec": _pod_spec(workload)},
     }
     if workload.pod.policy.state:
-        spec["strategy"] = {"type": "Recreate"}  # two pods cannot share the claim
+        spec["strategy"] = {"type": "Recreate"}  # two pods cannot share the volume claim
     return _object("apps/v1", "Deployment", workload, spec)
 
 
@@ -161,8 +165,8 @@ def _service(workload: Workload) -> Object:
 
 
 def _pod_spec(workload: Workload) -> Object:
-    # With the default 5 of `ndots`, names are first looked up in the cluster's domains, which
-    # Cilium refuses.
+    # With the default `ndots` of 5, the resolver would first look up each name in the cluster's
+    # domains, and Cilium refuses these lookups.
     dns: Object = {"options": [{"name": "ndots", "value": "1"}]}
     return {
         **({"dnsConfig": dns} if has_names(workload.pod.policy) else {}),
@@ -203,7 +207,9 @@ def _container(workload: Workload) -> Object:
 
 
 def _environment(workload: Workload) -> list[Object]:
-    """Return the variables. A secret is a reference to an object that the user creates."""
+    """Return the pod's environment variables. The value of a secret comes from a Secret object that
+    the user creates.
+    """
     secrets: list[Object] = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": workload.secrets, "key": name}}}
         for name in workload.pod.policy.secret_names

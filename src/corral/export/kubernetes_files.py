@@ -1,4 +1,4 @@
-"""Write the files of a Kubernetes export, and name the commands that use them."""
+"""Write the files of a Kubernetes export, and list the commands that the user has to run next."""
 
 import json
 import os
@@ -54,7 +54,8 @@ def _refuse_other_server(directory: str, header: str) -> None:
         return
     if first.startswith(HEADER) and first != header:
         raise SandboxError(
-            f"{directory} has the export of another server: {first.removeprefix(HEADER).strip()}",
+            f"{directory} contains the export of another server:"
+            f" {first.removeprefix(HEADER).strip()}",
             hint="name another directory with -o",
         )
 
@@ -71,8 +72,8 @@ def next_steps(
     if secrets:
         words = " ".join(f'--from-literal={one}="${one}"' for one in secrets)
         lines.append(f"kubectl create secret generic {workload.secrets} {words}")
-    # Each server has its own field manager, so that the API server reports a conflict if another
-    # server is applied under the same name.
+    # Each server has its own field manager. So if another server is applied under the same name,
+    # the API server reports a conflict.
     apply = f"kubectl apply --server-side --field-manager={workload.manager}"
     lines.append(f"{apply} -f {where}/{OBJECTS_FILE}")
     lines += _reach(workload, {str(one["kind"]) for one in objects})
@@ -83,7 +84,7 @@ def _reach(workload: Workload, kinds: set[str]) -> list[str]:
     name, ports = workload.name, workload.pod.policy.listen
     pod = f"pod/{name}"
     ready = f"--for=condition=Ready {pod}"
-    if "SandboxClaim" in kinds:  # the pod comes from the pool and has another name
+    if "SandboxClaim" in kinds:  # the pod comes from the warm pool, so its name differs
         found = f"kubectl get sandboxclaim {name} -o jsonpath='{{.status.sandbox.name}}'"
         pod, ready = f'"$({found})"', f"--for=condition=Ready sandboxclaim/{name}"
     elif "Deployment" in kinds:

@@ -1,7 +1,7 @@
-"""Write the network rules of a policy as NetworkPolicy and CiliumNetworkPolicy.
+"""Write the network rules of a policy as a NetworkPolicy or a CiliumNetworkPolicy.
 
-A NetworkPolicy cannot contain host names. It allows their ports at all public addresses, and corral
-in the pod checks the names.
+A NetworkPolicy cannot contain host names. For each allowed name it therefore allows the port at all
+public addresses, and corral in the pod checks the name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,15 +11,15 @@ from corral.policy.model import Policy
 
 Rule = dict[str, object]
 
-# Rules for host names exclude these addresses, because a public name must not resolve to the
-# cluster or to its machines' metadata service.
+# The rules for host names exclude these addresses, because a public name must not resolve to an
+# address in the cluster or to the metadata service of its machines.
 PRIVATE = ("10.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
 PRIVATE_V6 = ("fc00::/7", "fe80::/10")
 DNS_PORTS = [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}]
 DNS_APPS = ("kube-dns", "node-local-dns")
-# A DNS cache on the node is not a pod, so its address is allowed. The first address is NodeLocal
-# DNSCache, the second is Cloud DNS of GKE. The metadata service also has the second address, but
-# another port.
+# These are the addresses of DNS caches on the node. They have to be allowed by address, because
+# such a cache is not a pod. The first address is NodeLocal DNSCache, and the second is Cloud DNS on
+# GKE. The metadata service has the second address too, but it uses a different port.
 NODE_DNS = ("169.254.20.10/32", "169.254.169.254/32")
 CLUSTER_DNS = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -35,8 +35,8 @@ def has_names(policy: Policy) -> bool:
 def make_network_rules(policy: Policy, *, names_by_cilium: bool) -> Rule:
     """Return rules that allow only the policy's listening ports and destinations.
 
-    With `names_by_cilium` the rules allow no destination, because the CiliumNetworkPolicy allows
-    the destinations.
+    With `names_by_cilium` the rules allow no destinations, because the CiliumNetworkPolicy allows
+    them.
     """
     ports = [{"protocol": "TCP", "port": port} for port in policy.listen]
     return {
@@ -73,11 +73,12 @@ def _ports(entries: Sequence[AllowEntry]) -> list[Rule]:
 
 
 def make_cilium_rules(policy: Policy, selector: Mapping[str, object]) -> Rule:
-    """Return rules that allow the policy's host names and networks. Cilium learns the addresses of
-    a name from DNS answers, so the rules also allow queries for these names.
+    """Return rules that allow the policy's host names and networks. The rules also allow DNS
+    queries for these names, because Cilium learns the addresses of a name from the answers.
     """
     rules = parse_rules(policy.allow)
-    # `**.` means any depth, as `*.` does in corral. Before Cilium 1.19 it means one label only.
+    # `**.` matches names at any depth, as `*.` does in corral. Before Cilium 1.19 `**.` matches
+    # only one label.
     wild = ((f"**.{name}", found) for name, found in rules.under.items())
     names = [*rules.names.items(), *wild]
     egress = [_cilium_dns([name for name, _ in names])] if names else []

@@ -1,7 +1,7 @@
 """Export a policy as a bundle of the OCI runtime specification, for runc and similar runtimes.
 
-The bundle mounts the same files of this host as corral, so it runs on this host only. A runtime
-supports no host names, no timeout and no Landlock.
+The bundle mounts the same files of this host as `corral run` does, so it works on this host only. A
+runtime cannot allow host names, has no timeout and does not use Landlock.
 """
 
 import json
@@ -40,7 +40,7 @@ OPTIONS = {
     "read": ["rbind", "rro", "rnosuid", "rnodev"],
     "write": ["rbind", "rw", "rnosuid", "rnodev"],
 }
-NO_NAMES = "a bundle has no list of hosts: its network is empty"
+NO_NAMES = "a bundle cannot allow hosts: its network namespace is empty"
 
 
 @record
@@ -48,7 +48,7 @@ class Bundle:
     config: Mapping[str, object]
     view: View
     controls: tuple[Held, ...]
-    omitted: tuple[str, ...]  # names of secrets, which the user adds to `process.env`
+    omitted: tuple[str, ...]  # secrets that the user adds to `process.env`
 
 
 def build_bundle(
@@ -102,10 +102,10 @@ def _survey(subject: Subject) -> Layout:
     closed += [layout.state] if layout.state and layout.uid == 0 else []
     if closed:
         raise PolicyError(
-            f"only root can use {', '.join(closed)}, and in the bundle the target is not root",
-            hint="export as the user that owns these files, or grant files that others can read",
+            f"only root can use {', '.join(closed)}, but the bundle's target does not run as root",
+            hint="export as the user that owns these files, or grant files that all users can read",
         )
-    # A runtime needs id 0 inside the bundle. This id is mapped to the same host id as in
+    # A runtime needs an id 0 inside the bundle. This id is mapped to the same id of the host as in
     # `corral run`.
     return replace(layout, who=replace(layout.who, uid=0, gid=0))
 
@@ -117,23 +117,24 @@ def _is_public(path: str) -> bool:
 
 
 def _engine(policy: Policy, *, rootless: bool) -> Engine:
-    """Return the controls that a runtime enforces.
+    """Return which controls a runtime enforces.
 
-    A runtime that is started without root has no cgroup for limits.
+    A runtime that is started without root has no cgroup, so it cannot enforce the limits that need
+    one.
     """
     enforces = {
         "filesystem": ("mounts, read-only root", "no Landlock"),
         "network": ("empty network namespace", ""),
-        "subprocess": ("seccomp", "the program may execute another one in its own place"),
-        "syscalls": ("seccomp", "made from corral's own rules"),
-        "tree": ("pid namespace", "`runc kill` ends it; for the end of runc itself see its manual"),
+        "subprocess": ("seccomp", "the program may replace itself with another one (execve)"),
+        "syscalls": ("seccomp", "converted from corral's own rules"),
+        "tree": ("pid namespace", "`runc kill` ends it; processes may survive if runc dies"),
         "fds": ("RLIMIT_NOFILE", "inotify instances and System V objects have no limit"),
         "address_space": ("RLIMIT_AS", ""),
-        "disk": ("sized tmpfs + RLIMIT_FSIZE", "each private directory has the limit"),
+        "disk": ("sized tmpfs + RLIMIT_FSIZE", "the limit applies to each private directory"),
         "pids": ("RLIMIT_NPROC" if rootless else "cgroup pids", ""),
     }
     lacks = {
-        "io": "a bundle would need the numbers of this host's disks",
+        "io": "an I/O limit in a bundle would need the device numbers of this host's disks",
         "timeout": "a runtime has no timeout",
         "memory": "a runtime without root has no cgroup",
         "cpu": "a runtime without root has no cgroup",
@@ -160,7 +161,7 @@ def _rlimits(policy: Policy) -> list[dict[str, object]]:
 
 
 def _mounts(view: View) -> list[dict[str, object]]:
-    """Return the mounts, outer ones first."""
+    """Return the mounts, sorted so that each mount comes after the mounts that contain it."""
     inodes = max(1024, view.size // root_filesystem.BYTES_PER_INODE)
     sized = ["nosuid", "nodev", "mode=0700", f"size={view.size}", f"nr_inodes={inodes}"]
     mounts: dict[str, dict[str, object]] = {
@@ -226,7 +227,9 @@ def write_bundle(bundle: Bundle, directory: str, *, force: bool) -> None:
 
 
 def _make_root(view: View, root: str) -> None:
-    """Create mount points, links and files of /etc, because the runtime does not."""
+    """Create the mount points, the links and the files of /etc in the bundle, because the runtime
+    creates none of them.
+    """
     for path in ("/proc", "/dev", "/sys", *view.private):
         os.makedirs(root + path, exist_ok=True)
     for bind in sorted(view.binds, key=lambda bind: bind.target.count("/")):

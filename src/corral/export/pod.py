@@ -1,8 +1,8 @@
-"""Divide the controls of a policy between a pod and corral inside it.
+"""Divide the controls of a policy between a pod and corral inside the pod.
 
 corral cannot create namespaces in a pod, so it uses Landlock, seccomp and the socket broker there.
-The pod enforces the limits on memory, CPU and disk, nothing limits I/O, and corral enforces the
-other controls.
+The pod enforces the limits on memory, CPU and disk. Nothing enforces an I/O limit. corral enforces
+all other controls.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ if TYPE_CHECKING:
     from corral.plan.model import Chains
     from corral.policy.model import Access
 
-# corral without namespaces has these capabilities in a hardened pod, if the pod's kernel has all
-# Landlock features that corral uses.
+# The capabilities that corral has in a hardened pod without namespaces. The pod's kernel must have
+# all Landlock features that corral uses.
 PROVEN = (
     "landlock_wall", "landlock_scope", "seccomp", "exec_cookie", "start_notices", "guardian",
     "rlimits", "sampling", "socket_broker", "task_count",
 )  # fmt: skip
 HELD_BY_POD = ("memory", "cpu", "disk")
 MEMORY_NOTE = "of all sessions together, with 64 MiB more for corral itself"
-NETWORK_NOTE = "names at public addresses; a name of the cluster also needs its network"
+NETWORK_NOTE = (
+    "allows names at public addresses; for a name inside the cluster, also allow its network"
+)
 DISK_NOTE = "the kubelet checks from time to time and evicts the pod"
 
 
 @record
 class PodPath:
-    """A granted path of the pod, and the volume that is mounted there."""
+    """A path that the policy grants in the pod, and the volume that is mounted there."""
 
     path: str
     access: Access
@@ -54,8 +56,8 @@ class PodPath:
 class PodPolicy:
     """A policy for a pod.
 
-    `policy` has no paths, because a pod's paths do not exist on this machine. The granted paths are
-    in `paths`.
+    `policy` itself contains no paths, because the paths of a pod do not exist on this machine. The
+    granted paths are in `paths` instead.
     """
 
     policy: Policy
@@ -76,14 +78,14 @@ def make_pod_policy(
     policy = merge(without, home=home, cwd=cwd)
     _refuse_unexported(policy)
     proven = [Finding(capability=name, status="proven", evidence="") for name in PROVEN]
-    io = Finding(capability="io", status="absent", evidence="a pod has no limit of the I/O rate")
+    io = Finding(capability="io", status="absent", evidence="a pod cannot limit the I/O rate")
     host = Host(system="linux", machine="", findings=(*proven, io))
     controls = _name_paths(decide(policy, host, _chains(policy)), paths)
     return PodPolicy(policy=policy, paths=paths, controls=controls)
 
 
 def _refuse_unexported(policy: Policy) -> None:
-    """Refuse rules for MCP messages and `own_unix_sockets`, because a pod supports neither."""
+    """Refuse MCP rules and `own_unix_sockets`, because an export supports neither."""
     if policy.mcp is not None:
         raise PolicyError(
             "mcp: an export does not contain the MCP guard",
@@ -112,10 +114,10 @@ def _map_paths(
             found[path] = PodPath(path=path, access=access, volume=volumes[path])
     if unmapped:
         raise PolicyError(
-            "the pod does not have these paths, and no volume is named for them: "
+            "the pod needs a --volume for each of these granted paths: "
             + ", ".join(dict.fromkeys(unmapped)),
             hint=" ".join(f"--volume {word}=claim:NAME" for word in _quote_all(unmapped))
-            + "; also configmap:NAME and emptydir",
+            + "; instead of claim:NAME you can write configmap:NAME or emptydir",
         )
     if spare := sorted(set(volumes) - set(found)):
         raise PolicyError(
@@ -137,7 +139,7 @@ def _refuse_nested(found: Mapping[str, PodPath]) -> None:
         if inner and outer.access == "read":
             raise PolicyError(
                 f"{outer.path} is read-only, so no volume can be mounted at {', '.join(inner)}",
-                hint="grant only one of them, or paths of which none is inside another",
+                hint="grant only one of them, or paths that do not contain each other",
             )
 
 
@@ -150,11 +152,11 @@ def _name_paths(controls: Sequence[Held], paths: Sequence[PodPath]) -> tuple[Hel
 
 
 def _chains(policy: Policy) -> Chains:
-    """Return the mechanisms for each control: the pod's limit, then those of corral without
-    namespaces.
+    """Return the possible mechanisms for each control: first the pod's own limit, then the
+    mechanisms of corral without namespaces.
     """
     if TYPE_CHECKING and sys.platform != "linux":
-        raise AssertionError  # type checkers for other systems do not see Linux's modules
+        raise AssertionError  # on other systems type checkers cannot see Linux's modules
     inside = options.chains(replace(policy, limits=replace(policy.limits, io=None)))
     ends = "of the pod, which is not started again" if policy.listen else "of each session"
     notes = {"network": NETWORK_NOTE if has_names(policy) else "", "timeout": ends}
@@ -179,7 +181,9 @@ def _move_inside(option: Option, note: str) -> Option:
 
 
 def policy_document(pod: PodPolicy) -> dict[str, object]:
-    """Return the policy file for corral inside the pod, without limits that the pod enforces."""
+    """Return the policy file for corral inside the pod. The limits that the pod enforces are set to
+    "none".
+    """
     policy = pod.policy
     limits = {
         name: format_limit(name, getattr(policy.limits, name))
@@ -198,8 +202,8 @@ def policy_document(pod: PodPolicy) -> dict[str, object]:
         "network": {
             "allow": list(policy.allow),
             "listen": list(policy.listen),
-            # A Service connects from another machine, so the server must not listen on loopback
-            # only. The network policy decides which pods may connect.
+            # A Service connects from another machine, so the server must not listen only on
+            # loopback. The network policy decides which pods may connect.
             "listen_everywhere": bool(policy.listen),
         },
         "filesystem": {**kept, "state": policy.state},

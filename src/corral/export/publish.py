@@ -1,4 +1,6 @@
-"""Write an export to a temporary directory and rename it, so that no incomplete export exists."""
+"""Write an export to a temporary directory and rename that directory at the end, so that an
+incomplete export is never visible.
+"""
 
 import os
 import shutil
@@ -12,8 +14,9 @@ from corral.errors import SandboxError
 def publish(
     directory: str, fill: Callable[[str], None], *, names: Collection[str], force: bool
 ) -> None:
-    """Create `directory` and let `fill` write into it. Refuse a directory that exists. With
-    `force`, replace it if it contains only files that match the patterns `names`.
+    """Create `directory` and let `fill` write its files. Refuse a directory that already exists,
+    unless `force` is set: then replace it if it contains only files whose names match the patterns
+    `names`.
     """
     directory = os.path.abspath(directory)
     if os.path.lexists(directory) and not force:
@@ -35,12 +38,12 @@ def publish(
 
 
 def _remove_export(directory: str, names: Collection[str]) -> None:
-    """Remove an earlier export. Refuse a directory with other files."""
+    """Remove an earlier export. Refuse a directory that contains files from elsewhere."""
     if not os.path.lexists(directory):
         return
     if not all(any(fnmatch(one, name) for name in names) for one in os.listdir(directory)):
         raise SandboxError(
-            f"{directory} contains other files",
+            f"{directory} contains files that are not part of an export",
             hint="name another directory with -o",
         )
     shutil.rmtree(directory)

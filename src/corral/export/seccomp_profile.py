@@ -1,13 +1,14 @@
 """Convert the target's syscall rules to a seccomp profile of the OCI runtime specification.
 
-corral tries its rules for a call in order, and the first that fits decides. A runtime tries rules
-in no particular order, and a rule can only compare each register once, under a mask. So the values
-of the registers are divided into disjoint sets, here called cubes. A cube fixes some bits of some
-registers, and becomes one rule.
+corral tries its rules for a call in order, and the first rule that matches decides. A runtime tries
+its rules in no particular order, and each rule can compare a register only once, under a mask. So
+this module divides the possible register values into disjoint sets, here called cubes. A cube fixes
+some bits of some registers, and becomes one rule of the profile.
 
-A call that no rule allows fails with ENOSYS; under corral some calls fail with other errors. The
-allowed calls are the same except for execve. A runtime loads the filter before it executes the
-target, so the filter must allow execve, and the target may execute another program in its place.
+A call that no rule allows fails with ENOSYS, whereas under corral some calls fail with other
+errors. The profile allows the same calls as corral, and execve in addition: a runtime loads the
+filter before it executes the target, so the filter must allow execve. The target may therefore
+replace itself with another program.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 
 ARCHITECTURES = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}
 ENOSYS = 38
-# Cubes are divided at these bits, in this order. The bits of an ioctl's type come first, because
-# otherwise there would be four times as many cubes.
+# Cubes are divided at these bits, in this order. The bits that hold the type of an ioctl come
+# first, because any other order would give four times as many cubes.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
 Cube = Mapping[int, tuple[int, int]]
-"""A cube {register: (mask, value)} is the set of all register values whose bits under the mask
-equal the value.
+"""A set of register values, written as {register: (mask, value)}. It contains all values whose bits
+under the mask equal `value`.
 """
 
 
@@ -41,7 +42,7 @@ def build_profile(
         subprocess=subprocess, unix_sockets=unix_sockets, namespaces=True, cookie=None
     )
     # Drop the rules that protect corral's PID 1, because in a container PID 1 is the target itself.
-    # Allow execve, because the runtime executes the target after it has loaded the filter.
+    # Allow execve, because the runtime loads the filter before it executes the target.
     for name in (*seccomp_rules.not_init(), "execve"):
         rules.pop(name, None)
     allowed = [name for name in TABLES[machine] if rules.get(name, ALLOW) == ALLOW]
@@ -67,8 +68,8 @@ def _conditional_entries(name: str, rule: Rule) -> Iterator[dict[str, object]]:
 
 
 def allowed_cubes(rule: Rule) -> list[Cube]:
-    """Return disjoint cubes that together contain exactly the arguments with which the rule allows
-    a call.
+    """Return disjoint cubes that together contain exactly the arguments for which the rule allows
+    the call.
     """
     if isinstance(rule, int):
         return []
@@ -93,7 +94,7 @@ def _conditions_to_cube(conditions: Sequence[Condition]) -> Cube:
 
 
 def _intersect(one: Cube, other: Cube) -> Cube | None:
-    """Return the intersection of two cubes; None if it is empty."""
+    """Return the intersection of two cubes, or None if it is empty."""
     both = dict(one)
     for index, (mask, value) in other.items():
         known, bits = both.get(index, (0, 0))
@@ -116,7 +117,7 @@ def _subtract(cube: Cube, gone: Cube) -> Iterator[Cube]:
 
 
 def _free_bits(cube: Cube, gone: Cube) -> Iterable[tuple[int, int, int]]:
-    """Yield each bit that `gone` fixes and `cube` does not: (register, bit, value)."""
+    """Yield (register, bit, value) for each bit that `gone` fixes but `cube` does not."""
     for index, (mask, value) in gone.items():
         known, _ = cube.get(index, (0, 0))
         yield from ((index, bit, value) for bit in BITS if bit & mask & ~known)

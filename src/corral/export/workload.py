@@ -1,4 +1,6 @@
-"""Name an exported server. Refuse names, images and volumes that Kubernetes would refuse."""
+"""Choose the name of an exported server, and refuse names, images and volumes that Kubernetes would
+refuse.
+"""
 
 import os
 import re
@@ -28,7 +30,7 @@ class Workload:
     image: str
     argv: tuple[str, ...]
     pod: PodPolicy
-    server: str = ""  # the reference or command, which distinguishes servers of one name
+    server: str = ""  # the reference or command; two servers may have the same `name`
 
     @property
     def listens(self) -> bool:
@@ -51,8 +53,8 @@ class Workload:
 def check_name(name: str) -> str:
     if not LABEL.match(name):
         raise SandboxError(
-            f"{name!r} cannot name an object of Kubernetes",
-            hint="--name takes lower-case letters, digits and hyphens, at most 52",
+            f"{name!r} is not a valid name for a Kubernetes object",
+            hint="--name takes at most 52 lower-case letters, digits and hyphens",
         )
     return name
 
@@ -60,17 +62,17 @@ def check_name(name: str) -> str:
 def check_image(image: str) -> str:
     if len(image) > MAX_IMAGE_LENGTH or not IMAGE.match(image):
         raise SandboxError(
-            f"{image!r} is not the name of an image",
+            f"{image!r} is not an image name",
             hint="--image takes registry/name:tag or registry/name@sha256:DIGEST",
         )
     return image
 
 
 def make_name(words: Sequence[str]) -> str:
-    """Return a name for the reference or the command: `npm:@scope/notes@1.2` is `notes-HASH`.
+    """Return a name for the reference or the command: `npm:@scope/notes@1.2` becomes `notes-HASH`.
 
-    Because of the hash, different servers have different names, and none has the name of a Helm
-    chart for `notes`. All versions of a package have the same name.
+    The hash keeps apart servers whose packages have the same name, and it keeps the name different
+    from that of a Helm chart for `notes`. All versions of a package get the same name.
     """
     word = next((word for word in words if not word.startswith("-")), "")
     word = re.split(r"[@=#\[]", word.rpartition("/")[2].rpartition(":")[2])[0]
@@ -79,7 +81,7 @@ def make_name(words: Sequence[str]) -> str:
 
 
 def describe_server(words: Sequence[str]) -> str:
-    """Return the reference without its version, or the command."""
+    """Return the reference without its version, or the whole command."""
     return " ".join(VERSION.sub("", word) if word in words[:1] else word for word in words)
 
 
@@ -93,7 +95,7 @@ def parse_volumes(texts: Iterable[str]) -> dict[str, str]:
         path, volume = parse_volume(text)
         if path in found:
             raise SandboxError(
-                f"--volume {path} is named twice: {found[path]} and {volume}",
+                f"--volume names two volumes for {path}: {found[path]} and {volume}",
                 hint="leave one of them out",
             )
         found[path] = volume

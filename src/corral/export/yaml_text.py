@@ -1,6 +1,6 @@
 """Format mappings, lists, strings, numbers and booleans as readable YAML, without a library.
 
-A string is written without quotes only if no YAML parser could read it as another value.
+A string is written without quotes only if every YAML parser reads it as that string.
 """
 
 import json
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*\Z")
 BLOCK = re.compile(r"[!-~][ -~]*\n(?:[ -~]*[!-~]\n)+\Z")
-"""Matches a string that can be written as a YAML block: two or more printable lines, none empty,
-the first not indented.
+"""Matches strings that can be written as a YAML block. Such a string has two or more lines of
+printable characters. None of its lines is empty, and the first is not indented.
 """
 LAST_IN_PLANE = 0xFFFF
 WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})
@@ -50,5 +50,7 @@ def _scalar(value: object) -> str:
 
 
 def _character(one: str) -> str:
-    """Escape a character as JSON does, but without a surrogate pair, which YAML does not have."""
+    """Escape a character as JSON does, but without surrogate pairs, because YAML does not allow
+    them.
+    """
     return f"\\U{ord(one):08x}" if ord(one) > LAST_IN_PLANE else json.dumps(one)[1:-1]

@@ -41,7 +41,9 @@ def pod_spec(found):
 
 
 def restricted(spec):
-    """Yield for each field of a pod whether it meets the Pod Security standard "restricted"."""
+    """Yield True or False for each requirement of the Pod Security standard "restricted", depending
+    on whether a pod meets it.
+    """
     context = spec["securityContext"]
     yield context["runAsNonRoot"] is True
     yield context["runAsUser"] != 0
@@ -287,13 +289,13 @@ def test_valid_image_names_are_accepted(image):
     "image", ["", "Notes", "a b", "a:b:c", "a@sha256:1", "../x", "-a", "a\n", "a" * 600]
 )
 def test_invalid_image_names_are_refused(image):
-    with pytest.raises(SandboxError, match="is not the name of an image"):
+    with pytest.raises(SandboxError, match="is not an image name"):
         check_image(image)
 
 
 @pytest.mark.parametrize("name", ["", "Notes", "a_b", "-a", "a-", "a" * 53, "a\n", "ä"])
 def test_invalid_object_names_are_refused(name):
-    with pytest.raises(SandboxError, match="cannot name an object"):
+    with pytest.raises(SandboxError, match="is not a valid name"):
         check_name(name)
 
 
@@ -340,8 +342,8 @@ def test_all_versions_of_a_server_get_the_same_object_name(one, other):
 
 
 def test_selectors_match_the_pods_of_this_server_only():
-    """Check that no selector matches a pod of a Helm chart. Such a pod often has the standard label
-    `app.kubernetes.io/name`, and its value may be this server's name.
+    """Check that the selectors do not match the pods of a Helm chart. Such pods often have the
+    standard label `app.kubernetes.io/name`, and the label's value may be this server's name.
     """
     made = workload({"network": {"listen": [8080], "allow": ["example.com"]}})
     found = {one["kind"]: one["spec"] for one in kubernetes.make_objects(made, cilium=True)[1:]}
@@ -378,8 +380,8 @@ def test_a_listening_server_with_a_timeout_is_not_started_again():
     assert found["Pod"]["spec"]["restartPolicy"] == "Never"
     assert found["Pod"]["spec"]["activeDeadlineSeconds"] == 90 + kubernetes.START_SECONDS
     assert "Service" in found
-    # The controls: without a port the pod waits for sessions, and the timeout applies to each session, not to the pod.
-    # Without a timeout there is a Deployment.
+    # The controls: without a port the pod waits for sessions, so the timeout applies to each
+    # session and not to the pod. Without a timeout the objects contain a Deployment.
     waiting = objects({"limits": {"timeout": "90s"}})["Pod"]["spec"]
     assert "activeDeadlineSeconds" not in waiting
     assert "Deployment" in objects({"network": {"listen": [8080]}})
@@ -402,7 +404,7 @@ def test_a_path_with_two_volumes_is_refused():
         "/d": "emptydir",
         "/e": "claim:x",
     }
-    with pytest.raises(SandboxError, match="/d is named twice: emptydir and claim:x"):
+    with pytest.raises(SandboxError, match="two volumes for /d: emptydir and claim:x"):
         parse_volumes(["/d=emptydir", "/d/=claim:x"])
 
 
@@ -436,8 +438,8 @@ def test_printed_commands_name_objects_that_are_written(listen, limits, sandbox)
 
 
 def test_each_server_has_its_own_secret_and_field_manager():
-    """Check that two servers share no Secret, because `kubectl create secret` would fail for the
-    second server.
+    """Check that each of two servers has its own Secret. If they shared a Secret, `kubectl create
+    secret` would fail for the second server.
     """
     lines = []
     for name, server in (("one", "npm:one"), ("two", "npm:two")):
@@ -465,8 +467,9 @@ def test_a_path_may_contain_an_equals_sign():
 
 
 def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
-    """Check that the template has a closed network policy, because without one its sandboxes could reach the internet.
-    Check that it forbids variables in a SandboxClaim, because such a claim gets no warm sandbox.
+    """Check that the template has a network policy that allows nothing, because without a policy
+    its sandboxes could reach the internet. Check also that the template forbids variables in a
+    SandboxClaim, because a claim with variables does not get a warm sandbox.
     """
     made = workload({"environment": {"secrets": ["TOKEN"]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
@@ -480,8 +483,8 @@ def test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables():
 
 
 def test_each_sandbox_of_a_pool_has_its_own_state_and_service():
-    """Check that each sandbox gets its own PersistentVolumeClaim for its state, because sandboxes on two nodes cannot
-    mount the same one.
+    """Check that each sandbox gets its own PersistentVolumeClaim for its state, because sandboxes
+    on two nodes cannot mount the same volume.
     """
     made = workload({"filesystem": {"state": True}, "network": {"listen": [8080]}})
     found = {one["kind"]: one for one in kubernetes.make_sandbox_objects(made, replicas=3)}
