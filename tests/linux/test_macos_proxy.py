@@ -132,7 +132,7 @@ def test_explain_shows_neither_the_port_nor_the_password(mac):
         assert code == 0, err
         text = out.decode()
         assert (
-            "a proxy on one loopback port, named by the proxy variables, for api.example.com"
+            "a proxy for api.example.com on one loopback port, which the proxy variables name"
             in text
         )
         assert "and one for the proxy's port" in text

@@ -46,7 +46,7 @@ def profile():
 def test_the_probe_reports_missing_app_containers():
     found = app_container.probe()
     assert found.status == "absent"
-    assert found.evidence == "this Windows has no AppContainers"
+    assert found.evidence == "this version of Windows has no AppContainers"
     assert "WSL2" in found.hint
 
 

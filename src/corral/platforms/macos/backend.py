@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 HOMEBREW_PROGRAMS = "/opt/homebrew/bin"
 NODE_DIRECTORIES = ("/opt/homebrew/bin", "/usr/local/bin", "/usr/bin")
-"""Directories that are searched for node after PATH, because clients often set a short PATH."""
+"""`find_node` searches these directories after those in PATH, because clients often set a short
+PATH.
+"""
 
 
 class Macos:
@@ -89,17 +91,19 @@ class Macos:
             run_directories.remove(path, budget)
 
     def measure(self, root: int) -> Usage:
-        """Measure the tree below the watcher `root`. Processes whose parents have ended are left
-        out, because only the watcher knows that they belong to the tree.
+        """Measure the processes below the watcher `root`. Leave out processes whose parents have
+        ended, because only the watcher knows that they belong to the tree.
         """
         tree = process_tree.Tree(self._table, root, self._table.unique_id(root), grouped=False)
         return tree.measure(excluded=root)
 
     def find_spare_maker(self, _plan: Plan) -> None:
-        """Return None, because on macOS corral starts no process before it knows the command."""
+        """Return None, because on macOS corral does not start a process before it knows the
+        command.
+        """
 
     def rehearse(self, plan: Plan) -> None:
-        """Do nothing, because the first run is as fast as later ones."""
+        """Do nothing, because on macOS the first run is as fast as later runs."""
 
     def probe(self, _wanted: Collection[str] = (), /) -> tuple[Finding, ...]:
         from corral.platforms.macos.probes import host
@@ -116,7 +120,7 @@ class Macos:
 
 
 def find_node() -> str:
-    """Return the node that servers would run on, or "" if there is none."""
+    """Return the path of the node program that servers would use, or "" if none is found."""
     for directory in (*os.environ.get("PATH", "").split(":"), *NODE_DIRECTORIES):
         if directory.startswith("/") and os.access(f"{directory}/node", os.X_OK):
             return f"{directory}/node"

@@ -23,8 +23,8 @@ def _boot() -> str:
 
 
 def _confined() -> str:
-    """Return "True" or "False" for whether corral itself is in a sandbox, or "" if macOS does not
-    report it. Inside one sandbox, macOS applies no other.
+    """Return "True" if corral itself is in a sandbox, "False" if it is not, or "" if macOS does not
+    report this. In a sandbox the findings differ, because macOS does not apply a second sandbox.
     """
     try:
         return str(darwin_sandbox.confined(os.getpid()))

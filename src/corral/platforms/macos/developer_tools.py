@@ -1,13 +1,15 @@
-"""Find Apple's selected developer tools. /usr/bin/git, python3 and make only start these tools."""
+"""Find the selected Apple developer tools, which programs such as /usr/bin/git only start."""
 
 from __future__ import annotations
 
 import os
 
 SELECTED = ("/private/var/select/developer_dir", "/private/var/db/xcode_select_link")
-"""Links that `xcode-select` makes. Only some macOS versions have the first link."""
+"""Links to the selected tools, which `xcode-select` creates. The first link exists only on some
+macOS versions.
+"""
 USUAL = ("/Applications/Xcode.app/Contents/Developer", "/Library/Developer/CommandLineTools")
-"""Directories that are searched if `xcode-select` has made no link."""
+"""Directories to search if `xcode-select` has not created a link."""
 
 
 def find_directory() -> str:
@@ -20,7 +22,9 @@ def find_directory() -> str:
 
 
 def find_tool(path: str, directory: str) -> str:
-    """Return the developer tool that a file in /usr/bin starts, or "" if the file starts none."""
+    """Return the path of the developer tool that the file `path` in /usr/bin starts, or "" if the
+    file does not start a developer tool.
+    """
     parent, name = os.path.split(path)
     tool = f"{directory}/usr/bin/{name}"
     is_tool = directory and parent == "/usr/bin" and os.access(tool, os.X_OK)

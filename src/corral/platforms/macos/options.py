@@ -1,8 +1,8 @@
 """List the mechanisms that can enforce each control on macOS, best first.
 
 Only Seatbelt confines a target. If the probe of Seatbelt fails, or if the policy turns Seatbelt
-off, corral refuses to start the target. With `--best-effort` the run starts with limits only, which
-a hostile target can evade.
+off, corral refuses to start the target. With `--best-effort` corral starts the target anyway, but
+only with limits, which a hostile target can evade.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PROCESSES = Option(
     mechanism=NO_FORK,
     needs=("nproc",),
     status="cooperative",
-    note="counts processes, not threads, and also other processes of the user",
+    note="counts processes, not threads, and includes the user's other processes",
 )
 
 
 def chains(policy: Policy) -> Chains:
     return {
         "filesystem": _seatbelt(
-            policy, "names of the directories above a granted path can be seen"
+            policy, "the target can see the names of the directories above a granted path"
         ),
         "network": _network(policy),
         "subprocess": (
@@ -46,7 +46,7 @@ def chains(policy: Policy) -> Chains:
             Option(
                 mechanism=NO_FORK,
                 needs=("nproc",),
-                note="no second process; another program may be executed in place of the first",
+                note="no second process, but the first can execute another program in its place",
             ),
         ),
         "syscalls": _syscalls(policy),
@@ -56,7 +56,7 @@ def chains(policy: Policy) -> Chains:
                 mechanism=WATCHER,
                 needs=("watcher",),
                 status="cooperative",
-                note="a target that kills corral and its watcher together survives",
+                note="a target survives if it kills corral and its watcher at the same time",
             ),
         ),
         "memory": (*_sampled(policy, "memory"), *_jetsam(policy)),
@@ -69,14 +69,14 @@ def chains(policy: Policy) -> Chains:
 
 
 def _network(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the network. There are none if the policy has `listen`, because corral
-    cannot publish ports on macOS.
+    """Return the options for the network, or none if the policy has `listen`, because corral cannot
+    publish ports on macOS.
     """
     if policy.listen:
         return ()
     if not policy.allow or policy.macos.seatbelt == "off":
         return _seatbelt(policy)
-    note = "only for clients that use the proxy variables; all others reach nothing"
+    note = "only for clients that use the proxy variables; other clients cannot reach any host"
     needs = ("seatbelt", "loopback_proxy")
     return (Option(mechanism=f"{SEATBELT} + {PROXY}", needs=needs, status="verified", note=note),)
 
@@ -98,22 +98,22 @@ def _syscalls(policy: Policy) -> tuple[Option, ...]:
 
 
 def _tree(policy: Policy) -> tuple[Option, ...]:
-    """Return the options for the control `tree`, which kills all processes of the target at its
-    end. They need Seatbelt, because without it a target could kill the watcher.
+    """Return the options for the control `tree`, which kills all processes of the target when it
+    ends. All options need Seatbelt, because without Seatbelt a target could kill the watcher.
     """
     if policy.macos.seatbelt == "off":
         return ()
     walled = Option(mechanism=f"{WATCHER} + {SEATBELT}", needs=("watcher", "seatbelt", "marker"))
     note = (
-        "a process that left the process group survives if its parent ended before the process "
-        "was seen"
+        "a process that left the process group survives if its parent ended before corral saw "
+        "the process"
     )
     return walled, replace(walled, needs=walled.needs[:2], status="cooperative", note=note)
 
 
 def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
-    """Return the sampling option for `control`, but only if the policy states this limit, because
-    sampling keeps the processor awake.
+    """Return the sampling option for `control` if the policy sets this limit. For a default limit
+    return none, because sampling keeps the processor awake.
     """
     if control not in policy.stated:
         return ()
@@ -124,13 +124,13 @@ def _sampled(policy: Policy, control: str) -> tuple[Option, ...]:
 
 
 def _jetsam(policy: Policy) -> tuple[Option, ...]:
-    """Return the jetsam option, but only for the default memory limit of a target that may not
-    start processes. jetsam limits only one process. If the policy states a memory limit, sampling
-    enforces that limit.
+    """Return the jetsam option for the default memory limit, but only if the target may not start
+    processes, because jetsam limits only one process. If the policy sets a memory limit, sampling
+    enforces that limit instead.
     """
     if policy.subprocess or "memory" in policy.stated:
         return ()
-    note = "this limit ends at the target's next exec; state a memory limit to measure the tree"
+    note = "this limit ends if the target calls exec; set a memory limit to limit the whole tree"
     return (Option(mechanism=JETSAM, needs=("jetsam",), status="cooperative", note=note),)
 
 

@@ -17,7 +17,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 @record
 class Process:
     """One process. `unique` is an id that no other process has until the next boot. `parent` is the
-    `unique` of the process that forked it.
+    `unique` of the process that forked this process.
     """
 
     pid: int
@@ -28,8 +28,8 @@ class Process:
 class ProcessTable:
     """Reads the host's live processes.
 
-    `fileno` becomes readable when a followed process has forked. Either the process that made a
-    table or a fork of that process uses the table, never both.
+    `fileno` becomes readable when a followed process has forked. Only one process may use a table:
+    the process that made the table, or a fork of that process.
     """
 
     def __init__(self) -> None:

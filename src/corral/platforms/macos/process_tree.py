@@ -2,12 +2,14 @@
 
 A process can leave its group and session, and launchd can adopt it. But the unique id of the
 process that forked it (`p_puniqueid`) never changes. So a tree consists of its root and of every
-process that a process of the tree has forked. Ids of ended processes are kept, because their
-children may be alive. Processes in the target's own process group belong to the tree too.
+process that a process of the tree has forked. The tree also remembers the ids of ended processes,
+because their children may be alive. Processes in the target's own process group belong to the tree
+too.
 
-If a process forks and ends between two looks at the process table, its id is never seen. Under
-Seatbelt its children are recognized by their profile, which contains a marker of this run. They are
-also recognized by their responsible process, which is the target unless they have disclaimed it.
+If a process forks and ends between two looks at the process table, corral never sees its id. Under
+Seatbelt corral recognizes the children of such a process by their profile, which contains a marker
+of this run. corral also recognizes them by their responsible process, which is the target unless
+they have disclaimed it.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ PAUSE_SECONDS = 0.002
 class Tree:
     """Finds and controls the processes that descend from `root`.
 
-    `grouped` is true if `root` has not been reaped. Until then no other process can get its pid, so
-    every process of its group belongs to the tree, and so does every process whose responsible
-    process is `root`. `unique` is the id of `root`, or 0 if `root` had ended before its id was
-    read. No process counts as a child of 0, because a table also reports 0 for unknown parents.
-    `marker` is the marker of the tree's profile.
+    `grouped` is true if `root` has not been reaped. Before `root` is reaped, no other process can
+    get its pid, so every process of its group belongs to the tree, and so does every process whose
+    responsible process is `root`. `unique` is the id of `root`, or 0 if `root` had ended before its
+    id was read. No process counts as a child of 0, because a table also reports 0 for unknown
+    parents. `marker` is the marker of the tree's profile.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class Tree:
         return list(found.values())
 
     def _is_recognized(self, row: Process) -> bool:
-        """Return whether a new process belongs to the tree, by its marker or its responsible
-        process. Check each process only once, because no process joins a tree later.
+        """Return whether the marker or the responsible process of a new process shows that it
+        belongs to the tree. Check each process only once, because a process cannot join a tree
+        later.
         """
         if row.unique in self._known or row.unique in self._others:
             return False
@@ -117,7 +120,7 @@ class Tree:
         )
 
     def _stop_all(self) -> list[Process]:
-        """Stop processes until a walk finds only stopped processes, and return these."""
+        """Stop processes until a walk finds only stopped processes, and return these processes."""
         stopped: set[int] = set()
         while True:
             living = [row for row in self.walk() if row.unique not in self._not_permitted]

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from corral.platforms.macos.process_table import ProcessTable
 
 ANSWER_MS = 100
-"""How long to wait for the watcher's answer. Then the watcher gets another SIGCONT, because the
-target may have stopped it.
+"""If the watcher has not answered after this time, it gets another SIGCONT, because the target may
+have stopped it.
 """
 MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -56,8 +56,8 @@ class Child:
         self._marker = marker
         self._status = b""
         root = self._read_answer(watcher.ROOT.size)
-        # The id can be read now, because the target still waits for `start`. It is 0 if a step has
-        # failed and the target has ended.
+        # The target still waits for `start`, so its id can be read now. The id is 0 if the target
+        # has ended because a step failed.
         self._root: int = watcher.ROOT.unpack(root)[0] if root else 0
         self._unique = table.unique_id(self._root) if root else 0
 
@@ -76,13 +76,13 @@ class Child:
         return self._root
 
     def preload(self) -> None:
-        """Import nothing, because a run imports everything when it starts."""
+        """Do nothing, because a run imports all of its modules when it starts."""
 
     def report_to(self, denials: Denials, plan: Plan) -> None:
         """Do nothing, because only the proxy sees denials, and `open_services` starts the proxy."""
 
     def open_services(self, plan: Plan, denials: Denials) -> NetworkServices:
-        """Start the proxy if the policy allows hosts. Seatbelt itself reports no denials."""
+        """Start the proxy if the policy allows hosts. Seatbelt itself does not report denials."""
         if not plan.allow:
             return None, ()
         return self._results.get(loopback_proxy.ProxyPort).serve(plan, denials), ()
@@ -91,7 +91,7 @@ class Child:
         raise NotImplementedError  # Seatbelt hides files with rules and covers no path
 
     def measure(self, **_: object) -> Usage:
-        """Ask the watcher for the tree's usage. After the target's end the usage is 0."""
+        """Ask the watcher for the tree's usage. Return a usage of 0 if the target has ended."""
         self.signal(watcher.MEASURE)
         raw = self._read_answer(watcher.USAGE.size)
         if len(raw) < watcher.USAGE.size:
@@ -104,8 +104,8 @@ class Child:
         """Wait for the watcher. Return the target's wait status, and the usage of the tree."""
         raw = self._status or self._read_answer(watcher.STATUS.size)
         if len(raw) < watcher.STATUS.size and self._root:
-            # The watcher was killed, so the tree is killed here. `grouped` is false, because
-            # launchd has adopted the target and may have reaped it.
+            # The watcher was killed, so kill the tree here. `grouped` is false, because launchd has
+            # adopted the target and may have reaped it.
             process_tree.Tree(
                 self._table, self._root, self._unique, grouped=False, marker=self._marker
             ).kill()

@@ -1,4 +1,4 @@
-"""Compose the steps of a run on macOS from its policy and program. No file is changed."""
+"""Compose the steps of a run on macOS from its policy and program, without changing any file."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ FRAMEWORK = ".framework/Versions/"
 IMAGES = "Resources/Python.app/Contents/MacOS"
 SHELL, SELECTED_SHELL = "/bin/sh", "/private/var/select/sh"
 SAMPLED_ROOM = 16
-"""If the policy states a limit for processes, sampling enforces it, and RLIMIT_NPROC is this much
-higher than the stated limit.
+"""If the policy sets a limit on processes, sampling enforces that limit, and RLIMIT_NPROC is higher
+than the limit by this number.
 """
 LANGUAGE = "en_US.UTF-8"  # some macOS versions have no C.UTF-8
 MANAGERS = (
     ("/opt/homebrew/Cellar", HOMEBREW),
     ("/opt/local/lib", ("bin", "lib", "libexec", "share", "Library/Frameworks")),
 )
-"""Homebrew on Apple silicon, and MacPorts. Each pair has a directory that exists if the manager is
-installed, and the directories that every target may then read, because other programs use libraries
-in them (for example a python that pyenv has built). Homebrew on Intel needs no pair: it is in
-/usr/local, which every target may read.
+"""Homebrew on Apple silicon, and MacPorts. Each pair has a directory that exists only if the
+manager is installed, and the directories that every target may then read, because libraries in them
+are also used by other programs, such as a python that pyenv has built. Homebrew on Intel needs no
+pair: it is in /usr/local, which every target may read.
 """
 INSTALLED = ("/usr/local", "/opt/homebrew", "/opt/local")
 SERVICES = ("var", "etc")
 CERTIFICATES = ("etc/openssl@3", "etc/openssl", "etc/ca-certificates")
 BUN = "bun lists the directories above its files, so the target sees the file names in them"
-STUB = "this python executes a second program, so only a memory limit that you state is enforced"
+STUB = "this python executes a second program, so the default memory limit is not enforced"
 
 
 def compose(
@@ -63,8 +63,8 @@ def compose(
 ) -> Composition:
     """Return the steps of a run. `running` is the number of processes that the user already has."""
     run = f"{os.getpid()}-{os.urandom(4).hex()}"
-    # The path of the private directory is short, because the target makes unix sockets in it, and
-    # their paths can have at most 103 bytes.
+    # The path of the private directory is short, because the target makes unix sockets in this
+    # directory, and a socket's path can have at most 103 bytes.
     private = run_directories.work_directory(run)
     state = (
         seatbelt_paths.to_kernel_path(run_directories.state_path(program)) if policy.state else ""
@@ -178,7 +178,9 @@ def package_libraries() -> tuple[str, ...]:
 
 
 def home_directories(home: str) -> tuple[str, ...]:
-    """Return `home`, which corral's caller can set with HOME, and the home in the user database."""
+    """Return `home`, which corral's caller can set with HOME, and the home directory in the user
+    database.
+    """
     import pwd
 
     try:
@@ -198,9 +200,9 @@ def package_prefixes(reads: Sequence[str]) -> tuple[str, ...]:
 
 
 def service_directories(prefixes: Sequence[str], grants: Sequence[Grant]) -> tuple[str, ...]:
-    """Return the directories with data and settings of installed services, which are hidden unless
-    they are granted. On a Mac the user owns them, so the target could read databases and keys in
-    them.
+    """Return the directories in which installed services keep data and settings, except granted
+    directories. corral hides them from the target. Otherwise the target could read databases and
+    keys in them, because on a Mac the user owns these directories.
     """
     found = (f"{prefix}/{name}" for prefix in prefixes for name in SERVICES)
     granted = [grant.path for grant in grants]
@@ -225,8 +227,8 @@ def _find_shell() -> str:
 
 
 def framework_images(real: str) -> tuple[str, ...]:
-    """Return the files that the python of a framework build executes, or none for other programs.
-    The frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
+    """Return the programs that the python of a framework build executes, or none for other
+    programs. The frameworks are called Python, Python3 (Apple's) and PythonT (free-threaded).
     """
     prefix, found, rest = real.partition(FRAMEWORK)
     version, slash, name = rest.partition("/bin/")

@@ -1,6 +1,6 @@
 """Watch and kill a target's processes from a process between supervisor and target.
 
-The watcher has its own session, so no signal of a terminal reaches it. It kills the tree when
+The watcher has its own session, so it gets no signals from a terminal. It kills the tree when
 corral is killed, because macOS has no parent-death signal and no subreaper. If the watcher is
 killed, the supervisor kills the tree. Without Seatbelt a target can signal the user's processes,
 and could kill both the watcher and the supervisor.
@@ -32,8 +32,9 @@ MEASURE = 0x80
 ROOT = struct.Struct("<i")
 USAGE = struct.Struct("<dQI")
 STATUS = struct.Struct("<i")
-"""The formats of what the watcher writes to `answers`. First it writes the target's pid (ROOT),
-then a USAGE whenever the supervisor asks for one, and at the end the wait status (STATUS).
+"""The formats of the watcher's messages on `answers`. First the watcher writes the target's pid
+(ROOT), then a USAGE whenever the supervisor asks for the usage, and at the end the wait status
+(STATUS).
 """
 
 
@@ -41,14 +42,14 @@ then a USAGE whenever the supervisor asks for one, and at the end the wait statu
 class Pipes:
     """One process's ends of the pipes between supervisor, watcher and target. -1 means closed."""
 
-    control: int  # signal numbers and requests to the watcher; at end of file corral has ended
+    control: int  # signal numbers and requests; end of file means that corral has ended
     answers: int  # the watcher's answers
     # If a step fails, the target writes the step's name and error. Otherwise it writes EXECUTED
     # just before exec. End of file after EXECUTED means that exec succeeded. End of file without
     # data means that the target died before exec.
     exec_result: int
-    end: int  # at end of file the whole tree has ended
-    start: int = -1  # a byte lets the target execute
+    end: int  # end of file means that the whole tree has ended
+    start: int = -1  # a byte on this pipe lets the target call exec
 
     def descriptors(self) -> tuple[int, ...]:
         ends = (self.control, self.answers, self.exec_result, self.end, self.start)

@@ -1,9 +1,9 @@
 """Choose another working directory for a Python server whose `.env` is hidden.
 
-Many Python servers (FastMCP before version 2 of `mcp`, with pydantic-settings) read a `.env` in
-their working directory if there is one, and end if they may not read it. Seatbelt can deny a file,
-but cannot show an empty file in its place. So such a server starts in its private home directory,
-unless its command needs the working directory.
+Many Python servers (FastMCP before version 2 of `mcp`, with pydantic-settings) read a `.env` file
+in their working directory, and exit if the file exists but they may not read it. Seatbelt can deny
+a file, but cannot show an empty file in its place. So corral starts such a server in its private
+home directory, unless its command needs the working directory.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ NAME = ".env"
 
 
 def choose(view: View, program: Program, private: str) -> tuple[str, list[str]]:
-    """Return the directory to start in, and warnings. "" means the program's own directory."""
+    """Return the directory in which the server starts, and warnings. "" means the program's own
+    directory.
+    """
     path = f"{program.cwd}/{NAME}"
     is_python = detect_kind(program.path, program.real) == "python"
     if not is_python or not program.cwd or not os.path.lexists(path):
         return "", []
     if not seatbelt_profile.hides_environment_file(view, seatbelt_paths.to_kernel_path(path)):
         return "", []
-    readable = f"`--read {shell_word(path)}` lets it read the file"
+    readable = f"`--read {shell_word(path)}` lets the server read this file"
     if uses_directory(program.argv[1:], program.cwd):
-        return "", [f"{path} is hidden, and a server that wants to read it ends; {readable}"]
+        return "", [f"{path} is hidden, and many servers exit if they cannot read it; {readable}"]
     return private, [
         f"{path} is hidden, so the server starts in its private home directory; {readable}"
     ]

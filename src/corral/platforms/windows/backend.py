@@ -64,7 +64,7 @@ def doctor(host: Host) -> Sequence[tuple[str, str, Finding | None]]:
 
 
 def find_spare_maker(_plan: Plan) -> None:
-    """Return None, because on Windows no process can be made before its command is known."""
+    """Return None, because Windows cannot create a process before its command is known."""
 
 
 def rehearse(plan: Plan) -> None:

@@ -51,8 +51,8 @@ from corral.programs.model import Program
 from corral.programs.windows_disk import HostDisk
 
 SHARED_DESKTOP = (
-    "the target shares your desktop, because its own desktop did not work here: "
-    "it can see which windows are open"
+    "the target shares your desktop and can see which windows are open, because a desktop of its "
+    "own did not work on this system"
 )
 SHELLS = ("cmd.exe", "powershell.exe", "pwsh.exe")
 SHELL = (
@@ -186,7 +186,7 @@ def _contained(
 def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, list[model.Step]]:
     if policy.state:
         raise PolicyError(
-            "state = true needs an AppContainer, because its profile is the kept directory",
+            "state = true needs an AppContainer, because its profile contains the state",
             hint="grant a directory with filesystem.write instead",
         )
     name = work_directory.PREFIX + run
@@ -197,7 +197,7 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
     if any(grant.access == "write" for grant in policy.grants):
         raise PolicyError(
             "filesystem.write cannot be granted without an AppContainer, because a target of Low "
-            "integrity can write only what is labelled for it",
+            "integrity can write only files with a Low label",
             hint="use AppContainers, or let the server write into its own directory",
         )
     return private, [*steps, RestrictedToken(), LowIntegrity(), PrivateDesktop()]
@@ -206,7 +206,9 @@ def _uncontained(policy: Policy, run: str, *, restricted: bool) -> tuple[str, li
 def _minifilter(
     policy: Policy, program: Program, private: str, steps: Sequence[model.Step]
 ) -> list[model.Step]:
-    """Return the minifilter's step, or no step if there is no driver. No wall depends on it."""
+    """Return the minifilter's step, or no step if there is no driver. No wall depends on the
+    driver.
+    """
     if not policy.windows.minifilter or minifilter.probe().status != "proven":
         return []
     stores = [step for step in steps if isinstance(step, store.Store)]

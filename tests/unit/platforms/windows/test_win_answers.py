@@ -1,7 +1,7 @@
-"""Check that corral works or refuses for every result of calls that are undocumented or differ
-between versions of Windows.
+"""Check that corral either works or refuses to run, whatever the result of calls that are
+undocumented or differ between versions of Windows.
 
-Each test replaces the result of one call. Its docstring says where the result was seen or is
+Each test replaces the result of one call. The test's docstring says where the result was seen or is
 documented.
 """
 
@@ -110,7 +110,9 @@ def test_an_ordinary_user_keeps_the_same_token(tokens):
 def test_an_administrator_gets_a_filtered_token_without_restricting_sids(
     tokens, privileges, administrators
 ):
-    """Check that there are no restricting SIDs, because with them node and python do not start."""
+    """Check that the token has no restricting SIDs, because node and python do not start with a
+    token that has them.
+    """
     tokens.privileges[1] = privileges
     tokens.groups[1].append((ADMINISTRATORS, administrators))
     results = Results()
@@ -146,8 +148,8 @@ def test_only_an_elevated_callers_targets_get_other_sids_than_the_caller(
 )
 def test_privileges_left_in_the_token_of_a_container_are_refused(tokens, privileges, groups, told):
     """Check that a run ends if Windows left privileges or an administrator's groups in the token.
-    Windows does not document whether it drops privileges, and in NVIDIA/OpenShell#3430 groups
-    stayed.
+    Microsoft does not document whether Windows drops privileges, and in NVIDIA/OpenShell#3430 the
+    groups remained.
     """
     tokens.privileges[2] = privileges
     tokens.groups[2] += groups
@@ -194,8 +196,9 @@ def test_a_profile_is_created_without_capabilities(monkeypatch):
 
 @pytest.mark.parametrize("found", ["C:\\planned\\AC", "D:\\redirected\\AC"])
 def test_the_folder_of_a_profile_is_the_one_that_windows_names(monkeypatch, found):
-    """Check that corral uses the profile's folder that Windows reports, not the folder that corral planned. They differ
-    if a packaged client started corral, because Windows then redirects AppData.
+    """Check that corral uses the profile's folder that Windows reports, not the folder that corral
+    planned. The two folders differ if a packaged client started corral, because Windows then
+    redirects AppData.
     """
     profile = app_container.Profile(profile="corral-x", capabilities=(), home="C:\\planned\\AC")
     monkeypatch.setattr(app_container, "_create", lambda _step: parse_sid(profile.package))
@@ -382,8 +385,8 @@ def test_docs_and_doctor_agree_on_how_each_mechanism_was_checked():
 
 @pytest.mark.parametrize("row", WINDOWS, ids=lambda row: row.capability)
 def test_evidence_from_wine_matches_the_tests_that_run_there(row):
-    """Check that a row says "seen under Wine" exactly if its test runs under Wine. A test that is
-    skipped there proves nothing.
+    """Check that a row says "seen under Wine" if and only if its test runs under Wine. A test that
+    is skipped under Wine proves nothing.
     """
     file, _, name = row.test.partition("::")
     tree = ast.parse((ROOT / "tests" / "windows" / file).read_text(encoding="utf-8"))
@@ -401,8 +404,8 @@ def test_evidence_from_wine_matches_the_tests_that_run_there(row):
 
 
 def test_only_wanted_capabilities_are_probed(monkeypatch):
-    """Check that a run probes only the capabilities that its plan needs, and those on which these depend, because each
-    probe starts processes.
+    """Check that a run probes only the capabilities that its plan needs, and the capabilities on
+    which these depend, because each probe starts processes.
     """
     tried: list[str] = []
     for name, probe in host.PROBES.items():
@@ -454,8 +457,8 @@ def test_a_default_run_probes_only_capabilities_that_it_can_use():
     ],
 )
 def test_a_cpu_rate_is_judged_by_comparing_two_processes(monkeypatch, free, limited, status):
-    """Check that a limit counts as proven only if the limited process is slow and the other one is
-    not, because a busy machine slows down both.
+    """Check that a limit counts as proven only if the limited process is slow and the other process
+    is not, because a busy machine slows down both processes.
     """
     monkeypatch.setattr(host.job, "create", lambda _step: types.SimpleNamespace(release=int))
     monkeypatch.setattr(host, "_race", lambda first, _second: limited if first.cpu else free)
@@ -473,7 +476,9 @@ def outcome(output: str, *, status: int = 0, errors: str = "") -> trial.Outcome:
 
 
 class Trials:
-    """Replace the two trials of a probe, the first outside and the second inside a container, with given results.
+    """Replaces the two trials of a probe with given results. The first trial runs outside of a
+    container, and the second trial runs inside.
+
     `arrives` says for each trial whether its connection reaches the listener.
     """
 
@@ -583,7 +588,8 @@ WINDOW = "corral-0123456789abcdef"
         ("WinSta0|Default|opened", f"WinSta0|{WINDOW}|denied", "absent"),
         ("WinSta0|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("WinSta0|Default|opened", f"Service-0x0-1$|{WINDOW}|opened", "absent"),
-        # corral runs in session 0, and so already in that window station. Only the desktop differs.
+        # corral runs in session 0, so it is already in such a window station. Only the desktop
+        # differs.
         ("Service-0x0-1$|Default|opened", f"Service-0x0-1$|{WINDOW}|denied", "proven"),
         ("Service-0x0-1$|Default|opened", "Service-0x0-1$|Default|denied", "absent"),
         ("Service-0x0-1$|Default|opened", f"|{WINDOW}|denied", "absent"),
@@ -633,8 +639,8 @@ def test_the_relay_is_proven_only_if_it_allows_the_named_port_and_denies_another
 def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
     monkeypatch, output, errors
 ):
-    """Check that NUL counts as usable only if the target can open it. The project nub saw it open on Windows build 26200
-    and denied on 26100.
+    """Check that NUL counts as usable only if the target can open it. The project nub could open
+    NUL on Windows build 26200, but not on 26100.
     """
     monkeypatch.setattr(container.trial, "observe", lambda *_: outcome(output, errors=errors))
     found = host._try("nul", lambda: container.try_nul(()))
@@ -660,4 +666,4 @@ def test_the_evidence_names_the_time_to_create_a_profile(monkeypatch):
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", lambda _name: None)
     found = host.PROBES[app_container.CAPABILITY](host.Machine())
     assert found.status == "proven"
-    assert re.fullmatch(r"a profile was made and deleted in \d+ ms", found.evidence)
+    assert re.fullmatch(r"a profile was created and deleted in \d+ ms", found.evidence)

@@ -1,4 +1,4 @@
-"""Test which directory trees can be granted to an AppContainer, from listings of the trees."""
+"""Test which directory trees can be granted to an AppContainer. The tests use listings of trees."""
 
 import contextlib
 import os
@@ -67,8 +67,9 @@ def test_a_plain_tree_is_granted():
 def test_each_run_restricts_secrets_again_even_if_their_grant_was_kept(
     monkeypatch, kept, root_changed
 ):
-    """Check that a run sets the entries of some files again, even if a kept grant has set them before: secrets, hard
-    links and files that other programs run. Such a file may be newer than the grant.
+    """Check that a run sets some entries again, even if a kept grant has set them before: the
+    entries of secrets, hard links, and files that other programs run. Such a file may be newer than
+    the grant.
     """
     nodes = (
         TOP, file("a.txt"), file(".env"), file("linked", links=2), file("run.bat"), file("z.txt"),
@@ -104,8 +105,8 @@ def test_the_plan_can_keep_the_access_entries_of_a_grant():
 
 
 def entries(step, name, **facts):
-    """Return the rights of the target on one object in the first root of a plan, and the rights that new objects in it
-    inherit.
+    """Return the target's rights on one object in the first root of a plan, and the rights that new
+    objects in this object inherit.
     """
     node = Node(name=name, directory=facts.pop("directory", False), **facts)
     made = step.exceptions[0].entries(step.roots[0], node)
@@ -290,8 +291,8 @@ def test_a_tree_in_the_store_is_not_listed_again(tmp_path, monkeypatch):
 
 
 def test_objects_of_other_users_in_a_read_grant_are_skipped_and_named(tmp_path):
-    """Check that files of an elevated tool get no entries, because this user may not change their access lists. A
-    warning names them.
+    """Check that files that belong to an elevated tool get no entries, because the current user may
+    not change their access lists. A warning must name these files.
     """
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "file").write_text("")
@@ -369,7 +370,8 @@ USER, ADMINISTRATORS, SYSTEM = "S-1-5-21-1-2-3-1001", "S-1-5-32-544", "S-1-5-18"
 
 
 def owned(owner: str, *allowed: str) -> bytes:
-    """Return a security descriptor with an owner, as GetKernelObjectSecurity does."""
+    """Return a security descriptor with an owner, in the form that GetKernelObjectSecurity returns.
+    """
     entries = tuple(access_list._allowed(sid, 0x1F01FF, 0) for sid in allowed)
     listed = access_list.Descriptor(control=0, revision=2, entries=entries)
     raw = bytearray(access_list.write(listed))
@@ -414,7 +416,7 @@ def test_a_missing_root_is_an_error(tmp_path):
         )
 
 
-# The values are from ntifs.h. Files and directories of OneDrive have the last two.
+# The values are from ntifs.h. Files and directories in OneDrive have the last two values.
 SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 0x9000701A
 
 
@@ -423,7 +425,9 @@ SYMLINK, JUNCTION, CLOUD, CLOUD_DIRECTORY = 0xA000000C, 0xA0000003, 0x9000601A, 
     [(0, False), (SYMLINK, True), (JUNCTION, True), (CLOUD, False), (CLOUD_DIRECTORY, False)],
 )
 def test_only_reparse_points_that_lead_elsewhere_are_links(tag, leads):
-    """Check that files of OneDrive do not count as links. Windows may show them as reparse points, or hide this."""
+    """Check that files in OneDrive do not count as links. Windows shows these files as reparse
+    points or as ordinary files.
+    """
     mode = stat.S_IFREG | 0o666
     found = types.SimpleNamespace(st_mode=mode, st_nlink=1, st_reparse_tag=tag)
     assert granted_tree._node("x", found).reparse is leads
@@ -520,13 +524,14 @@ def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, f
     if not open_to_all:
         granted_tree.check_closed("D:\\work\\.env", 7)
         return
-    with pytest.raises(OSError, match="open to every AppContainer"):
+    with pytest.raises(OSError, match="every AppContainer may use this object"):
         granted_tree.check_closed("D:\\work\\.env", 7)
 
 
 def test_only_secrets_are_refused_for_being_readable_by_every_container():
-    """Check that only secrets count as names that no container may read. Other closed names are packages with a copy in
-    the store, and files of other users, which cannot be opened.
+    """Check that the plan lists only secrets as files that no container may read. The other closed
+    files are packages that have a copy in the store, and files of other users, which cannot be
+    opened.
     """
     seen = Tree(nodes=(TOP,), closed=(".env", "node_modules"), foreign=("theirs",))
     (less,) = plan((grant("D:\\work", "read"), seen)).exceptions

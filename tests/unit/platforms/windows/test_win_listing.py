@@ -21,7 +21,9 @@ def tree(tmp_path):
 
 @pytest.fixture
 def opened(monkeypatch):
-    """Return a list to which each path is added that is passed to realpath, which makes the system follow links."""
+    """Return a list to which each argument of realpath is added, because realpath makes the system
+    follow links.
+    """
     paths, real = [], os.path.realpath
 
     def follow(path):
@@ -43,14 +45,14 @@ def test_a_link_that_names_the_tree_by_another_path_is_followed(tree, opened):
 @pytest.mark.links
 @pytest.mark.parametrize("hops", [1, 3])
 def test_no_link_to_another_machine_is_followed(tree, opened, hops):
-    """Use a link that leads to a network share through local links. If Windows followed it, it would send the user's
-    credentials to the share's machine.
+    """Use a link that leads to a network share through local links. If Windows followed this link,
+    it would send the user's credentials to the share's machine.
     """
     os.symlink(SHARE, tree.parent / "hop0")
     for hop in range(1, hops):
         os.symlink(f"hop{hop - 1}", tree.parent / f"hop{hop}")
     (tree / "python3.exe").symlink_to(tree.parent / f"hop{hops - 1}" / "below" / "python.exe")
-    with pytest.raises(Unsuitable, match="link to a path outside of it"):
+    with pytest.raises(Unsuitable, match="link to a path outside of this directory"):
         list_files(str(tree))
     assert opened == []
 
@@ -60,7 +62,7 @@ def test_no_link_to_another_machine_is_followed(tree, opened, hops):
 def test_links_that_lead_nowhere_are_refused_unopened(tree, opened, text):
     os.symlink("loop", tree.parent / "loop")
     os.symlink(text, tree / "python3.exe")
-    with pytest.raises(Unsuitable, match="link to a path outside of it"):
+    with pytest.raises(Unsuitable, match="link to a path outside of this directory"):
         list_files(str(tree))
     assert opened == []
 

@@ -1,4 +1,4 @@
-"""Test Windows plans on any host, from given findings."""
+"""Test Windows plans. The findings are given, so the tests run on any host."""
 
 from __future__ import annotations
 
@@ -177,8 +177,8 @@ def test_the_job_counts_allowed_subprocesses():
 
 
 def test_no_token_is_restricted_in_an_app_container():
-    """Check that the container is the only restriction. With a restricted token in addition, node and python do not
-    start.
+    """Check that the container is the only restriction, because node and python do not start with
+    an additional restricted token.
     """
     found = set(kinds(composed(Policy(), host(*FULL))))
     assert not found & {
@@ -339,7 +339,7 @@ def test_allowed_host_names_that_cannot_be_enforced_do_not_open_the_network():
 
 def test_a_policy_with_allowed_host_names_and_a_network_level_is_refused():
     policy = Policy(allow=("example.com",), windows=Windows(network="outbound"))
-    with pytest.raises(PolicyError, match="would open all others"):
+    with pytest.raises(PolicyError, match="would open all others too"):
         composed(policy, host(*FULL))
 
 
@@ -391,7 +391,7 @@ def test_the_driver_gets_the_process_before_it_runs(monkeypatch):
 
 
 def test_the_driver_gets_the_readable_paths(monkeypatch, tmp_path):
-    """Check that the readable paths are the copies that this target runs from, and no others."""
+    """Check that the driver gets only the copies that this target runs from as readable paths."""
     found = Finding(capability="minifilter driver", status="proven", evidence="it listens")
     monkeypatch.setattr(layers.minifilter, "probe", lambda: found)
     (tmp_path / "server.js").touch()
@@ -424,8 +424,7 @@ def test_all_extended_limits_are_in_one_structure():
 
 
 def test_a_memory_limit_is_rounded_down_to_pages():
-    """Use 100 MB, which is not a multiple of a page. The limit must not exceed the requested
-    one.
+    """Use 100 MB, which is not a multiple of a page. The limit must not exceed the requested size.
     """
     wanted = job.extended(job.Job(memory=100_000_000))
     assert wanted.JobMemoryLimit == wanted.ProcessMemoryLimit == 99_999_744

@@ -1,10 +1,10 @@
-"""Let the kernel kill the target's first program when its physical footprint exceeds a limit
-(jetsam).
+"""Let the kernel (jetsam) kill the target when the physical footprint of its first program exceeds
+a limit.
 
-`spawn` sets the limit when it executes the target. The limit ends when the target executes another
-program. So a target can evade it, and the report calls it "cooperative". This limit costs no CPU
-time, so it is used if the policy states no memory limit. A stated limit is enforced by sampling
-instead.
+`spawn` sets the limit when it executes the target. The kernel drops the limit when the target
+executes another program. So the target can evade the limit, and the report calls it "cooperative".
+The limit costs no CPU time, so corral uses it if the policy does not set a memory limit. If the
+policy sets a memory limit, corral enforces that limit by sampling instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Jetsam:
     verify = unverified
 
     def describe(self) -> str:
-        return f"the kernel kills the first program at a footprint of {self.megabytes} MiB"
+        return f"the kernel kills the first program above a footprint of {self.megabytes} MiB"
 
     def apply(self, results: Results) -> None:
         results.add(FootprintLimit(megabytes=self.megabytes))
@@ -52,7 +52,7 @@ class FootprintLimit:
 
 
 def plan(memory: int) -> Jetsam:
-    """Return the step, with the limit in whole mebibytes. The limit is at least 1, because 0 would
-    mean no limit.
+    """Return the step for a limit of `memory` bytes, rounded down to whole mebibytes. The limit is
+    at least 1 MiB, because 0 would mean no limit.
     """
     return Jetsam(megabytes=max(1, memory // MEGABYTE))

@@ -1,13 +1,14 @@
 """Let the target reach allowed hosts through a proxy on the only loopback port that Seatbelt
 allows.
 
-The port is opened before the fork, because the target's profile and environment contain it. The
-only host that Seatbelt can name is `localhost`, which means every address of this Mac. So corral
-also binds the same port of ::1 without listening, and connections to it are refused.
+corral opens the port before the fork, because the target's profile and environment contain the port
+number. The only host that a Seatbelt rule can name is `localhost`, which means every address of
+this Mac, so the rule also allows the same port of ::1. corral binds that port too, but does not
+listen on it, so connections to it are refused.
 
-Every process of the Mac can connect to the port, so the proxy asks for a password, which the target
-has in its proxy variables. The password is made when the step is applied, so no plan contains it
-and no command can print it.
+Every process on the Mac can connect to the port, so the proxy asks for a password, which the target
+gets in its proxy variables. The password is generated when the step is applied, so it is not in the
+plan, and no command can print it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class LoopbackProxy:
 
     def describe(self) -> str:
         hosts = ", ".join(self.allow)
-        return f"a proxy on one loopback port, named by the proxy variables, for {hosts}"
+        return f"a proxy for {hosts} on one loopback port, which the proxy variables name"
 
     def apply(self, results: Results) -> None:
         results.add(ProxyPort(*_listen()))
@@ -58,14 +59,14 @@ class ProxyPort:
         self.password = os.urandom(16).hex()
 
     def variables(self) -> dict[str, str]:
-        """Return the target's proxy variables, also in lower case: curl ignores HTTP_PROXY."""
+        """Return the target's proxy variables in upper and lower case: curl ignores HTTP_PROXY."""
         proxy = f"http://{USER}:{self.password}@{LOOPBACK}:{self.number}"
         upper = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "ALL_PROXY": proxy, "NO_PROXY": ""}
         lower = {name.lower(): value for name, value in upper.items()}
         return {**upper, **lower, "NODE_USE_ENV_PROXY": "1"}
 
     def authorization(self) -> bytes:
-        """Return the header value in which clients send the password (RFC 7617)."""
+        """Return the value of the header in which clients send the password (RFC 7617)."""
         import binascii
 
         return b"Basic " + binascii.b2a_base64(f"{USER}:{self.password}".encode(), newline=False)
@@ -101,11 +102,13 @@ def _listen() -> tuple[_socket.socket, _socket.socket | None]:
             continue
         listener.listen(BACKLOG)
         return listener, reserved
-    raise OSError(0, "every port that was tried is in use at ::1")
+    raise OSError(0, "every loopback port that corral tried is already in use at ::1")
 
 
 def _reserve(port: int) -> _socket.socket | None:
-    """Bind the port of ::1, so that connections to it are refused. Return None without IPv6."""
+    """Bind the same port of ::1, so that connections to it are refused. Return None if the Mac has
+    no IPv6.
+    """
     try:
         reserved = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)
     except OSError:

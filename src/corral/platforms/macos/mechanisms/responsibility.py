@@ -1,8 +1,8 @@
 """Let macOS ask the user for consent in the target's own name.
 
 Each process has a responsible process, usually the application that started it. If the user lets
-that application use the calendar, for example, macOS gives the same consent to every process below
-it. So `spawn` makes the target its own responsible process, and macOS asks the user again, for the
+that application use the calendar, macOS lets every process below the application use the calendar
+too. So `spawn` makes the target its own responsible process, and macOS asks the user again, for the
 target itself.
 """
 
@@ -48,8 +48,8 @@ def warnings(paths: Sequence[str], homes: Sequence[str], program: str) -> tuple[
     if not found:
         return ()
     text = (
-        f"macOS asks for consent before {found} is read, but cannot ask over ssh: allow it to "
-        f"{program} in Privacy & Security, or set disclaim = false below [macos] to use the "
-        "consents of the program that starts corral"
+        f"macOS asks the user before {program} may read {found}, but cannot ask over ssh: allow "
+        "this in Privacy & Security, or set disclaim = false below [macos] to use the consents of "
+        "the program that starts corral"
     )
     return (text,)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 EPERM = 1
 DISCARD_PORT = 9
-"""A port on which no process listens. So a connection to it fails even without Seatbelt, but only
-Seatbelt makes it fail with EPERM.
+"""A port on which no process listens. A connection to it always fails, but it fails with EPERM only
+if Seatbelt denies it.
 """
 DIRECTORIES_OF_OTHERS = ("/Users", "/Library/Preferences", "/Applications")
 """Directories that exist on every Mac, and that every process can read without Seatbelt."""
@@ -41,7 +41,7 @@ class Seatbelt:
     parameters: tuple[tuple[str, str], ...]
     closed: str  # a directory that the target could list without Seatbelt, but not with it
     alone: bool  # the target may not start a process
-    proxy: bool = False  # the target may reach the proxy, whose port is known at `apply`
+    proxy: bool = False  # the target may reach the proxy; only `apply` knows its port
     marker: str = ""  # identifies the profile
     stage: Stage = "target"
 
@@ -52,8 +52,8 @@ class Seatbelt:
         return f"seatbelt: deny default, {rules} rules{proxy}; {paths}"
 
     def apply(self, results: Results) -> None:
-        # These two calls are the controls for `verify`. They succeed without Seatbelt, so if they
-        # fail in `verify`, Seatbelt has denied them.
+        # Both calls succeed here, before Seatbelt is applied. So if they fail in `verify`, Seatbelt
+        # has denied them.
         os.listdir(self.closed)
         darwin_proc.threads(os.getppid())
         rules = seatbelt_profile.proxy_rules(_proxy_port(results)) if self.proxy else ""
@@ -61,7 +61,7 @@ class Seatbelt:
 
     def verify(self, results: Results) -> None:
         if not darwin_sandbox.confined(os.getpid()):
-            raise OSError(0, "no sandbox is reported for this process")
+            raise OSError(0, "macOS reports that this process is not in a sandbox")
         _expect_denial(lambda: os.listdir(self.closed), f"{self.closed} can be listed")
         parent = os.getppid()
         _expect_denial(lambda: darwin_proc.threads(parent), "other processes can be inspected")
@@ -81,16 +81,16 @@ def _proxy_port(results: Results) -> int:
 
 
 def directory_outside(granted: tuple[str, ...]) -> str:
-    """Return a directory outside all granted paths, to check that the target cannot read it. Raise
-    PolicyError if there is none.
+    """Return a directory that is outside all granted paths. `verify` checks that the target cannot
+    read it. Raise PolicyError if all candidates are granted.
     """
     for path in DIRECTORIES_OF_OTHERS:
         if not any(is_inside(path, top) for top in granted):
             return path
     raise PolicyError(
-        f"all of {', '.join(DIRECTORIES_OF_OTHERS)} are granted, so no directory is left to check "
-        "that the wall works",
-        hint="grant the directories in them that the server needs",
+        f"the policy grants all of {', '.join(DIRECTORIES_OF_OTHERS)}, but corral needs one that "
+        "is not granted to check that the wall works",
+        hint="grant only the directories in them that the server needs",
     )
 
 

@@ -1,7 +1,7 @@
 """Convert a path to the kernel's own spelling, because Seatbelt compares paths in that spelling.
 
-Most volumes of a Mac accept a name in any case, and the user's volume has two paths (/Users is
-/System/Volumes/Data/Users). `realpath` keeps the spelling that the user typed, and a rule with that
+Most volumes of a Mac ignore case, and every file of the user's volume has two paths (/Users is also
+/System/Volumes/Data/Users). `realpath` keeps the spelling that the user typed, but a rule with that
 spelling may silently match nothing. Then a grant would have no effect, or a hidden file would be
 readable.
 """
@@ -18,8 +18,8 @@ MAXPATHLEN = 1024
 
 
 def to_kernel_path(path: str) -> str:
-    """Return the kernel's spelling of a path. Do not follow a link at its end. Names that cannot be
-    opened keep their spelling.
+    """Return the kernel's spelling of a path, without following a link at the end of the path.
+    Names that cannot be opened keep their spelling.
     """
     opened = _path_of_opened(path)
     if opened is not None:

@@ -1,13 +1,14 @@
 """Write the Seatbelt profile of a target: its text and its parameters.
 
-Everything that no rule allows is denied, and the last matching rule decides. Paths of the policy
-and of the program are parameters (`(param "READ_0")`), so they cannot be read as rules. They have
-to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches nothing.
+The profile denies everything that no rule allows, and the last matching rule decides. Paths of the
+policy and of the program are parameters (`(param "READ_0")`), so they cannot be read as rules. They
+have to be real paths, because Seatbelt compares real paths: a rule for /tmp silently matches
+nothing.
 
-`(version 1)` allows 28 operations that `deny default` does not change. The profile denies each of
-them by name, except those for which a list in the tests gives a reason. Denials of operations that
-some macOS versions lack are inside `(if (defined? ...))`, because one unknown word makes the whole
-profile fail.
+`(version 1)` allows 28 operations even after `deny default`. The profile denies each of them by
+name, unless a list in the tests gives a reason to allow it. Some macOS versions do not know all of
+these operations, and one unknown word makes the whole profile fail. So a denial of an operation
+that may be unknown is inside `(if (defined? ...))`.
 
 A rule for one operation (`file-write-data`) has precedence over rules for a class of operations
 (`file-write*`), whatever their order. The rules below are written so that this precedence does not
@@ -40,8 +41,8 @@ FILES = (
     "/private/etc/services", "/private/var/select/sh", "/private/var/select/developer_dir",
     "/private/var/db/xcode_select_link",
 )  # fmt: skip
-"""Single files that every target may read. `/` is here because the loader opens it. On a Mac passwd
-contains no passwords.
+"""Single files that every target may read. `/` is in this list because the loader opens it. On a
+Mac, passwd does not contain passwords.
 """
 
 LINKS = (
@@ -85,8 +86,9 @@ CLOSED = (
 all of these operations.
 
 A clone or a hard link gives a file a second name, to which the rule for the first name does not
-apply. A clone of a directory contains its hidden files. A set-id file would remain after the run.
-With an access list that denies deletion, the target could make a file that the user cannot remove.
+apply. A clone of a directory also copies its hidden files. A set-id file would keep its rights
+after the run. With an access list that denies deletion, the target could create a file that the
+user cannot remove.
 """
 FLOWS = ("necp-client-open", "system-necp-client-action")
 """Operations with which a program can learn about the Mac's network. They are allowed only if the
@@ -109,9 +111,9 @@ with such a pattern applies at any depth of a grant.
 
 STAT = "file-read-metadata file-test-existence"
 READ = f"file-read* {STAT}"
-"""The operations of every rule for reading. STAT has to be named for two reasons. `file-read*` does
-not include the check whether a file exists (`access`). And a rule that names only STAT overrides a
-rule that names only `file-read*`.
+"""The operations that every rule for reading names. STAT is named separately for two reasons:
+`file-read*` does not include the check whether a file exists (`access`), and a rule for STAT alone
+overrides a rule for `file-read*` alone.
 """
 
 MAX_PORT = 65535
@@ -119,18 +121,19 @@ MAX_PORT = 65535
 
 @record
 class View:
-    """The paths and services that the profile allows and denies the target.
+    """The paths and services that the profile allows or denies to the target.
 
     If the target may not start processes, it can execute only the programs in `execute`. `needed`
     are the program's own files. `read`, `write` and `sockets` are the policy's grants. If the path
     of a grant has links, `links` contains the path as the policy spells it. The target can list the
     directories above the `listed` paths.
 
-    `hidden` paths are inside readable paths, and cannot be read. `held` paths are inside writable
-    paths, and can only be read. Hidden and held paths need not exist, and a grant below them still
-    applies. `anchors` are the directories above hidden and held paths, which may not be renamed.
-    `services` are mach services in addition to `MACH`. `marker` is a name that no service has;
-    `process_tree` uses it to recognize processes under this profile.
+    The target cannot read `hidden` paths, although they are inside readable paths, and cannot
+    change `held` paths, although they are inside writable paths. Hidden and held paths need not
+    exist, and a grant below them still applies. The target cannot rename the `anchors`, which are
+    the directories above hidden and held paths. `services` are mach services in addition to `MACH`.
+    `marker` is a name that does not belong to any service; `process_tree` uses it to recognize
+    processes under this profile.
     """
 
     execute: tuple[str, ...]
@@ -245,13 +248,13 @@ def _files(view: View, named: _Parameters) -> Iterator[str]:
 
 def _layers(view: View, named: _Parameters) -> Iterator[str]:
     """Yield the rules for all paths, outer paths first, so that the rule for the deepest path
-    decides. If rules of several kinds are for the same path, the kind that is last in `kinds`
-    decides. For example, a grant of a hidden path makes that path visible.
+    decides. If a path has rules of several kinds, the kind that is last in `kinds` decides. For
+    example, a grant of a hidden path makes that path visible.
 
-    Files in a read grant cannot be written. Files in a write grant cannot be executed or mapped as
-    code, because they remain after the run. This is also true if a read grant is inside a write
-    grant, or the other way round. There is one exception: the program's own files (NEEDED) can be
-    executed inside a write grant too, even though the target can change them there.
+    The target cannot write files in a read grant. It cannot execute files in a write grant or map
+    them as code, because these files remain after the run. This is also true if a read grant is
+    inside a write grant, or the other way round. There is one exception: the target can execute the
+    program's own files (NEEDED) inside a write grant too, even though it can change them there.
 
     ENVIRONMENT hides `.env` files, and REPOSITORY protects repositories from changes, at any depth
     of a grant. Both rules come after the rule for the grant, but before the rules for paths inside
@@ -276,8 +279,8 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
         if name == "ENVIRONMENT":
             yield from _environment_files(value, f"{seen} file-write*")
             continue
-        # `literal` is added, because `subpath` alone is reported not to match a name that does not
-        # exist yet.
+        # `subpath` alone reportedly does not match a name that does not exist yet, so `literal` is
+        # added.
         filters = [f"(literal {value})", f"(subpath {value})"]
         if name == "REPOSITORY":
             filters = [f"(require-all (subpath {value}) {REPOSITORY})"]
@@ -286,8 +289,8 @@ def _layers(view: View, named: _Parameters) -> Iterator[str]:
 
 
 def _environment_files(top: str, operations: str) -> Iterator[str]:
-    """Hide the content of `.env` files. Whether a file exists stays visible, because many servers
-    check that when they start, and exit if the check fails.
+    """Hide the content of `.env` files. The target can still check whether such a file exists,
+    because many servers do this when they start, and exit if the check fails.
     """
     files = [f"(require-all (subpath {top}) {ENVIRONMENT} (require-not {PUBLISHED}))"]
     yield from _rule("deny", operations, files)
@@ -322,7 +325,7 @@ def _paths(view: View) -> tuple[str, ...]:
 
 
 def _sockets(view: View, named: _Parameters) -> Iterator[str]:
-    """Deny the network, except granted unix sockets, and those in the private directory."""
+    """Deny the network, except for granted unix sockets and those in the private directory."""
     own = named.filters("subpath", "OWN", (view.private,))
     theirs = named.filters("literal", "SOCKET", view.sockets)
     yield "(deny network*)"

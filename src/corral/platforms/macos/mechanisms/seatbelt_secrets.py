@@ -1,9 +1,9 @@
 """Find the paths in granted directories that stay hidden or read-only on macOS.
 
-Seatbelt compares names, so a name that does not exist yet is protected too. On a volume that
-ignores case, a target can still create such a file under another spelling, and corral reports this
-after the run. The profile itself has rules for `.env` files and repositories at any depth. If a
-secret already has a hard link in a grant, the link is not found.
+Seatbelt compares names, so a file that does not exist yet is protected too. On a volume that
+ignores case, a target can still create such a file under a different spelling, and corral reports
+this after the run. The profile itself has rules for `.env` files and repositories at any depth. If
+a grant already contains a hard link to a secret, corral does not find the link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ because the profile's own rules do not protect a `.git` that is a link.
 
 
 def hidden(grants: Sequence[Grant], *homes: str) -> tuple[str, ...]:
-    """Return the secrets in granted directories, except those that are granted themselves."""
+    """Return the secrets in granted directories, except those that the policy grants by name."""
     named = [grant.path for grant in grants]
     found = [f"{home}/{name}" for home in homes for name in SECRETS]
     # If the path of a secret has links, the rule has to be for the real path.
@@ -69,9 +69,9 @@ def _within(found: Iterable[str], tops: Sequence[str], named: Sequence[str]) -> 
 
 
 def anchors(grants: Sequence[Grant], kept: Sequence[str]) -> tuple[str, ...]:
-    """Return the write grants that contain `kept` paths, and the directories between grant and
-    path. These directories may not be renamed, because a rename would evade the rules for the
-    `kept` paths.
+    """Return the write grants that contain `kept` paths, and the directories between each grant and
+    the kept path. The target may not rename these directories, because a rename would evade the
+    rules for the `kept` paths.
     """
     found: dict[str, None] = {}
     for top in [grant.path for grant in grants if grant.access == "write"]:

@@ -12,7 +12,7 @@ assert sys.platform == "darwin" or not TYPE_CHECKING  # noqa: S101 - for type ch
 WALLS = ("Filesystem", "Network")
 RUNTIMES = ("starts python", "starts node")
 LINUX_ONLY = ("Cgroups", "Network namespaces", "Seccomp")
-PROCESSES = "Processes: bounded at start by RLIMIT_NPROC; sampled only when pids is stated"
+PROCESSES = "Processes: limited at start by RLIMIT_NPROC; sampled only if the policy sets pids"
 ADVICE = "Recommendation: Use Linux VM for strict security requirements"
 
 

@@ -1,9 +1,9 @@
 """Probe what this Mac enforces. Each probe runs in a disposable child.
 
-If an act must be denied, the probe also checks that it succeeds without the mechanism. Seatbelt
-needs two test runs with the steps of a real run. One tries acts that must be denied. The other
-starts a system program, because a profile under which nothing starts is useless. Each runtime has
-its own finding, so that one broken runtime does not prevent all runs.
+If an act must be denied, the probe also checks that the same act succeeds without the mechanism.
+Seatbelt needs two test runs with the steps of a real run. The first run tries acts that must be
+denied. The second run starts a system program, because a profile under which no program starts is
+useless. Each runtime has its own finding, so that one broken runtime does not prevent all runs.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def probe(table: ProcessTable, node: str) -> tuple[Finding, ...]:
 
 @record
 class Trial:
-    """A step that calls `attempt`, and writes the text that it returns to `fd`. Then the step fails
-    on purpose, so that no program is executed.
+    """A step that calls `attempt` and writes the returned text to `fd`. Then the step fails on
+    purpose, so that no program is executed.
     """
 
     name = "trial"
@@ -120,10 +120,10 @@ def _marker(table: ProcessTable) -> str:
     _wait(child)
     if not reported or seen != [True, False]:
         raise RuntimeError(
-            f"processes inside and outside of the sandbox have the marker: {seen}, "
-            "instead of [True, False]"
+            f"a process in the sandbox has the marker: {seen[0]} (must be True); a process outside "
+            f"of it has the marker: {seen[1]} (must be False)"
         )
-    return "a process under the profile is recognized from outside, and no other"
+    return "only a process under the profile is recognized by its marker"
 
 
 def _try_walls(table: ProcessTable) -> str:
@@ -139,14 +139,16 @@ def _try_walls(table: ProcessTable) -> str:
 
 
 def try_inside(results: Results, marker: str, other: int) -> str:
-    """Try more acts than Seatbelt's `verify`, on a file and a process outside of the sandbox."""
+    """Try acts that Seatbelt's `verify` does not try, on a file and a process outside of the
+    sandbox.
+    """
     own = f"{results.get(run_directories.PrivateDirectory).path}/home/own"
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT, 0o600))
     os.unlink(own)
     saw = [
         f"reading={_denied(lambda: os.close(os.open(marker, os.O_RDONLY)))}",
         f"writing={_denied(lambda: os.truncate(marker, 0))}",
-        # Any OSError will do, because Seatbelt or RLIMIT_NPROC may deny the fork.
+        # Every OSError counts, because Seatbelt or RLIMIT_NPROC may deny the fork.
         f"forking={disposable.refused(disposable.fork_once)}",
         f"signalling={_denied(lambda: os.kill(other, 0))}",
     ]
@@ -259,7 +261,7 @@ def _watcher(table: ProcessTable) -> str:
     found = len(tree.walk())
     tree.kill()
     if found != 1 or os.read(ready_read, 1):
-        raise RuntimeError(f"{found} processes were found instead of one daemon")
+        raise RuntimeError(f"expected to find one daemon, but found {found} processes")
     return "a daemon that left its session and lost its parent is found and killed"
 
 
@@ -288,26 +290,31 @@ def _sampling(table: ProcessTable) -> str:
     tree.kill()
     os.waitpid(pid, 0)
     if after.memory - before.memory < MEMORY // 2 or after.tasks != 2:
-        raise RuntimeError(f"a grandchild has {MEMORY} bytes, but {after.memory} were measured")
-    return f"memory of a grandchild is seen ({before.memory >> 20}, then {after.memory >> 20} MiB)"
+        raise RuntimeError(
+            f"a grandchild allocated {MEMORY} bytes, but its tree was measured with "
+            f"{before.memory} bytes before, and {after.memory} bytes and {after.tasks} tasks after"
+        )
+    grew = f"from {before.memory >> 20} to {after.memory >> 20} MiB"
+    return f"the measured memory grows when a grandchild allocates memory ({grew})"
 
 
 def _jetsam() -> str:
     real = os.path.realpath(sys.executable)
     python = next(iter(tier_seatbelt.framework_images(real)), real)
     if _allocate(python, megabytes=0) != 0:
-        raise RuntimeError(f"{python} fails without a limit")
+        raise RuntimeError(f"{python} fails even without a limit")
     status = _allocate(python, megabytes=64)
     if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != SIGKILL:
         raise RuntimeError(
-            f"a process with 256 MiB under a limit of 64 ended with wait status {status}"
+            "a process that allocates 256 MiB under a limit of 64 MiB was not killed (wait status "
+            f"{status})"
         )
-    return "a process is killed beyond a limit of 64 MiB, but not without a limit"
+    return "a process that exceeds a limit of 64 MiB is killed, but not without the limit"
 
 
 def _allocate(python: str, *, megabytes: int) -> int:
-    """Return the wait status of a python that allocates 256 MiB. `megabytes` is its memory limit,
-    and 0 means no limit.
+    """Return the wait status of a Python process that allocates 256 MiB. `megabytes` is its memory
+    limit, and 0 means no limit.
     """
     from corral.abi import darwin_spawn
 

@@ -1,8 +1,8 @@
 """Add corral's entries to an object's access list, and remove them. This code is pure.
 
 The functions work on the self-relative security descriptor that Windows returns ([MS-DTYP] 2.4.6).
-All other entries keep their bytes and order. Windows' own SetEntriesInAclW is not used, because it
-would merge and sort them.
+All other entries keep their bytes and order. Windows' own SetEntriesInAclW is not used, because
+that function would merge and sort the entries.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class Descriptor:
 
 def read(raw: bytes) -> Descriptor:
     """Parse a security descriptor. Raise Unusable if it is damaged or has no access list. All users
-    can use an object without a list, and would lose this access if corral added a list.
+    can use an object without an access list, and would lose this access if corral added a list.
     """
     if len(raw) < 20:
         raise Unusable("its security descriptor is truncated")
@@ -120,7 +120,7 @@ def grant(raw: bytes, sid: str, ours: tuple[bytes, ...]) -> bytes | None:
 
 
 def revoke(raw: bytes, sid: str) -> bytes | None:
-    """Return the descriptor without any entry of this SID, or None if it has none."""
+    """Return the descriptor without the entries of this SID, or None if it has no such entries."""
     found = read(raw)
     left = _without(found.entries, sid)
     return None if left == found.entries else write(replace(found, entries=left))
@@ -215,7 +215,7 @@ def capability_sid(name: str) -> str:
 
 def grant_sid(root: str, access: Reach, identity: tuple[int, int] = (0, 0)) -> str:
     """Return the SID of the capability for one granted root and one kind of access. The SID depends
-    on the root's identity on disk, so another object at the same path gets another SID.
+    on the root's identity on disk, so a different object at the same path gets a different SID.
     """
     words = f"{fold_path(root)}|{identity[0]:x}|{identity[1]:x}"
     return capability_sid(f"corral.{access}.{_digest(words).hex()}")

@@ -1,12 +1,13 @@
 """List, copy and remove trees of files.
 
-A plan contains a listing, and exactly the files of this listing are copied. If a file has changed
-since it was listed, the copy fails. Only compiled modules may change, because Python may write them
-at any time: a changed one is left out of the copy. Alternate streams and access lists are not
-copied. A copy inherits the access list of the directory in which it is made.
+A plan contains a listing, and corral copies exactly the files of this listing. If a file has
+changed since it was listed, the copy fails. Only compiled modules may change, because Python may
+write them at any time: a changed module is left out of the copy. Alternate streams and access lists
+are not copied. A copy inherits the access list of the directory in which it is made.
 
 A link to a file of the same tree is copied as a file, because installers add `python3.exe` as a
-link to `python.exe`. If that file is missing or left out, so is the link. Other links are refused.
+link to `python.exe`. If that file is missing or left out, the link is left out too. Other links are
+refused.
 """
 
 import hashlib
@@ -102,8 +103,8 @@ def list_files(source: str, without: Sequence[str] = ()) -> Listing:
         for below, entry in _entries(source, name):
             if below.lower() in left_out:
                 continue
-            # This opens no file, because on Windows the listing of a directory contains the status
-            # of its entries.
+            # This does not open files, because on Windows the listing of a directory contains the
+            # status of its entries.
             seen = entry.stat(follow_symlinks=False)
             if is_name_surrogate(seen):
                 links[below] = _linked_name(source, entry.path)
@@ -134,26 +135,26 @@ def _check_size(count: int, total: int) -> None:
 
 
 def _linked_name(source: str, path: str) -> str:
-    """Return the name in this tree to which a link points, or raise Unsuitable. Open no path on
-    another machine.
+    """Return the name in this tree to which a link points, or raise Unsuitable. Do not open a path
+    on another machine.
     """
     shown = path.removeprefix(EXTENDED_PREFIX)
     try:
         target = _read_link(path)
-    except ValueError as error:  # a link that Windows did not make, such as one of WSL
+    except ValueError as error:  # a link that Windows did not make, such as a link of WSL
         raise Unsuitable(f"{shown} is a link of an unknown kind") from error
     above, name = os.path.split(target)
     if not (is_inside(target, source) or is_remote(target) or _leads_to_share(above)):
-        # The link may point into this tree by another path of the tree, for example through a link
-        # above. So compare the real path.
+        # The link may name this tree by another path, such as a path that contains a link. So
+        # compare the real path.
         target = os.path.join(os.path.realpath(above), name)
     if not is_inside(target, source):
-        raise Unsuitable(f"{shown} is a link to a path outside of it")
+        raise Unsuitable(f"{shown} is a link to a path outside of this directory")
     return target[len(source) :].replace(os.sep, "\\").strip("\\")
 
 
 def _read_link(path: str) -> str:
-    """Return the absolute path in a link, which need not exist."""
+    """Return the path in a link as an absolute path. The path need not exist."""
     text = os.readlink(path)
     text = text.removeprefix(EXTENDED_PREFIX) if text[5:7] == ":\\" else text
     above = os.path.dirname(path.removeprefix(EXTENDED_PREFIX))
@@ -161,10 +162,10 @@ def _read_link(path: str) -> str:
 
 
 def _leads_to_share(path: str) -> bool:
-    """Return whether a path leads to another machine, or through links that cannot be read.
+    """Return whether a path leads to another machine, or contains links that cannot be read.
 
-    The links are read one by one. If Windows followed them, it would send the user's credentials to
-    the server of a share.
+    Read the links one by one. If Windows followed them, it would send the user's credentials to the
+    server of a share.
     """
     for _ in range(MAX_LINKS):
         if is_remote(path):
@@ -206,7 +207,7 @@ def _follow(
                 break
             target = known.get(links[target].lower())
         if target in directories:
-            raise Unsuitable(f"{name} in it is a link to a directory")
+            raise Unsuitable(f"its entry {name} is a link to a directory")
         if target is not None and target in files:
             followed[name] = target
     return followed
@@ -229,11 +230,12 @@ def _check_kind(found: os.stat_result, path: str) -> None:
 
 
 def copy_key(source: str, listing: Listing, beside: Sequence[str] = ()) -> str:
-    """Return a key that changes with the files, their path, and `beside`. `beside` has the keys of
-    other copies whose paths occur in the copied files, and digests of files that corral adds.
+    """Return a key that changes with the files, their path, and `beside`. `beside` contains the
+    keys of other copies whose paths occur in the copied files, and digests of files that corral
+    adds.
 
     Compiled modules do not change the key, because Python may write them at any time, and ignores
-    those that do not match their source.
+    compiled modules that do not match their source.
     """
     files = [file for file in listing.files if COMPILED not in file[0]]
     above = [name for name in listing.directories if not name.endswith(COMPILED)]
@@ -273,9 +275,9 @@ def _copy_file(source: str, target: str, size: int, time: int) -> None:
 
 
 def find_copies(directory: str) -> dict[str, list[str]]:
-    """Return {key: names} for the copies in a store. Each copy is a directory that has its key as
-    its name. `names` are the names of the files beside it that begin with the key and a dot, such
-    as the mark file that is written when the copy is complete.
+    """Return {key: names} for the copies in a store. Each copy is a directory whose name is its
+    key. `names` are the files next to that directory whose names begin with the key and a dot, such
+    as the mark file, which corral writes when the copy is complete.
     """
     found: dict[str, list[str]] = {}
     try:

@@ -3,10 +3,11 @@
 A walk that sets access lists must not leave its tree. Each object is opened without following
 links, and its handle is checked: the object must not be a link or a mount point, and its path must
 be below the root. So an object that was replaced in the meantime is refused. Windows itself can
-pass entries on to all objects in a directory. corral does not use this, because Windows then opens
-the objects by name.
+pass entries on to all objects in a directory, but corral does not use this feature, because Windows
+then opens the objects by name.
 
-Each object takes some tenths of a millisecond, so the number of objects in a tree is limited.
+Setting the entries of one object takes some tenths of a millisecond, so the number of objects in a
+tree is limited.
 """
 
 import os
@@ -39,9 +40,9 @@ class Node:
 class Tree:
     """The objects of a granted tree.
 
-    `closed` and `foreign` names, and everything below them, get no entry. A name is closed if it is
-    a secret, or if the target uses a copy of it. A name is foreign if the user cannot change its
-    access list.
+    `closed` and `foreign` objects, and everything below them, get no entry in their access lists.
+    An object is closed if it is a secret, or if the target uses a copy of it. An object is foreign
+    if the user cannot change its access list.
     """
 
     nodes: tuple[Node, ...]  # the objects that get entries in their access lists
@@ -106,11 +107,14 @@ def _node(name: str, found: os.stat_result) -> Node:
 
 
 def problem(node: Node, *, shown: str) -> str:
-    return f"{shown} is a link or a mount point, and leads elsewhere" if node.reparse else ""
+    text = f"{shown} is a link or a mount point, which corral does not follow"
+    return text if node.reparse else ""
 
 
 def open_object(path: str, *, change: bool = True) -> Handle:
-    """Open an object with the right to read its access list, and with `change` to change it."""
+    """Open an object with the right to read its access list. With `change`, also open it with the
+    right to change the list.
+    """
     access = win32_files.READ_CONTROL | (win32_files.WRITE_DAC if change else 0)
     try:
         return win32_files.open_itself(extended_path(path), access=access)
@@ -128,7 +132,7 @@ def mutex(sid: str) -> AbstractContextManager[None]:
 
 
 def set_entries(path: str, handle: int, sid: str, entries: tuple[bytes, ...]) -> bool:
-    """Set the entries of this SID in one access list. Return whether they have changed."""
+    """Set the entries of this SID in one access list. Return whether the list has changed."""
     try:
         changed = access_list.grant(win32_security.read_security(handle), sid, entries)
         if changed is not None:
@@ -144,8 +148,8 @@ def check_closed(path: str, handle: int) -> None:
     """Raise OSError if every AppContainer can already use this object or new objects in it."""
     raw = win32_security.read_security(handle)
     if access_list.allowed_rights(raw, access_list.CONTAINERS, below=True) & USES:
-        text = "it is open to every AppContainer, so this grant would not hide it from the target"
-        raise OSError(0, f"{text}; `icacls FILE /remove *S-1-15-2-1` closes it", path)
+        text = "every AppContainer may use this object, so corral cannot hide it from the target"
+        raise OSError(0, f"{text}; `icacls FILE /remove *S-1-15-2-1` removes this access", path)
 
 
 def check_entry(path: str, sid: str, problem: str) -> None:
@@ -155,10 +159,12 @@ def check_entry(path: str, sid: str, problem: str) -> None:
 
 
 def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle], None, None]:
-    """Yield every object in a root with its handle, parents first. Skip `closed` names.
+    """Yield every object in a root with its handle, parents first. Do not enter `closed`
+    directories.
 
-    Each handle is closed when the next one is requested. A directory is listed only after the
-    caller has set its access list, so that objects which are created after the listing inherit it.
+    Each handle is closed when the caller requests the next object. A directory is listed only after
+    the caller has set its access list, so that objects that are created after the listing inherit
+    the new list.
     """
     with open_object(root) as top:
         base = _final_path(top.value)
@@ -175,9 +181,9 @@ def walk(root: str, closed: Container[str] = ()) -> Generator[tuple[Node, Handle
 
 
 def _open_to_set(path: str, *, less: bool) -> Handle:
-    """Open an object to set its entries. `less` means that the object gets no entry. If the user
-    may not change its access list, open it with the right to read this list, to check that it has
-    no entry.
+    """Open an object with the right to change its access list. `less` means that the object gets no
+    entry. If the user may not change the access list of such an object, open it with the right to
+    read the list, so that the caller can check the list.
     """
     try:
         return open_object(path)
@@ -188,8 +194,8 @@ def _open_to_set(path: str, *, less: bool) -> Handle:
 
 
 def has_identity(handle: int, volume: int, file: int) -> bool:
-    """Return whether a handle belongs to the object with these ids from `stat`. Depending on its
-    version, Python returns a short or a wide form of the ids.
+    """Return whether a handle belongs to the object with these ids from `stat`. Depending on the
+    version of Python, `stat` returns a short or a wide form of the ids.
     """
     if win32_files.information(handle)[2] == (volume, file):
         return True
@@ -260,7 +266,7 @@ def is_secret(name: str, in_home: str = "") -> bool:
 
 
 def is_starting(name: str, in_home: str = "") -> bool:
-    """Return whether other programs run a file of this name, or read from it what to run. A target
+    """Return whether other programs run a file with this name, or read commands from it. A target
     must not change such a file.
     """
     lower = name.lower()
@@ -273,7 +279,9 @@ def is_starting(name: str, in_home: str = "") -> bool:
 
 
 def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
-    """Return missing names that other programs would run if a target created them in this tree."""
+    """Return the names that do not exist in this tree, but that other programs would run if a
+    target created them.
+    """
     there = {name.lower() for name in names}
     wanted = (*sorted(STARTING), *REPOSITORY, *sorted(_relative(STARTING_AT_HOME, in_home)))
     return tuple(name for name in wanted if name not in there)
@@ -282,7 +290,7 @@ def absent(names: Iterable[str], in_home: str = "") -> tuple[str, ...]:
 @cache
 def _relative(at_home: tuple[str, ...], in_home: str) -> frozenset[str]:
     """Return the names of `at_home` that are below the directory `in_home`, in lower case and
-    relative to `in_home`. Both are relative to the user's profile.
+    relative to `in_home`. `at_home` and `in_home` are relative to the user's profile.
     """
     if not in_home:
         return frozenset()

@@ -1,15 +1,15 @@
 """Record on disk what a run changes outside its processes, before the run changes it.
 
-Each run has one file. It lists the AppContainer profile, and every granted root with the capability
-of its entries. The run keeps the file locked, and when the run ends in any way, the kernel unlocks
-it. So:
+Each run has one journal file. The file lists the AppContainer profile, and every granted root with
+the capability of its entries. The run keeps the file locked, and when the run ends in any way, the
+kernel unlocks the file. So:
 
-- A root's entries are in use while its capability is in the file of a live run, or in a file that
-  records the user's wish to keep them.
+- A root's entries are in use while a file of a live run contains the capability of the entries, or
+  while another file records that the user wants to keep them.
 - A file that is not locked belongs to a dead run. The next run, or `corral clean`, undoes the
-  changes that it lists.
-- An incomplete file counts as empty. A file is complete before the first entry is made, so a run
-  that died while writing it has made no entry.
+  changes that the file lists.
+- An incomplete file counts as empty. A run completes its file before it makes the first entry, so a
+  run that died while writing the file has not made an entry.
 - A run appends a line for each root that it no longer uses. If such lines are lost, the file lists
   too many roots, never too few.
 
@@ -48,7 +48,7 @@ class Root:
 @record
 class Entry:
     """The content of a journal file. `profile` is the AppContainer profile to delete. It is empty
-    for grants that stay, and for a run whose profile stays.
+    in the file of a kept grant, and in the file of a run that keeps its profile.
     """
 
     profile: str
@@ -63,8 +63,8 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(raw: bytes) -> Entry | None:
-    """Parse a journal file, or return None if it is incomplete. Lines after the digest name roots
-    that the run no longer uses, and these are left out.
+    """Parse a journal file, or return None if it is incomplete. Leave out the roots that are named
+    after the digest, because the run no longer uses them.
     """
     text, mark, rest = raw.partition(b"\n= ")
     text += b"\n"
@@ -95,8 +95,8 @@ class Journal:
         """Record that this run no longer uses a root.
 
         The caller must lock the root's mutex, look for other runs that use the root, and call this
-        while it still holds the mutex. Otherwise two runs that end at the same time could each
-        leave the root's access list entries to the other.
+        function before it unlocks the mutex. Otherwise two runs that end at the same time could
+        each rely on the other to remove the root's access list entries.
         """
         if self.entry:
             left = tuple(one for one in self.entry.roots if one.sid != root.sid)
@@ -107,7 +107,7 @@ class Journal:
         return living(self.directory, without=self.path)
 
     def end(self) -> None:
-        """Remove the file. Everything that it lists has to be undone or kept before."""
+        """Remove the file. The caller must first undo or keep every change that the file lists."""
         if self._fd >= 0:
             # Windows cannot delete an open file, so other processes may see an empty file for a
             # moment.
@@ -138,10 +138,10 @@ def journal_path(directory: str, run: str) -> str:
 
 
 def create(directory: str, run: str, entry: Entry) -> Journal:
-    """Write the journal of a run. Changes may be made only after this has returned."""
+    """Write the journal of a run. The run may make changes only after this function returns."""
     raw, path = encode(entry), journal_path(directory, run)
     if len(raw) > MAX_SIZE:  # `_read` would read only a part of a longer file
-        raise OSError(0, "there are too many grants for the journal", path)
+        raise OSError(0, "the run has too many grants for its journal file", path)
     fd = create_locked(path)
     os.truncate(fd, 0)
     journal = Journal(path, fd, entry)
@@ -160,8 +160,8 @@ def living(directory: str, *, without: str = "") -> list[Entry]:
 
 
 def dead(directory: str) -> list[Journal]:
-    """Return the journals of dead runs, locked so that only one process cleans up after each. Also
-    remove incomplete files that `keep` left when its process died.
+    """Return the journals of dead runs, locked so that only one process cleans up after each run.
+    Also remove incomplete files of processes that died in `keep`.
     """
     discard_leftovers(directory)
     found = []
@@ -180,7 +180,7 @@ def keep(directory: str, root: Root) -> None:
         replace_file(path, encode(Entry(profile="", roots=(root,))))
     except PermissionError:
         # Another process is reading the existing file, so Windows does not replace it. The existing
-        # file records the same wish, so the new one is not needed.
+        # file records the same wish, so the new file is not needed.
         if not os.path.exists(path):
             raise
 

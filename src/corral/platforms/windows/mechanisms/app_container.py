@@ -2,12 +2,13 @@
 
 Each run has its own profile, which is deleted when the run ends. With `state = true` all runs of a
 server share a profile, which is kept. A target's token has the profile's package SID and exactly
-the capabilities of its policy. corral reads both back from the suspended process before it runs.
+the capabilities of its policy. corral reads the SID and the capabilities back from the suspended
+process before the process runs.
 
 Creating a profile fails with ACCESS_DENIED if a policy of the machine forbids profiles, or if
 corral itself runs in an AppContainer. It fails with NOT_SUPPORTED or E_NOTIMPL if the system has no
-AppContainers. If the profile already exists, it is used again if `state = true`. Otherwise it is
-deleted and created again.
+AppContainers. If the profile already exists, corral uses it again if `state = true`, and otherwise
+deletes it and creates it again.
 
 The profile's folder is the home of the target, and its subdirectory `Temp` is the target's TEMP.
 Windows itself sets LOCALAPPDATA, TEMP and TMP of the new process to these directories, but requires
@@ -69,7 +70,7 @@ class Profile:
             text = f"{why}; {hint}" if hint else why
             raise OSError(0, text, self.profile, win32.winerror(error)) from error
         if made != package:
-            why = f"Windows has given the profile the SID {format_sid(made)}, not {self.package}"
+            why = f"Windows gave the profile the SID {format_sid(made)} instead of {self.package}"
             raise OSError(0, why, self.profile)
         found = win32_security.profile_folder(self.package)
         os.makedirs(os.path.join(found, "Temp"), exist_ok=True)
@@ -82,7 +83,7 @@ class Profile:
                 raise OSError(0, "the process is not in an AppContainer", self.profile)
             package = win32_security.app_container_sid(token.value)
             if package != parse_sid(self.package):
-                text = "the process is in an AppContainer, but not in this one"
+                text = "the process is in a different AppContainer"
                 raise OSError(0, text, self.profile)
             found = win32_security.token_capabilities(token.value)
         having = sorted(format_sid(sid) for sid, _ in found)
@@ -131,7 +132,7 @@ def explain(error: OSError) -> tuple[str, str]:
         return "this account may not create an AppContainer profile here", DENIED
     missing = isinstance(error, MissingFunctionError)
     if missing or code in {win32.ERROR_NOT_SUPPORTED, win32.E_NOTIMPL}:
-        return "this Windows has no AppContainers", elsewhere()
+        return "this version of Windows has no AppContainers", elsewhere()
     return f"{error.filename}: {error.strerror}", ""
 
 
@@ -142,7 +143,7 @@ def elsewhere() -> str:
 
 def probe() -> Finding:
     """Check that a profile can be created, has the SID that corral computes, and can be deleted.
-    This does not prove that a target is confined: `probes/app_container.py` does.
+    This does not prove that a profile confines a target; `probes/app_container.py` proves that.
     """
     step = Profile(profile=profile_name("probe", os.urandom(8).hex()), capabilities=(), home="")
     started = time.monotonic()
@@ -153,10 +154,10 @@ def probe() -> Finding:
         why, hint = explain(error)
         return Finding(capability=CAPABILITY, status="absent", evidence=why, hint=hint)
     if made != step.package:
-        why = f"{step.profile} has the SID {made}, but {step.package} was computed"
+        why = f"Windows gave the profile the SID {made} instead of {step.package}"
         return Finding(capability=CAPABILITY, status="absent", evidence=why, hint=elsewhere())
     took = round(1000 * (time.monotonic() - started))
-    evidence = f"a profile was made and deleted in {took} ms"
+    evidence = f"a profile was created and deleted in {took} ms"
     return Finding(capability=CAPABILITY, status="proven", evidence=evidence)
 
 

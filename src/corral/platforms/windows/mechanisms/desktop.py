@@ -2,16 +2,17 @@
 
 The windows of one desktop can send each other messages, and the programs of one window station
 share its clipboard. The target gets its own desktop, in a window station that is not the user's. It
-can open windows there, but cannot use the clipboard of that station, which all runs of this logon
-share. Station and desktop are labelled Low, because otherwise the target could not use them.
+can open windows on this desktop, but cannot use the station's clipboard, because all runs of this
+logon share the station. The station and the desktop are labelled Low, because otherwise the target
+could not use them.
 
-A target can open the user's own window station, because Windows lets every AppContainer use it. The
-UI limits of the job keep the target from that station's clipboard.
+A target can open the user's own window station, because Windows lets every AppContainer use that
+station. But the UI limits of the job prevent the target from using the station's clipboard.
 
-Without its own window station, an AppContainer starts only in a session that has the interactive
-window station. Session 0, in which services and SSH run, does not have it. In session 0 the target
-gets the window station of the logon, which has no windows of the user. corral itself may be in the
-same station, but never on the same desktop.
+An AppContainer without its own window station starts only in a session that has the interactive
+window station. Session 0, in which services and SSH run, does not have that station. In session 0
+the target gets the window station of the logon, which does not contain windows of the user. corral
+itself may be in the same station, but never on the same desktop.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ CAPABILITY = capability_sid("corral.desktop")
 
 @record
 class PrivateDesktop:
-    """Makes the target's desktop. `package` is its AppContainer's SID, or "" for a restricted
-    token.
+    """Creates the target's desktop. `package` is the SID of the target's AppContainer, or "" for a
+    restricted token.
     """
 
     name = "desktop"
@@ -66,7 +67,7 @@ class PrivateDesktop:
 
 @record
 class Desktop:
-    """An open window station and desktop. `path` is STARTUPINFO.lpDesktop."""
+    """An open window station and desktop. `path` is the value for STARTUPINFO.lpDesktop."""
 
     station: abi.UserObject
     made: abi.UserObject
@@ -130,7 +131,7 @@ def _check(desktop: Desktop) -> None:
         if not _is_low(label):
             raise OSError(0, f"the private {what} is not labelled Low ({label or 'no label'})")
     if not access_list.has_entry(abi.user_object_security(desktop.station.value), CAPABILITY):
-        raise OSError(0, "the window station has no entry for the target")
+        raise OSError(0, "the access list of the window station has no entry for the target")
 
 
 def _is_low(label: str) -> bool:

@@ -54,9 +54,9 @@ PAGE = 4096
 KILLED = 0xC000013A
 """STATUS_CONTROL_C_EXIT. This exit code marks processes that corral has killed."""
 NEAR = 32
-"""A peak within 1/32 of the limit counts as having reached it."""
+"""A memory peak within 1/32 of the limit counts as having reached the limit."""
 END_SECONDS = 5.0
-"""The longest wait until all processes of a terminated job have ended."""
+"""The longest time to wait for the processes of a terminated job to end."""
 MESSAGES = {
     abi.JOB_OBJECT_MSG_ACTIVE_PROCESS_LIMIT: "pids",
     abi.JOB_OBJECT_MSG_PROCESS_MEMORY_LIMIT: "memory",
@@ -70,13 +70,13 @@ class Job:
     memory: int | None = None  # bytes
     cpu: int | None = None  # millicores
     processes: int | None = None
-    # Milliseconds of CPU time in user mode. After them, Windows itself ends the job, even if the
-    # supervisor does not run.
+    # The maximum CPU time in user mode, in milliseconds. Windows itself ends a job that exceeds
+    # this time, even if the supervisor does not run.
     user_time: int | None = None
     priority: bool = False  # the target cannot change its priority and scheduling class
     ui: int = 0
-    # This is False only if this host cannot read back the limits of a job. Then a probe must have
-    # seen that all processes end when the handle of their job is closed.
+    # This is False only if this host cannot read back the limits of a job. On such a host, a probe
+    # must have seen that all processes end when the handle of their job is closed.
     read_back: bool = True
     stage: model.Stage = "supervisor"
 
@@ -151,7 +151,7 @@ class LimitedJob:
 
     def reached_limits(self) -> set[str]:
         """Return the names of the limits that have been reached. A memory peak near the limit
-        counts too, because the job's message about it may be lost.
+        counts too, because the job's message about the reached limit may be lost.
         """
         while (kind := abi.next_message(self.port)) is not None:
             if kind in MESSAGES:

@@ -1,12 +1,12 @@
 """Answer the questions of a minifilter driver from the policy, as a second layer.
 
-The driver intercepts the file and registry operations of a target's processes. It asks about
-changes, and in some versions also about reads. corral allows operations inside the grants, and
-denies all others and every message that it cannot parse. The driver denies an operation if the
-answer is late.
+The driver intercepts the file and registry operations of a target's processes. It asks corral about
+changes, and in some versions also about reads. corral allows operations inside the grants. It
+denies all other operations, and every message that it cannot parse. The driver denies an operation
+if the answer is late.
 
-No wall depends on the driver. If there is none, or if another program uses its only connection, the
-run continues and reports that.
+No wall depends on the driver. If no driver is installed, or if another program uses the driver's
+only connection, the run continues and reports this.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MAX_FAILURES = 10
 CACHE_ENTRIES = 4096
 CACHE_MS = 2000
 # The driver caches an answer by operation and path only. An answer that also depends on other
-# fields must not be cached. The driver cannot turn its cache off for one answer, because 0 means
-# its default time. So such an answer is cached for the shortest possible time.
+# fields must not be cached. But corral cannot turn the driver's cache off for one answer, because 0
+# means the default time. So the driver may cache such an answer for the shortest possible time.
 UNCACHED_MS = 1
 CHANGES = frozenset({wire.FILE_CREATE, wire.FILE_WRITE, wire.FILE_DELETE})
 CHANGING_ACCESS = (
@@ -128,7 +128,7 @@ class Minifilter:
 
 
 class AbsentError(Exception):
-    """No connection to a driver is possible. The text is the reason, for the report."""
+    """corral cannot connect to a driver. The text of the error is the reason, for the report."""
 
 
 def is_within(path: str, roots: Iterable[str]) -> bool:
@@ -211,9 +211,9 @@ class Session:
             try:
                 data = self._port.receive(wire.MAX_MESSAGE)
             except (EOFError, OSError):
-                return  # the driver denies questions that get no answer
+                return  # the driver denies an operation if it gets no answer
             answer = self.answer(data)
-            with suppress(OSError):  # the driver no longer waits for a late answer
+            with suppress(OSError):  # the driver may no longer wait for the answer
                 if answer is not None:
                     self._port.reply(answer)
 
@@ -250,7 +250,7 @@ def connect(checks: Checks) -> Session:
 
 def absence(error: OSError) -> str:
     if isinstance(error, MissingFunctionError):
-        return "this Windows has no filter manager"
+        return "this version of Windows has no filter manager"
     return ABSENCES.get(winerror(error)) or error.strerror or str(error)
 
 

@@ -47,14 +47,14 @@ FILE_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * PATH_UNITS}s4x")
 REGISTRY_BODY = struct.Struct(f"<QIIIII{2 * PATH_UNITS}s{2 * VALUE_UNITS}s4x")
 RESPONSE_BODY = struct.Struct("<II")
 MAX_MESSAGE = 1 << 14
-"""The number of bytes to receive. It is larger than any valid message of the driver, so that a
-message which is too long can be received and denied.
+"""The number of bytes to receive. It is larger than any valid message of the driver, so that corral
+can receive and deny a message that is too long.
 """
 
 
 @record
 class Identity:
-    """Fields of a message that its answer repeats."""
+    """The fields of a message that its answer has to repeat."""
 
     message: int  # the filter manager's id
     kind: int
@@ -62,7 +62,7 @@ class Identity:
 
 
 class MalformedError(ValueError):
-    """The message is invalid. If `identity` is known, a denial is sent as its answer."""
+    """The message is invalid. If `identity` is known, corral answers the message with a denial."""
 
     def __init__(self, text: str, identity: Identity | None = None) -> None:
         super().__init__(text)
@@ -128,8 +128,8 @@ def unregister_session(request: int, token: int) -> bytes:
 def set_config(
     request: int, *, timeout_ms: int, failures: int, cache_entries: int, cache_ms: int
 ) -> bytes:
-    """Return the message that configures the driver. It makes the driver deny every operation about
-    which corral does not answer.
+    """Return the message that configures the driver. The driver then denies every operation for
+    which it gets no answer from corral.
     """
     body = CONFIG_BODY.pack(FAIL_CLOSED, timeout_ms, failures, cache_entries, cache_ms)
     return _message(SET_CONFIG, request, body)
@@ -140,8 +140,8 @@ def exclude_process(request: int, process: int) -> bytes:
 
 
 def read_request(data: bytes) -> tuple[Identity, Ping | FileCheck | RegistryCheck | Notice]:
-    """Parse a message. Raise MalformedError if it is invalid. The error has the message's identity
-    if a denial can be sent.
+    """Parse a message. Raise MalformedError if it is invalid. The error contains the message's
+    identity if corral can answer with a denial.
     """
     if len(data) < MESSAGE_HEADER.size + HEADER.size:
         raise MalformedError("truncated header", _known(data))

@@ -2,10 +2,10 @@
 
 Each bit of this attribute is one mitigation. A run gets only bits with which a probe has started a
 process, because on some older builds of Windows an AppContainer does not start if any bit is set.
-Win32k system calls stay allowed, because a process that loads USER32 ends without them. node loads
-USER32, and so does OpenSSL, which Python's asyncio loads.
+Win32k system calls stay allowed, because a process that loads USER32 would end without them. node
+loads USER32, and so does OpenSSL, which Python's asyncio loads.
 
-"No child processes" is not a mitigation bit but its own attribute (`CHILD_PROCESS_POLICY`).
+"No child processes" is not a mitigation bit but a separate attribute (`CHILD_PROCESS_POLICY`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ FIRST, SECOND = 1, 2
 
 @record
 class Mitigation:
-    """One mitigation. `bit` turns it on in the attribute. To read it back,
-    GetProcessMitigationPolicy is called for `policy`, and must return `flags`.
+    """One mitigation. `bit` turns the mitigation on in the attribute. To read it back, corral calls
+    GetProcessMitigationPolicy for `policy`, which must return `flags`.
     """
 
     name: str

@@ -1,11 +1,12 @@
-"""Choose the network capabilities in an AppContainer's token. They decide what the target reaches.
+"""Choose the network capabilities in an AppContainer's token. They decide what the target can
+reach.
 
 An AppContainer without a network capability reaches nothing: no internet, no DNS, and not even the
 host's own loopback.
 
-No capability can express the host names of `network.allow`. If the policy has such names, the token
-gets no network capability, and a relay runs (`relay/`). Programs that use the proxy variables reach
-these hosts, and no others, through the relay.
+Capabilities cannot express the host names of `network.allow`. If the policy has such names, the
+token gets no network capability, and a relay runs (`relay/`). Through the relay, programs that use
+the proxy variables reach these hosts, and no other hosts.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ LEAVES: Mapping[policies.WindowsNetwork, str] = {
 
 @record
 class Network:
-    """Describes what the target can reach. `level` decides its capabilities. With `relay`, it
-    reaches the hosts of `network.allow` through the relay.
+    """Describes what the target can reach. `level` decides the target's capabilities. With `relay`,
+    the target reaches the hosts of `network.allow` through the relay.
     """
 
     name = "network_capabilities"
@@ -87,8 +88,7 @@ def plan(policy: policies.Policy) -> Network:
     level = policy.windows.network
     if policy.allow and level != "none":
         raise PolicyError(
-            f'network.allow names hosts, and windows.network = "{level}" would open all others '
-            "as well",
-            hint='leave out one of the two; with windows.network = "none" the names are enforced',
+            f'network.allow names hosts, but windows.network = "{level}" would open all others too',
+            hint='remove one of the two; network.allow is enforced if windows.network is "none"',
         )
     return Network(level=level, relay=bool(policy.allow))

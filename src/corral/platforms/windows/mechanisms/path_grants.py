@@ -2,8 +2,8 @@
 
 Each (root, access) has its own capability SID (`access_list.grant_sid`), and a run's token has the
 SIDs of its policy's grants. An AppContainer can use an object only if the object's access list
-allows it both for the user and for a capability in the token. Other programs have no such
-capability, so the entries give them no access.
+allows this both to the user and to a capability in the token. Other programs do not have these
+capabilities, so the entries give them no access.
 
 `plan` is pure. It refuses roots that corral must not change (`paths.windows`), and trees with links
 or with too many entries. Some objects in a tree get less access than the grant: secrets get no
@@ -11,9 +11,9 @@ entry, and files that other programs run, or that have several names, can only b
 directories above secrets and above files that other programs run cannot be renamed or deleted.
 
 `Grants.apply` sets the entries by handle, under a mutex for each root. `undo.Claim` has to be
-applied first, because it writes the journal, and removes the entries at the end. With `keep_grants`
-the entries stay. A later run then sets only the entries of objects that get less access than the
-grant.
+applied before, because it writes the journal. It also removes the entries when the run ends. With
+`keep_grants` the entries stay. A later run then sets only the entries of objects that get less
+access than the grant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from corral.record import record, replace
 
 MAX_SHOWN = 5
 ADMINISTRATORS_ONLY = (
-    "is open only to administrators, and the target has no administrator's rights: "
+    "is open only to administrators, but the target does not have an administrator's rights: "
     "give your own account access to it (`icacls PATH /grant %USERNAME%:(OI)(CI)M`)"
 )
 INSTALLED = (".venv", "venv", "node_modules")
@@ -44,10 +44,11 @@ INSTALLED = (".venv", "venv", "node_modules")
 
 @record
 class Exceptions:
-    """Relative names in a root that get less access than the grant, as does everything below them.
+    """The objects in a root that get less access than the grant, by relative name. Everything below
+    them also gets less access.
 
-    `closed` names get no entry. `read_only` names in a write grant get the entry of a read grant.
-    `secret` names are those closed names to which no other entry may give access either.
+    `closed` objects get no entry. `read_only` objects in a write grant get the entry of a read
+    grant. `secret` objects are closed objects to which no other entry may give access either.
     """
 
     closed: frozenset[str] = frozenset()
@@ -59,8 +60,8 @@ class Exceptions:
             return ()
         read = node.links > 1 or any(windows.is_inside(node.name, one) for one in self.read_only)
         less = (*self.closed, *self.read_only)
-        # The target may not rename the directories above names with less access. Otherwise it could
-        # put another directory in their place, to which these exceptions do not apply.
+        # The target may not rename the directories above objects with less access. Otherwise it
+        # could put another directory in their place, to which these exceptions do not apply.
         pinned = not node.name or any(windows.is_inside(one, node.name) for one in less)
         access: Reach = "read" if read else root.access
         return entries_for(root.sid, access, directory=node.directory, root=pinned)
@@ -80,7 +81,7 @@ class Grants:
     roots: tuple[Root, ...]
     directory: str  # the directory of the journals
     exceptions: tuple[Exceptions, ...] = ()  # one for each root
-    foreign: tuple[str, ...] = ()  # without entry, because this user may not change the access list
+    foreign: tuple[str, ...] = ()  # no entries, because this user may not change their lists
     unreadable: tuple[str, ...] = ()  # roots that only administrators can read
     keep: bool = False
     watched: tuple[str, ...] = ()  # missing paths that other programs would run if they existed
@@ -167,8 +168,8 @@ def plan(
             problems += _strict_problems(grant, seen[grant.path], exceptions[-1], known.home)
     if problems:
         raise PolicyError(
-            "cannot be granted to an AppContainer: " + "; ".join(problems),
-            hint="grant a narrower directory, or name the files in it that the server needs",
+            "these paths cannot be granted to an AppContainer: " + "; ".join(problems),
+            hint="grant a narrower directory, or only the files in it that the server needs",
         )
     return Grants(
         roots=tuple(roots),
@@ -266,7 +267,7 @@ def set_entries(root: Root, less: Exceptions, *, kept: bool) -> None:
             if not node.name and not granted_tree.has_identity(
                 handle.value, root.volume, root.file
             ):
-                raise OSError(0, "it was replaced: this is not the object that was granted", path)
+                raise OSError(0, "the granted object was replaced by another object", path)
             ours = less.entries(root, node)
             usual = entries_for(root.sid, root.access, directory=node.directory, root=False)
             if complete and ours == usual:

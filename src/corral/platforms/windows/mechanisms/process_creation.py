@@ -1,8 +1,9 @@
 """Create the target suspended, in its job, with its three streams and no other handle.
 
-One attribute list has every restriction for the new process. The process is verified while it is
-suspended, and only then resumed. If Windows does not accept a job in that list, the suspended
-process is assigned to the job. In both cases the process is in the job before it executes anything.
+One attribute list contains every restriction for the new process. The process is verified while it
+is suspended, and only then resumed. If Windows does not accept a job in that list, corral assigns
+the suspended process to the job. In both cases the process is in the job before it executes
+anything.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from corral.programs.model import Program
 from corral.record import record, replace
 
 INTERACTIVE = "winsta0\\default"
-"""The desktop of an AppContainer if private desktops do not work on this host. corral has to name
-it, because otherwise a target gets the caller's desktop. If the caller is a service, that is not
-the user's desktop.
+"""The user's desktop, which an AppContainer gets if private desktops do not work on this host.
+corral has to name this desktop, because otherwise a target gets the caller's desktop. If the caller
+is a service, that is not the user's desktop.
 """
 
 
@@ -138,7 +139,9 @@ def started_program(plan: Plan) -> Program:
 
 
 def plan_variables(plan: Plan) -> Sequence[tuple[str, str]]:
-    """Return the plan's variables, in which the paths of copies replace those of copied files."""
+    """Return the plan's variables. Replace the paths of copied files in them by the paths of the
+    copies.
+    """
     copies = store.find(plan.steps)
     if copies is None:
         return plan.environment
@@ -174,8 +177,8 @@ def _console(limits: Job, attributes: Iterable[tuple[int, int, int]]) -> int:
     """Return the creation flag for the target's console.
 
     A target that may start processes gets a hidden console, because otherwise each child that needs
-    a console would open a window. Other targets get none, because a console needs a process, which
-    the child process policy may forbid.
+    a console would open a window. Other targets get no console, because a console needs its own
+    process, which the child process policy may forbid.
     """
     policies = [one for one, _, _ in attributes]
     childless = win32_token.PROC_THREAD_ATTRIBUTE_CHILD_PROCESS_POLICY in policies

@@ -1,10 +1,11 @@
 """Restrict a target without an AppContainer: give it a restricted token of Low integrity.
 
-This is used only if the user's policy allows it. The token's only privilege is to traverse
-directories, and Windows uses administrators' groups only to deny access. To write an object, the
-target needs an entry for Everyone or for this logon in its access list, and also an entry for the
-user. At Low integrity the target cannot write objects with a higher label, such as the files,
-registry keys, processes and windows of ordinary programs, which are Medium.
+corral uses this token only if the user's policy allows it. The token's only privilege is to
+traverse directories, and Windows uses administrators' groups only to deny access. The target can
+write an object only if the object's access list has an entry for Everyone or for this logon, and
+also an entry for the user. At Low integrity the target cannot write objects with a higher label,
+such as the files, registry keys, processes and windows of ordinary programs, which are labelled
+Medium.
 
 The token does not restrict reads or the network. corral does not set the integrity level of an
 AppContainer, because Windows refuses that, and an AppContainer already has Low integrity.
@@ -113,8 +114,8 @@ def _groups(token: int) -> list[tuple[str, int]]:
 
 
 def ordinary_sids() -> tuple[str, ...]:
-    """Return SIDs with which an elevated corral checks what its targets can access. These are the
-    user's SID and the groups of corral's own token, except Administrators and groups that only deny
+    """Return the SIDs with which an elevated corral checks what its targets can access: the user's
+    SID and the groups of corral's own token, except Administrators and groups that only deny
     access. If corral is not elevated, return no SIDs.
     """
     with abi.own_token(TOKEN_QUERY) as own:
@@ -139,7 +140,7 @@ class LowIntegrity:
     stage: model.Stage = "supervisor"
 
     def describe(self) -> str:
-        return "integrity level: Low (nothing of higher integrity can be written)"
+        return "integrity level: Low (the target cannot write objects of higher integrity)"
 
     def apply(self, results: Results) -> None:
         set_low(results.get(PrimaryToken).handle.value)
@@ -194,7 +195,9 @@ def check_low(token: int) -> None:
 
 
 def check_restricted(token: int) -> None:
-    """Raise OSError if the token differs from the request to CreateRestrictedToken."""
+    """Raise OSError if the token differs from the token that corral asked CreateRestrictedToken
+    for.
+    """
     problem = extra_privileges(abi.token_privileges(token))
     if not problem:
         restricting = token_groups(token, abi.TokenRestrictedSids)
@@ -262,7 +265,7 @@ def _try_effect(token: int, directory: str) -> str:
     if read:
         raise OSError(0, f"the control failed: reading gave error {read}")
     if written != ERROR_ACCESS_DENIED:
-        raise OSError(0, f"opening the user's file for writing gave {written}, not access denied")
+        raise OSError(0, f"writing the user's file gave error {written}, not access denied")
     return "a thread with this token could read the user's file, but not write it"
 
 
