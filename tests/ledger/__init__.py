@@ -1,1 +1,1 @@
-"""List the claims, in one module for each page of the docs."""
+"""List the claims that the docs make. Each page of the docs has a module of its own."""

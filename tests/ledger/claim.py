@@ -16,9 +16,10 @@ GATEWAY = "docs/network.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A promise of the docs, with the tests that check it.
+    """A promise that the docs make, and the tests that check it.
 
-    `sentence` is in the file `source`, directly before the claim's anchor. A claim with `table` is a row of that table.
+    `sentence` is in the file `source`, directly before the claim's anchor. If `table` is set, the
+    claim is a row of that table.
     """
 
     id: str

@@ -1,6 +1,8 @@
-"""List what corral's code for macOS and Windows states about these systems, with the test of each statement.
+"""List the statements that corral's code for macOS and Windows makes about these systems, and the
+test of each statement.
 
-Not every change is tested on these systems. `corral.platforms.evidence` says where a test has passed.
+These tests do not run for every change. `corral.platforms.evidence` records which of them have
+passed, and where.
 """
 
 from __future__ import annotations
@@ -111,7 +113,9 @@ def format_table(system: System) -> str:
 
 
 def _source(system: System, row: Row) -> str:
-    """Return where the statement is known from, with the runner and the day of a test on the real system."""
+    """Return how the statement is known. If its test has passed on the real system, add the runner
+    and the day.
+    """
     seen = SEEN[system].get(row.capability)
     basis = format_basis(system, row.capability)
     return basis if seen in {None, WINE} else f"{basis} ({seen})"

@@ -1,4 +1,4 @@
-"""List the promises of docs/export.md and docs/kubernetes.md."""
+"""List the promises in docs/export.md and docs/kubernetes.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List the promises of docs/guard.md."""
+"""List the promises in docs/guard.md."""
 
 from __future__ import annotations
 

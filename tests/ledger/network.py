@@ -1,4 +1,4 @@
-"""List the promises of docs/network.md."""
+"""List the promises in docs/network.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List the promises of docs/policy.md."""
+"""List the promises in docs/policy.md."""
 
 from __future__ import annotations
 

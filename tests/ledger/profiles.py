@@ -1,4 +1,4 @@
-"""List the promises of docs/profiles.md."""
+"""List the promises in docs/profiles.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List the promises of docs/python.md."""
+"""List the promises in docs/python.md."""
 
 from __future__ import annotations
 

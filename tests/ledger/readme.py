@@ -1,4 +1,4 @@
-"""List the promises of README.md."""
+"""List the promises in README.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRAPPING = "tests/unit/clients/test_clients_wrapping.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="report-page",
-        sentence="If FILE ends in `.html`, the report is a page for people, without scripts.",
+        sentence="If FILE ends in `.html`, the report is a web page without scripts.",
         tests=("tests/linux/test_report_page.py::test_a_run_writes_a_page_that_a_browser_shows", "tests/linux/test_report_page.py::test_every_text_of_the_page_is_escaped"),
         source=README,
         where=LINUX,
@@ -51,7 +51,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="stderr-only",
-        sentence="corral prints on stderr only.",
+        sentence="corral's own messages go to stderr only.",
         tests=(f"{CLIENTS}::test_corral_writes_nothing_to_stdout",),
     ),
     Claim(
@@ -83,7 +83,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="report",
-        sentence="`run --report FILE` writes the requested controls, how each was enforced, and the resource usage.",
+        sentence="`run --report FILE` writes a report of the requested controls, how each was enforced, and the resource usage.",
         tests=(
             f"{CLI}::test_the_report_has_the_documented_fields",
             f"{CLI}::test_the_report_names_the_outcome",
@@ -148,7 +148,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="best-effort",
-        sentence="`--best-effort` drops everything that the host cannot enforce, **walls too**, with a warning in each run.",
+        sentence="`--best-effort` drops every control that the host cannot enforce, **walls too**, with a warning in each run.",
         tests=(
             f"{PLAN}::test_the_user_may_drop_any_control",
             f"{DOCTOR}::test_best_effort_drops_one_wall_with_a_warning",
@@ -157,7 +157,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="request-approval",
-        sentence="Anything beyond the defaults counts only after `corral approve`.",
+        sentence="What goes beyond the defaults has no effect until you agree with `corral approve`.",
         tests=(
             f"{POLICY}::test_an_unapproved_request_never_allows_more",
             f"{POLICY}::test_all_requests_are_listed_at_once_with_the_remedy",

@@ -1,4 +1,4 @@
-"""List the promises of docs/SECURITY.md, except for macOS and Windows."""
+"""List the promises in docs/SECURITY.md, except for those about macOS and Windows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FAULT_CLAIMS = {
         f"{FAULTS}::test_a_target_may_fork_if_subprocesses_are_allowed_and_nothing_fails",
     ),
     "faults-ended": (
-        "Otherwise the run ends with code 125, one reason and a hint, and the whole tree ends too.",
+        "Otherwise corral ends the run and its whole tree with code 125, one reason and a hint.",
         f"{FAULTS}::test_a_supervisor_without_descriptors_continues_or_names_a_reason",
         f"{FAULTS}::test_a_supervisor_without_memory_continues_or_names_a_reason",
         f"{REPLACED_PACKAGE}::test_a_run_ends_well_after_its_package_was_removed",
@@ -93,7 +93,7 @@ FAULT_CLAIMS = {
         f"{FAULTS}::test_a_removed_server_keeps_its_files_until_its_run_ends",
     ),
     "faults-sleep": (
-        "A timeout counts real time, also while the machine sleeps, and ignores changes of the clock.",
+        "A timeout counts real time, including the time in which the machine sleeps, and ignores changes of the clock.",
         f"{DEADLINES}::test_a_timeout_counts_time_in_which_the_machine_sleeps",
         "tests/vm/test_suspend.py::test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop",
     ),
@@ -115,7 +115,7 @@ FAULT_CLAIMS = {
         f"{POWER_CUT}::test_a_stopped_installation_leaves_a_usable_store",
     ),
     "faults-journal": (
-        "corral does not continue an audit file whose last line is incomplete.",
+        "If the last line of an audit file is incomplete, corral does not continue this file.",
         f"{POWER_CUT}::test_a_stopped_run_leaves_usable_files",
         "tests/unit/policy/test_granted_paths.py::test_a_record_with_a_damaged_end_is_repaired",
     ),
@@ -128,7 +128,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-blind",
-        sentence="For a sampled memory limit the report names these gaps.",
+        sentence="If corral enforces a memory limit by sampling, the report names these gaps.",
         tests=(
             f"{LIMITS}::test_memory_that_a_target_hides_from_the_supervisor_counts",
             f"{LIMITS}::test_explain_names_the_kinds_of_memory_that_sampling_does_not_count",
@@ -137,7 +137,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="sampling-interrupted",
-        sentence="A timeout, a signal, or the kill that follows them interrupts a sample, even if the sample still has much to read.",
+        sentence="A timeout, a signal, or the kill that follows one of them interrupts a sample, even if the sample still has much to read.",
         tests=(
             f"{DEADLINES}::test_a_timeout_interrupts_a_sample",
             f"{DEADLINES}::test_a_signal_interrupts_a_sample",
@@ -153,7 +153,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="printed-as-text",
-        sentence="escape control, line-end and direction characters in names that others chose.",
+        sentence="**corral's messages** escape control, line-end and direction characters in names that other programs or users chose.",
         tests=(
             f"{TERMINAL}::test_hostile_arguments_are_printed_as_text",
             f"{TERMINAL}::test_files_that_a_run_created_are_printed_as_text",
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="stderr-full",
-        sentence="The target may have filled stderr, and a run must not wait for a reader.",
+        sentence="corral drops a message if stderr is full, because the target may have filled stderr, and a run must not wait for a reader.",
         tests=(
             f"{UNBLOCKED}::test_a_write_to_a_full_stream_does_not_wait",
             f"{UNBLOCKED}::test_an_open_stream_gets_the_message",
@@ -177,7 +177,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="learn-never",
-        sentence="corral proposes no known secret, repository, socket or file that other programs run, not even by a link.",
+        sentence="corral never proposes a known secret, a repository, a socket or a file that other programs run, not even through a link.",
         tests=tuple(
             f"tests/unit/learn/test_proposals.py::test_{name}"
             for name in (
@@ -191,7 +191,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="learn-typed",
-        sentence="Only text that is typed after a question counts as its answer.",
+        sentence="When `corral learn` asks a question, it accepts only text that is typed after the question.",
         tests=(f"{LEARNING}::test_only_what_is_typed_after_a_question_answers_it",),
         source=SECURITY,
     ),
@@ -219,7 +219,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="denial-shown",
-        sentence="sets, and names that only look like a key, are shown, so that a server cannot hide its denials.",
+        sentence="corral shows values that the server's own manifest sets, and names that only look like a key, so that a server cannot hide its denials.",
         tests=(
             "tests/linux/test_denial_secrets.py::test_denied_host_names_that_look_like_keys_are_reported_unmasked",
             "tests/linux/test_denial_secrets.py::test_a_value_is_masked_if_the_user_sets_it_but_not_if_a_manifest_does",
@@ -244,13 +244,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="learn-remote",
-        sentence="corral lists a path on a network or FUSE file system that the run does not use, but does not look it up.",
+        sentence="If the run does not use a network or FUSE file system, corral lists the paths on it, but does not look them up.",
         tests=(f"{LEARNING}::test_a_file_system_that_never_answers_does_not_block_learn",),
         source=SECURITY,
     ),
     Claim(
         id="learn-flood",
-        sentence="A flood of paths or names does not hide that a target looked for secrets.",
+        sentence="Even if a target looks for very many paths or names, corral still shows that it looked for secrets.",
         tests=(
             f"{LEARNING}::test_a_flood_of_paths_hides_neither_secrets_nor_questions",
             f"{LEARNING}::test_a_flood_of_names_does_not_hide_secrets_from_why",
@@ -259,7 +259,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="starts-unanswered",
-        sentence="A supervisor that reads a name from such memory has to wait, and its deadlines wait too.",
+        sentence="If the supervisor reads a name from such memory, the supervisor has to wait, and cannot act on its deadlines meanwhile.",
         source=SECURITY,
         where=f"{UNCHECKED}no file system here leaves a read without an answer",
     ),
@@ -588,7 +588,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-signals",
-                "Landlock, where it can, or else the filter denies signals to processes that do not belong to the target.",
+                "Signals to processes outside the target are denied by Landlock, or by the filter where Landlock cannot do this.",
                 (
                     f"{BARE_INSIDE}::test_processes_with_the_same_id_are_out_of_reach",
                     f"{BARE_INSIDE}::test_signals_to_all_processes_stay_with_the_target",
@@ -597,7 +597,7 @@ CLAIMS: tuple[Claim, ...] = (
             ("bare-ipc", "The filter denies System V IPC.", (f"{IPC}::test_ipc_objects_of_the_host_are_not_visible",)),
             (
                 "bare-modes",
-                "The filter denies changes of owner and attributes. It denies changes of modes and times outside of the target's writable places.",
+                "The filter denies changes of a file's owner and attributes. It also denies changes of modes and times outside of the directories that the target may write.",
                 (
                     f"{BARE_INSIDE}::test_ungranted_and_read_only_files_cannot_be_changed",
                     f"{EFFECTS}::test_without_namespaces_a_read_only_descriptor_changes_nothing",
@@ -618,7 +618,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-wait",
-                "It has the target's ids and no capabilities. A change that has to wait delays no timeout.",
+                "It has the target's ids and no capabilities. If a change has to wait, no timeout is delayed.",
                 (
                     f"{CHANGES}::test_a_change_that_has_to_wait_does_not_delay_the_timeout",
                     f"{CHANGES}::test_only_the_owner_may_change_a_file",
@@ -626,7 +626,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-changes-denied",
-                "If a target makes very many changes of modes and times, the supervisor slows it down. If a container engine has the seccomp listener, all changes of modes and times are denied.",
+                "If a target makes very many changes of modes and times, the supervisor slows the target down. If a container engine already uses the seccomp listener, all changes of modes and times are denied.",
                 (
                     f"{CHANGES}::test_a_flood_of_changes_is_slowed_down",
                     f"{CHANGES}::test_without_a_listener_all_changes_are_denied",
@@ -652,7 +652,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-refuses",
-                "A grant that contains a secret is refused, because Landlock cannot mask files.",
+                "corral refuses a grant that contains a secret, because Landlock cannot mask files.",
                 (
                     f"{FILES}::test_secrets_in_a_readable_part_of_the_home_are_hidden",
                     f"{BARE}::test_an_unenforceable_limit_is_refused_by_name",
@@ -664,7 +664,7 @@ CLAIMS: tuple[Claim, ...] = (
                 for name, sentence, tests in (
                     (
                         "works",
-                        "It was run under podman's seccomp profile and under a profile that denies what Docker's profile denies.",
+                        "It was tried under podman's seccomp profile, and under a profile that denies what Docker's profile denies.",
                         ("test_the_demo_runs_in_a_container", "test_a_limit_on_processes_is_enforced_in_a_container", "test_the_target_has_the_users_own_id", "test_a_kept_home_survives_runs_in_a_container"),
                     ),
                     (
@@ -672,7 +672,7 @@ CLAIMS: tuple[Claim, ...] = (
                         "A published server reaches the hosts that its policy names, and no others.",
                         ("test_a_published_server_works_with_its_network_profile",),
                     ),
-                    ("tmp", "corral needs a writable `/tmp` (`--tmpfs /tmp`, or an emptyDir), and an error says so if there is none.", ("test_a_missing_writable_tmp_is_named_with_its_remedy",)),
+                    ("tmp", "If `/tmp` is not writable, an error says so.", ("test_a_missing_writable_tmp_is_named_with_its_remedy",)),
                     (
                         "disk",
                         "Give the container's `/tmp` a size, which the container engine enforces.",
@@ -690,7 +690,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "broker-listener",
-                "The filter does not let the target install a seccomp listener of its own, because the kernel asks the newest listener.",
+                "The target cannot install a seccomp listener of its own, because the kernel asks only the newest listener.",
                 (f"{FILTERS}::test_the_target_cannot_install_a_listener_with_a_broker", f"{BROKER}::test_a_target_cannot_install_a_seccomp_listener"),
             ),
             (
@@ -733,17 +733,17 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-replaced",
-                "corral watches the files that masks cover, and reports at once if one is replaced, on stderr and in the report.",
+                "If one of these files is replaced, corral says so at once on stderr, and also in the report.",
                 (f"{REPOSITORIES}::test_a_replaced_secret_is_reported_at_once",),
             ),
             (
                 "masks-strict",
-                "With `--strict` a replaced name ends the run.",
+                "With `--strict` corral ends the run if a masked file is replaced.",
                 (f"{REPOSITORIES}::test_a_strict_run_ends_when_a_covered_name_is_replaced",),
             ),
             (
                 "masks-repository",
-                "The run always ends when a version-control directory itself is replaced.",
+                "corral always ends the run if a version-control directory itself is replaced.",
                 (f"{REPOSITORIES}::test_a_replaced_repository_ends_the_run",),
             ),
             (
@@ -756,7 +756,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-searched",
-                "later starts do not list this directory until its change time (ctime) differs. No program can set the change time.",
+                "If the search finds nothing in a directory of a write grant, later starts skip this directory as long as its change time (ctime) stays the same. Programs cannot set the change time.",
                 (
                     f"{SEARCHED}::test_a_second_search_lists_no_unchanged_directory",
                     f"{SEARCHED}::test_a_change_is_found_and_few_directories_are_listed_again",
@@ -764,7 +764,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-bounded",
-                "The run then names the directories that were not searched; with `--strict` corral refuses the run.",
+                "With `--strict` corral refuses the run instead.",
                 (
                     f"{MASKS}::test_a_search_that_reaches_its_bound_is_reported",
                     f"{MASKS}::test_a_strict_run_refuses_unsearched_directories",
@@ -772,7 +772,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "masks-many",
-                "corral refuses a run with more than 1000 names to cover.",
+                "corral refuses a run in which it would have to mask more than 1000 names.",
                 (f"{REPOSITORIES}::test_planted_repositories_are_refused_at_once",),
             ),
             (
@@ -791,17 +791,17 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "git-status",
-                "**Without a grant of `.git`** `git status` works and `git add` fails.",
+                "**Without a grant of `.git`**, `git status` works and `git add` fails.",
                 (f"{REPOSITORIES}::test_git_status_works_and_git_add_needs_the_repository_named",),
             ),
             (
                 "casefold-masks",
-                "Masks apply to every spelling of a name, also to one that is written in capitals on the disk.",
+                "Masks cover every spelling of a name, even if the name is in capitals on the disk.",
                 (EMULATED,),
             ),
             (
                 "casefold-grants",
-                "A grant is refused if its path is spelled differently on the disk.",
+                "corral refuses a grant whose path is spelled differently on the disk.",
                 (
                     EMULATED,
                     "tests/unit/paths/test_spelling.py::test_a_name_in_another_case_is_replaced_by_the_name_that_its_directory_lists",
@@ -809,7 +809,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "quotas",
-                "A target takes at most a quarter of the user's inotify instances and watches, and no asynchronous I/O contexts or leases.",
+                "A target can use at most a quarter of the user's inotify instances and watches, and cannot use asynchronous I/O contexts or leases.",
                 (
                     f"{QUOTAS}::test_calls_that_use_up_quotas_shared_with_the_host_are_denied",
                     f"{QUOTAS}::test_a_target_can_take_at_most_a_quarter_of_the_users_inotify_instances",
@@ -818,7 +818,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-refused",
-                "corral refuses a directory, an internet socket or a datagram socket on a standard stream.",
+                "corral refuses a run if a standard stream is a directory, an internet socket or a datagram socket.",
                 (
                     f"{STREAMS}::test_an_internet_socket_as_a_stream_is_refused",
                     f"{STREAMS}::test_only_connected_unix_sockets_pass_as_streams",
@@ -826,7 +826,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-restored",
-                "At the end corral restores and reports the mode, owner and access list of each stream, and a terminal's exclusive mark (TIOCEXCL). If corral is in the terminal's foreground, it restores and reports the terminal's settings, too.",
+                "At the end corral restores and reports the mode, owner and access list of each stream, and a terminal's exclusive mode (TIOCEXCL). If corral is in the terminal's foreground, it restores and reports the terminal's settings, too.",
                 (
                     f"{STREAMS}::test_echo_and_output_of_a_terminal_are_restored_after_a_run",
                     f"{STREAMS}::test_mode_and_attributes_of_a_file_on_stdin_are_restored_after_the_run",
@@ -841,7 +841,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-flags",
-                "The target gets pipes as open files of its own, so that it cannot change the status flags of a pipe that other programs share.",
+                "corral opens each pipe again for the target, so that the target cannot change the status flags of a pipe that other programs share.",
                 (
                     f"{STREAMS}::test_flags_of_pipes_that_others_share_are_not_changed",
                     f"{STREAMS}::test_the_client_sees_that_the_target_closed_its_stdout_pipe",
@@ -849,7 +849,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-binds",
-                "The target can bind only route netlink sockets, which the supervisor does for it.",
+                "The target can bind only route netlink sockets, and the supervisor does this for it.",
                 (
                     f"{BARE_INSIDE}::test_the_hosts_routes_stay_visible",
                     f"{BARE_INSIDE}::test_only_netlink_sockets_can_be_bound",
@@ -873,7 +873,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "socket-buffers",
-                "counts for no limit without a cgroup, because sampling cannot see it.",
+                "Without a cgroup, no limit counts this memory, because sampling cannot see it.",
                 (f"{LIMITS}::test_memory_in_socket_buffers_is_not_counted_by_sampling",),
             ),
             (
@@ -888,17 +888,17 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-tightened",
-                "Permissions that are missing at the end are not added, because you may have taken them away.",
+                "corral does not add permissions that are missing at the end, because you may have taken them away yourself.",
                 (f"{STREAMS}::test_a_mode_that_the_user_tightened_is_not_widened",),
             ),
             (
                 "sysv-many",
-                "A target with more than about a thousand System V objects of one kind is stopped.",
+                "corral ends a target that has more than about a thousand System V objects of one kind.",
                 ("tests/inside/test_quotas.py::test_system_v_objects_are_bounded_under_a_memory_limit",),
             ),
             (
                 "git-shell",
-                "also behind `cd`, a variable or a command's output.",
+                "corral protects the files that git's settings name, also after `cd DIRECTORY`, `$VARIABLE/` or `$(COMMAND)/`.",
                 (f"{REPOSITORIES}::test_programs_for_git_cannot_be_planted",),
             ),
             (
@@ -908,7 +908,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "reads-editables",
-                "If only the server's files name an interpreter, the target cannot read these projects.",
+                "If only the server's files name the interpreter, the target cannot read these projects.",
                 ("tests/inside/test_planted_files.py::test_a_fresh_checkout_cannot_choose_readable_paths",),
             ),
             (
@@ -918,12 +918,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "links-temporary",
-                "corral asks first about a link directly in a directory such as `/tmp`.",
+                "If the link is directly in a directory such as `/tmp`, corral refuses the run until you approve the path.",
                 ("tests/unit/policy/test_granted_paths.py::test_a_link_directly_in_a_sticky_directory_needs_approval",),
             ),
             (
                 "findings-foreign",
-                "Each start tries every mechanism and compiles its filters again.",
+                "So `ps` does not list such runs, corral refuses `state`, leftovers of a killed run stay, and each start tries every mechanism and compiles its filters again.",
                 (
                     "tests/linux/test_findings.py::test_a_directory_of_another_user_is_neither_read_nor_written",
                     f"{FOREIGN}::test_a_filter_that_another_user_wrote_is_not_loaded",
@@ -931,12 +931,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-live",
-                "The same is true of runs that root starts, whose targets have an id that no account uses.",
+                "This is also true of runs that root starts, because their targets have an id that no account uses.",
                 (f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",),
             ),
             (
                 "users-names",
-                "That directory is closed to other users, and its name is new and has 32 random bits.",
+                "This directory is closed to other users, and its name is new and contains 32 random bits.",
                 (
                     f"{TWO_USERS}::test_a_live_run_is_closed_to_other_users",
                     f"{TWO_USERS}::test_the_tests_search_for_named_sockets_finds_them",
@@ -952,7 +952,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-kept",
-                "corral does not read them in a directory of another user.",
+                "If such a directory belongs to another user, corral does not read it.",
                 (
                     f"{TWO_USERS}::test_files_that_another_user_planted_are_ignored",
                     f"{FOREIGN}::test_another_user_can_neither_read_nor_change_kept_files",
@@ -962,7 +962,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-root",
-                "Root that runs with the HOME of another user makes no file there, and follows no link from there to make a file elsewhere.",
+                "If root runs corral with the HOME of another user, corral does not make files there, and does not follow a link from there to make a file elsewhere.",
                 (
                     f"{TWO_USERS}::test_root_creates_nothing_in_a_users_home",
                     f"{TWO_USERS}::test_root_does_not_follow_its_own_link_to_a_user",
@@ -971,12 +971,12 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "users-demo",
-                "`corral demo` also tries its acts without walls. Its files are closed to other users.",
+                "`corral demo` also tries its acts without walls, but other users cannot open its files.",
                 (f"{TWO_USERS}::test_another_user_cannot_plant_links_in_the_directory_of_roots_demo",),
             ),
             (
                 "users-keys",
-                "If no more keys are left, a run keeps the keyring of your login session, which the target cannot use.",
+                "If no more keys are left, a run keeps the keyring of your login session, but the target cannot use this keyring.",
                 (
                     "tests/linux/test_many.py::test_a_user_without_free_kernel_keys_can_start_servers",
                     f"{KERNEL}::test_the_users_keyring_is_not_visible",
@@ -984,7 +984,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "foreign-denials",
-                "Root does not read the denials that are kept in another user's HOME, and does not change a client's file there.",
+                "If root runs corral, it does not read the denials that are kept in another user's HOME, and does not change a client's file there.",
                 (
                     f"{FOREIGN}::test_denials_that_another_user_wrote_are_not_granted",
                     f"{FOREIGN}::test_root_does_not_change_a_users_files",
@@ -993,7 +993,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "streams-relayed",
-                "corral copies a file through a pipe, because the target could open the file again with other rights, or truncate it.",
+                "So if a standard stream is a file, corral copies its data through a pipe.",
                 (
                     f"{STREAMS}::test_file_streams_cannot_be_opened_again",
                     f"{STREAMS}::test_both_outputs_in_one_file_keep_their_order",
@@ -1001,7 +1001,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-leftovers",
-                "Files that the target leaves in this space cannot make a later run wait, or write or remove files elsewhere.",
+                "Files that the target leaves in this space cannot make a later run wait, and cannot make it write or remove files elsewhere.",
                 (
                     f"{LEFTOVERS}::test_a_target_cannot_write_to_the_top_of_its_private_directory",
                     f"{LEFTOVERS}::test_a_leftover_that_looks_like_a_cgroup_is_only_removed",
@@ -1015,7 +1015,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "bare-residue",
-                "removed at the end, or by the next start if corral was killed.",
+                "If corral was killed, the next start removes it.",
                 (
                     f"{BARE}::test_the_private_directory_is_removed_whatever_is_in_it",
                     f"{BARE}::test_the_next_run_removes_a_killed_runs_private_directory",
@@ -1025,7 +1025,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "degraded-told",
-                "This happens to the memory limit where no cgroup is delegated.",
+                "For example, corral drops the default memory limit where no cgroup is delegated.",
                 ("tests/linux/test_cli.py::test_a_default_limit_that_cannot_be_enforced_is_a_warning", f"{BARE}::test_the_report_names_what_the_target_can_see_of_the_host"),
             ),
             (
@@ -1038,7 +1038,7 @@ CLAIMS: tuple[Claim, ...] = (
             ),
             (
                 "sampling-stated",
-                "Sampling measures the target's usage ten times a second, and corral uses it only for limits that you state.",
+                "corral samples the target's usage ten times a second, but only to enforce limits that you state.",
                 (
                     f"{LIMITS}::test_idle_processes_do_not_wake_up",
                     f"{LIMITS}::test_a_sampled_limit_wakes_the_supervisor_alone",

@@ -1,4 +1,4 @@
-"""List the promises of docs/SECURITY.md about macOS."""
+"""List the promises about macOS in docs/SECURITY.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SEATBELT = "tests/unit/platforms/macos/test_seatbelt.py"
 CLAIMS: tuple[Claim, ...] = (
     Claim(
         id="macos-headers",
-        sentence="Every constant, structure and prototype of the bindings is compared with Apple's headers for arm64 and x86_64, and every function is linked.",
+        sentence="A test compares every constant, structure and prototype of the bindings with Apple's headers for arm64 and x86_64, and links every function.",
         tests=(
             "tests/abi/test_darwin.py::test_values_agree_with_the_headers",
             "tests/abi/test_darwin.py::test_every_function_exists",
@@ -41,7 +41,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-services",
-        sentence="but not the data and settings of services there (`var`, `etc`). TLS roots stay readable.",
+        sentence="Every program can read the libraries of Homebrew and MacPorts, but not the data and settings of their services (`var`, `etc`). TLS roots stay readable.",
         tests=(f"{SEATBELT}::test_data_of_installed_services_is_hidden",),
         source=SECURITY,
         where=MODEL,
@@ -58,7 +58,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-refuses",
-        sentence="corral refuses the run and names what is missing.",
+        sentence="corral then refuses the run and names what is missing.",
         tests=(
             f"{MACOS_PLAN}::test_a_run_without_seatbelt_is_refused_and_the_error_names_the_missing_walls",
             "tests/unit/platforms/macos/test_macos.py::test_without_seatbelt_a_run_is_refused_and_best_effort_is_cooperative",
@@ -107,7 +107,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-runtimes",
-        sentence="If such a runtime does not start, runs of it warn, and no other run is affected.",
+        sentence="If one of these runtimes does not start, runs that need it print a warning, and other runs are not affected.",
         tests=(
             f"{MACOS}::test_a_runtime_that_does_not_start_disables_no_wall",
             f"{MACOS}::test_a_runtime_that_did_not_start_is_reported_in_its_runs",
@@ -117,7 +117,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-left-open",
-        sentence="Each is denied, or a test lists the reason why it is not.",
+        sentence="corral's profile denies each of them, or a test lists the reason why not.",
         tests=(
             f"{SEATBELT}::test_operations_that_deny_default_leaves_open_are_denied_or_have_a_reason",
         ),
@@ -136,7 +136,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-pids",
-        sentence="RLIMIT_NPROC is the number of your processes at the start plus `pids`.",
+        sentence="corral sets RLIMIT_NPROC to the number of your processes at the start plus `pids`.",
         tests=(
             f"{MACOS_PLAN}::test_rlimit_nproc_bounds_the_number_of_processes_without_sampling",
             f"{MACOS}::test_rlimits_match_those_that_macos_enforces",
@@ -146,7 +146,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-address-space",
-        sentence="corral tries the value when it plans a run. If macOS refuses the value, corral refuses the run or drops the limit.",
+        sentence="corral tries the value when it plans a run. If macOS refuses the value, corral refuses the run, or drops the limit if it may.",
         tests=(
             f"{MACOS}::test_an_address_space_that_macos_does_not_accept_is_refused_or_degraded",
         ),
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-environment-start",
-        sentence="corral therefore starts a Python server in its private home instead, and a warning says so.",
+        sentence="corral therefore starts a Python server in its private home instead, and prints a warning.",
         tests=(
             "tests/unit/platforms/macos/test_macos.py::test_a_python_server_does_not_start_beside_a_hidden_environment_file",
             "tests/unit/platforms/macos/test_macos.py::test_the_plan_starts_no_server_beside_a_hidden_environment_file",
@@ -178,7 +178,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-repositories",
-        sentence="A target cannot change or make a repository at any depth of a grant, in any spelling.",
+        sentence="A target cannot change or make a repository at any depth of a grant, in any spelling, unless a grant names its `.git`.",
         tests=(
             f"{SEATBELT}::test_the_profile_denies_each_listed_act",
             f"{SEATBELT}::test_a_granted_path_is_usable_even_if_its_name_is_hidden_or_protected",
@@ -188,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-consent",
-        sentence="A run says so when it is planned.",
+        sentence="corral says so when it plans the run.",
         tests=(
             f"{MACOS}::test_a_grant_that_needs_consent_is_reported_in_the_plan",
         ),
@@ -206,7 +206,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-looks",
-        sentence="Otherwise nothing is sampled.",
+        sentence="Otherwise corral does not sample.",
         tests=(
             f"{MACOS_PLAN}::test_processes_are_sampled_only_under_a_limit",
             f"{MACOS_PLAN}::test_memory_beyond_the_limit_ends_the_run",

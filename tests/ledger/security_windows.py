@@ -1,4 +1,4 @@
-"""List the promises of docs/SECURITY.md about Windows."""
+"""List the promises about Windows in docs/SECURITY.md."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-best-effort",
-        sentence="With `--best-effort` the run starts, with a warning for each such limit.",
+        sentence="With `--best-effort` the run starts, with a warning for each limit that is not kept.",
         tests=(f"{WINDOWS}/test_run.py::test_best_effort_runs_and_warns",),
         source=SECURITY,
         where=WINE,
     ),
     Claim(
         id="windows-handles",
-        sentence="The process is created suspended, in its job, with three streams and no other handle.",
+        sentence="corral creates the process suspended, in its job, with three streams and no other handle.",
         tests=(
             f"{WINDOWS}/test_job.py::test_the_target_is_created_in_its_job",
             f"{WINDOWS}/test_job.py::test_only_the_streams_are_inherited",
@@ -62,7 +62,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-fallback",
-        sentence="reads what you can read and reaches what you can reach, and each run warns of it.",
+        sentence="If the token does not work either, the target runs without a wall: it can read what you can read and reach what you can reach, and each run prints a warning.",
         tests=(
             f"{WINDOWS}/test_run.py::test_the_fallback_switch_makes_no_other_control_optional",
             "tests/unit/platforms/windows/test_win_plan.py::test_the_fallback_needs_permission_and_does_not_restrict_reads_or_network",
@@ -97,7 +97,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-residue",
-        sentence="corral writes each of them down before it makes it, and the next start or `corral clean` removes it.",
+        sentence="corral records each of them before it makes it, so that the next start or `corral clean` can remove it.",
         tests=(
             f"{WINDOWS}/test_lifecycle.py::test_the_tree_ends_with_corral",
             f"{WINDOWS}/test_lifecycle.py::test_clean_removes_leftovers_of_dead_runs_only",
@@ -108,7 +108,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-removal",
-        sentence="corral removes the files that a target left, whatever names, attributes and depth they have.",
+        sentence="corral removes the files that a target left, whatever their names, attributes and depth.",
         tests=(
             f"{WINDOWS}/test_process.py::test_a_private_directory_is_removed_whatever_its_names_and_depth",
             "tests/unit/platforms/windows/test_win_removal.py::test_a_very_deep_tree_is_removed",
@@ -119,7 +119,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-foreign",
-        sentence="Access list entries that are not corral's keep their bytes and their order.",
+        sentence="corral does not change the bytes or the order of access list entries that it did not make.",
         tests=(
             "tests/unit/platforms/windows/test_win_access_list.py::test_an_entry_is_added_and_removed",
             "tests/unit/platforms/windows/test_win_access_list.py::test_entries_of_another_run_stay",
@@ -130,7 +130,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-grants",
-        sentence="or with more than 20 000 entries to be set.",
+        sentence="It also refuses grants of directory trees that contain links, or in which it would have to set more than 20 000 entries.",
         tests=(
             "tests/unit/paths/test_win_paths.py::test_roots_that_corral_must_not_change_are_refused",
             "tests/unit/platforms/windows/test_win_grants.py::test_trees_with_links_are_refused",
@@ -167,7 +167,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-open-secrets",
-        sentence="If a secret's own access list opens it to every AppContainer, as in directories of the system, the run ends instead.",
+        sentence="If a secret's own access list opens it to every AppContainer, as in directories of the system, corral ends the run instead.",
         tests=(
             "tests/unit/platforms/windows/test_win_grants.py::test_a_secret_that_every_container_can_read_ends_the_run",
             "tests/unit/platforms/windows/test_win_access_list.py::test_access_lists_are_evaluated_as_windows_documents_it",
@@ -207,7 +207,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-copied-links",
-        sentence="It must not have links to directories or out of it: pnpm needs `node-linker=hoisted`.",
+        sentence="It must not contain links to directories, or links that lead out of it.",
         tests=(
             "tests/unit/platforms/windows/test_win_runtimes.py::test_links_to_directories_or_out_of_a_tree_are_refused",
             "tests/unit/platforms/windows/test_win_runtimes.py::test_a_link_to_a_file_of_the_tree_is_copied_as_a_file",
@@ -230,7 +230,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-desktop",
-        sentence="Otherwise it is on your desktop, and a warning says so.",
+        sentence="Otherwise the target is on your desktop, and a warning says so.",
         tests=(
             "tests/unit/platforms/windows/test_win_plan.py::test_a_target_on_the_users_desktop_is_reported",
             "tests/unit/platforms/windows/test_win_answers.py::test_an_existing_window_station_of_this_logon_is_used",
@@ -247,7 +247,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-wsl",
-        sentence="If AppContainers do not work, `doctor` and the refusal print the command for WSL2.",
+        sentence="If AppContainers do not work, `doctor` and the refusal print the `wsl.exe` command for this.",
         tests=(
             "tests/unit/programs/test_windows_wsl.py::test_the_hint_has_the_complete_command",
             "tests/unit/platforms/windows/test_win_answers.py::test_errors_of_creating_a_profile_have_a_hint",
@@ -267,7 +267,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="windows-shares",
-        sentence="corral does not open files that launchers name on a share.",
+        sentence="corral does not open a file on a network share, even if a launcher names it, because Windows shows your credentials to every server that it asks for a file.",
         tests=(
             f"{WINDOWS}/test_runtimes.py::test_network_paths_in_untrusted_files_are_not_opened",
             "tests/unit/programs/test_windows_resolve.py::test_a_share_is_never_opened",

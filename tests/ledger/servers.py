@@ -1,4 +1,4 @@
-"""List the promises of docs/servers.md."""
+"""List the promises in docs/servers.md."""
 
 from __future__ import annotations
 
