@@ -23,7 +23,7 @@ from corral.supervisor import findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from corral.messages.definitions import Pin
     from corral.plan.host import Host
@@ -102,7 +102,6 @@ def prepare(
         argv, sources, environment=environment, cwd=cwd, protected=protected, server=server
     )
     policy, program, system = subject.policy, subject.program, current.load()
-    covered = policy.covered
     chains = system.chains(policy)
     machine = machine or findings.current_host(
         wanted=lambda: needed_capabilities(policy, chains, current.system()), notify=notify
@@ -141,9 +140,7 @@ def prepare(
         warnings=(
             *warnings(controls),
             *made.warnings,
-            *_admission_warnings(policy),
-            *(f"{path} is a mount of the system: the target sees it empty" for path in covered),
-            *policy.warnings,
+            *_policy_warnings(policy),
             *program.notes,
             *_runtime_warnings(program, machine),
         ),
@@ -231,13 +228,15 @@ def _find_root(sources: Sequence[Source]) -> str:
     return next(filter(None, own), "")
 
 
-def _admission_warnings(policy: Policy) -> tuple[str, ...]:
-    if not policy.admit:
-        return ()
-    from corral.network.addresses import parse_network
-    from corral.network.guard_exceptions import format_warning
+def _policy_warnings(policy: Policy) -> Iterator[str]:
+    if policy.admit:
+        from corral.network.addresses import parse_network
+        from corral.network.guard_exceptions import format_warning
 
-    return tuple(filter(None, (format_warning(parse_network(text)) for text in policy.admit)))
+        yield from filter(None, (format_warning(parse_network(text)) for text in policy.admit))
+    for path in policy.covered:
+        yield f"{path} is a mount of the system: the target sees it empty"
+    yield from policy.warnings
 
 
 def find_start_directory(subject: Subject, sources: Sequence[Source], cwd: str) -> str:

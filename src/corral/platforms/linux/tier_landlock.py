@@ -31,7 +31,7 @@ from corral.safe_text import shell_word
 TYPE_CHECKING = False
 assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type checkers
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from corral.plan.model import Held, Step
     from corral.platforms.linux.host_files import Layout
@@ -69,12 +69,8 @@ def compose(
     steps: list[Step] = [
         run_directories.WorkDirectory(path=layout.directory, uid=uid, gid=gid, links=links)
     ]
-    if state := layout.state:
-        server = program.server or program.typed
-        owner = (uid, gid) if layout.who.drop_groups else None
-        steps.append(
-            run_directories.State(path=state, inside=state, server=server, links=links, owner=owner)
-        )
+    if layout.state:
+        steps.append(_state(program, layout, links))
     steps += cgroup.plan(policy.limits, controls, layout)
     mechanisms = {held.control: held.mechanism for held in controls}
     broker = mechanisms.get("network", "").startswith(options.BROKER)
@@ -96,13 +92,7 @@ def compose(
     ]
     changes = NOTIFICATION in mechanisms.get("filesystem", "")
     if changes:
-        from corral.platforms.linux.mechanisms import writable_places
-
-        steps.append(writable_places.plan(policy, layout))
-        if not broker:
-            from corral.platforms.linux.mechanisms import netlink_sockets
-
-            steps.append(netlink_sockets.NetlinkSockets(uid=uid, gid=gid))
+        steps += _file_changes(policy, layout, broker=broker)
     if "landlock" in mechanisms.get("filesystem", ""):
         steps.append(_landlock(policy, program, layout))
     steps.append(
@@ -124,6 +114,30 @@ def compose(
 
         steps.append(task_limit.plan(policy))
     return tuple(steps)
+
+
+def _state(program: Program, layout: Layout, links: tuple[tuple[str, str], ...]) -> Step:
+    return run_directories.State(
+        path=layout.state,
+        inside=layout.state,
+        server=program.server or program.typed,
+        links=links,
+        owner=(layout.who.outside_uid, layout.who.outside_gid) if layout.who.drop_groups else None,
+    )
+
+
+def _file_changes(policy: Policy, layout: Layout, *, broker: bool) -> Iterator[Step]:
+    """Yield the steps for calls that the supervisor makes for the target: changes of modes and
+    times, and without a broker the bind of a netlink socket.
+    """
+    from corral.platforms.linux.mechanisms import writable_places
+
+    yield writable_places.plan(policy, layout)
+    if not broker:
+        from corral.platforms.linux.mechanisms import netlink_sockets
+
+        who = layout.who
+        yield netlink_sockets.NetlinkSockets(uid=who.outside_uid, gid=who.outside_gid)
 
 
 def _brokered_sockets(policy: Policy, uid: int, gid: int, *, same_file: bool) -> Step:

@@ -499,20 +499,8 @@ def target_rules(
         rules.update(not_init())
     else:
         rules.update(
-            {
-                name: NOT_SUPPORTED if name in ATTRIBUTES else DENY
-                for name in DENIED_WITHOUT_NAMESPACES
-            }
+            _without_namespaces(own_pid, scoped=scoped, broker=broker, file_changes=file_changes)
         )
-        if file_changes:
-            set_ids = _set_ids()
-            rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
-        if not broker:
-            rules["bind"] = _netlink_binds(notified=file_changes)
-        own = _own_process_only(own_pid)
-        # With Landlock's signal scope no rules for signals are needed. Landlock denies signals to
-        # other processes, and unlike the rules it permits signals to the caller's children.
-        rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
     rules.update(_keep_core_limit(rules["prlimit64"]))
     if duty_cycle:
         rules.update(_no_continue_signals(rules))
@@ -522,13 +510,36 @@ def target_rules(
         )
         rules["prctl"] = _with_denied(rules["prctl"], low(0, PR_SET_CHILD_SUBREAPER))
     if watch_paths:
-        rules.update({name: _notified(rules.get(name, ALLOW)) for name in PATHS})
-        rules[MEMORY] = _large_mappings()
+        rules.update(_watched_paths(rules))
         if not broker:
             rules.update(_watched_sockets(rules, unix_sockets=unix_sockets))
     elif notices and not subprocess:
         rules.update(_creations(rules))
     return rules
+
+
+def _without_namespaces(
+    own_pid: int | None, *, scoped: bool, broker: bool, file_changes: bool
+) -> dict[str, Rule]:
+    """Return the rules that replace what namespaces would hide: other processes' files and pids."""
+    rules: dict[str, Rule] = {
+        name: NOT_SUPPORTED if name in ATTRIBUTES else DENY for name in DENIED_WITHOUT_NAMESPACES
+    }
+    if file_changes:
+        set_ids = _set_ids()
+        rules.update({name: _notified(set_ids.get(name, ALLOW)) for name in CHANGES})
+    if not broker:
+        rules["bind"] = _netlink_binds(notified=file_changes)
+    own = _own_process_only(own_pid)
+    # With Landlock's signal scope no rules for signals are needed. Landlock denies signals to
+    # other processes, and unlike the rules it permits signals to the caller's children.
+    rules.update({name: own[name] for name in own if not (scoped and name in SIGNALLING)})
+    return rules
+
+
+def _watched_paths(rules: dict[str, Rule]) -> dict[str, Rule]:
+    """Return the rules with which `corral learn` watches paths and large mappings."""
+    return {name: _notified(rules.get(name, ALLOW)) for name in PATHS} | {MEMORY: _large_mappings()}
 
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
