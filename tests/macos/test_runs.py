@@ -83,8 +83,8 @@ def test_the_walls_are_reported_as_verified(mac):
 
 
 def test_a_daemon_ends_with_its_target(mac):
-    """Repeat the run, because the process table shows the daemon's parent only in some runs. corral has to end the
-    daemon in all runs.
+    """Repeat the run, because corral has to end the daemon in every run, but the process table
+    shows the daemon's parent only in some runs.
     """
     for _ in range(10):
         done = mac.run(sys.executable, "-c", DAEMON, flags=MANY)
@@ -151,9 +151,9 @@ ENDED_MEANWHILE = 64
 
 
 def test_a_fork_bomb_is_bounded(mac):
-    """Check that a fork bomb is stopped by the process limit. corral computes the limit before the start from the
-    number of the user's processes. For each of those processes that ends before the fork bomb starts, the target can
-    start one more.
+    """Check that the process limit stops a fork bomb. Before the start, corral computes the limit
+    from the number of the user's processes. For each of these processes that ends before the fork
+    bomb starts, the fork bomb can start one more process.
     """
     code = "import os, time\nn = 0\ntry:\n  while True:\n    if os.fork() == 0: time.sleep(600)\n    n += 1\nexcept OSError as e: print(e.errno, n, flush=True)"
     error, count = map(int, mac.run(sys.executable, "-c", code, flags=MANY).stdout.split())
@@ -166,7 +166,7 @@ def test_kill_9_of_corral_ends_the_tree(mac):
     daemon = int(process.stdout.readline())
     assert not gone(daemon)
     os.kill(process.pid, signal.SIGKILL)
-    assert process.stdout.read() == b""  # every process that could write has ended
+    assert process.stdout.read() == b""  # end of file: every process that could write has ended
     process.communicate()
     assert gone(daemon)
 

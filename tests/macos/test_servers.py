@@ -1,5 +1,5 @@
-"""Run MCP servers on a real Mac. Their project has a `.env` file, which the servers look for and
-may not read.
+"""Run MCP servers on a real Mac, in a project with a `.env` file that the servers look for but may
+not read.
 """
 
 import json
@@ -12,7 +12,9 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "darwin", reason="only macOS has Seatbelt")
 PYTHONS = {"mcp 1": sys.executable, "mcp 2": os.environ.get("CORRAL_MCP_2_PYTHON", "")}
-"""A Python for each version of `mcp`, because one environment cannot have both. Only version 1 reads `.env` itself."""
+"""The Python interpreter for each version of `mcp`, because one environment cannot have both
+versions. Only version 1 reads `.env` by itself.
+"""
 SERVER = """
 try:
     from mcp.server.mcpserver import MCPServer

@@ -156,8 +156,8 @@ def test_the_callers_environment_is_not_inherited(mac):
 
 
 def test_ungranted_files_look_absent(mac, secret):
-    """Check node's existsSync too, because it uses access(2), for which Seatbelt has a separate
-    operation.
+    """Check access(2), which node's existsSync calls, because Seatbelt has a separate operation for
+    it.
     """
     there = "answer = os.access(sys.argv[1], os.F_OK)"
     assert mac.inside(there, secret) is False

@@ -1,4 +1,4 @@
-"""Serve both protocol eras with the official SDK (mcp >= 2).
+"""Serve clients of the older and of the newer MCP protocol, with the official SDK (mcp >= 2).
 
 The tools send requests to the client, report progress or wait.
 """
@@ -77,7 +77,7 @@ async def wait(context: Context) -> str:
 
 @server.tool()
 async def cancelled() -> str:
-    """Answer once a call of `wait` was cancelled."""
+    """Answer after a call of `wait` has been cancelled."""
     await was_cancelled.wait()
     return "cancelled"
 

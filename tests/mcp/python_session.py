@@ -1,7 +1,9 @@
-"""Run a session with the official SDK (mcp >= 2) in a chosen era, and print the results as JSON.
+"""Run an MCP session with the official SDK (mcp >= 2) in a chosen version of the protocol, and
+print the results as JSON.
 
-The argument is JSON with the keys command, args, mode and calls, and optionally cancel, prompts and resources. `cancel`
-lists the tools whose calls are cancelled after their first progress.
+The argument is a JSON object with the keys command, args, mode and calls, and optionally cancel,
+prompts and resources. `mode` selects the version of the protocol. `cancel` lists tools. The client
+cancels a call of these tools when it gets the call's first progress notification.
 """
 
 import asyncio
@@ -33,7 +35,7 @@ async def elicit(_context: object, params: object) -> ElicitResult:
 
 
 async def cancel(client: Client, name: str) -> str:
-    """Call a tool, and cancel the call after its first progress."""
+    """Call a tool, and cancel the call after its first progress notification."""
     started = asyncio.Event()
 
     async def begin(_done: float, _total: float | None, _message: str | None) -> None:

@@ -547,7 +547,7 @@ def test_inspect_works_with_a_server_that_knows_only_the_newer_protocol(ordinary
     assert [tool["name"] for tool in found["tools"]] == ["add", "delete_all", "read_file"]
 
 
-def test_a_server_that_ends_is_an_error_of_inspect_with_its_denials(ordinary):
+def test_inspect_reports_a_server_that_ends_and_its_denials(ordinary):
     code = "import socket; socket.create_connection(('a.test', 443))"
     done = ordinary.corral("inspect", "--", ordinary.python, "-c", code)
     assert done.returncode == 125

@@ -114,8 +114,8 @@ def test_published_servers_answer_the_same_with_a_guard(profile, client, environ
             one.pop("calls")
     steps = [one.pop("progress") for one in found]
     assert found[1] == found[0]
-    # TypeScript's clients lose progress that arrives together with the answer, even without the
-    # guard.
+    # TypeScript clients lose a progress notification that arrives together with the answer, even
+    # without the guard.
     if profile == "everything" and client == "python":
         assert steps == [[1, 2, 3], [1, 2, 3]]
 
@@ -149,8 +149,8 @@ def test_servers_prepared_by_sandboxed_work_with_both_versions_of_the_sdk(
 def test_messages_of_the_older_and_the_newer_mcp_protocol_pass_the_guard(
     mode, environment, packages
 ):
-    """Check that a server's question for roots passes in both eras: as the server's own request (legacy) or inside an
-    answer (modern).
+    """Check that a server can ask the client for its roots through the guard. In the older protocol
+    the server sends a request of its own; in the newer protocol it asks inside an answer.
     """
     interpreter = sdk.python("mcp-2", "mcp>=2")
     server = (interpreter, str(HERE / "both_eras_server.py"))
@@ -198,8 +198,8 @@ CLIENTS = ("python legacy", "python auto", "typescript 1", "typescript 2")
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_sampling_elicitation_and_cancellation_pass_the_guard(client, environment, packages):
-    """Check that all three pass. The tool `cancelled` answers only after the server has seen that a call of `wait` was
-    cancelled.
+    """Check that sampling, elicitation and cancellation work through the guard. The tool
+    `cancelled` answers only after the server has seen that a call of `wait` was cancelled.
     """
     interpreter = sdk.python("mcp-2", "mcp>=2")
     base = ("run", "--read", str(HERE))
@@ -224,7 +224,7 @@ def test_sampling_elicitation_and_cancellation_pass_the_guard(client, environmen
         assert refused.get("error") or refused.get("isError") or refused.get("is_error"), refused
 
 
-def test_inspect_works_in_both_eras_and_pins_the_clients_view(environment, tmp_path):
+def test_inspect_works_with_both_protocols_and_pins_what_the_client_sees(environment, tmp_path):
     interpreter = sdk.python("mcp-2", "mcp>=2")
     server = ("--", interpreter, str(HERE / "both_eras_server.py"))
     around = {**environment, "XDG_CONFIG_HOME": str(tmp_path)}
@@ -242,13 +242,13 @@ def test_inspect_works_in_both_eras_and_pins_the_clients_view(environment, tmp_p
 
 
 def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> dict[str, dict]:
-    """Let the scanner read the output of `corral inspect`. Return the scanner's verdicts by tool."""
+    """Scan the output of `corral inspect`. Return the scanner's verdict on each tool."""
     argv = corral("inspect", "--json", "--", "/usr/bin/python3", str(place / "hostile.py"), act)
     done = subprocess.run([argv["command"], *argv["args"]], env=environment, capture_output=True, check=True)  # fmt: skip
     offer = place / f"{act}.json"
     offer.write_bytes(done.stdout)
     scan = [str(scanner.with_name("mcp-scanner")), "--analyzers", "yara", "--raw", "static", "--tools"]  # fmt: skip
-    # Without this variable a library sends a request to GitHub.
+    # This variable keeps a library of the scanner from sending a request to GitHub.
     local = {**environment, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     said = subprocess.run([*scan, str(offer)], env=local, capture_output=True, text=True, timeout=200, check=True)  # fmt: skip
     verdicts = json.loads(said.stdout[said.stdout.index("[") :])

@@ -1,4 +1,4 @@
-"""Print after the tests how long each server's start takes with corral and without it."""
+"""Print how long each server took to start, with corral and without it, after the tests."""
 
 from __future__ import annotations
 

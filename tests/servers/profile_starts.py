@@ -1,8 +1,10 @@
-"""List how the tests start each profile's server without an account, or why they do not start it."""
+"""List how the tests start the server of each profile without an account, or why they do not start
+this server.
+"""
 
 from __future__ import annotations
 
-# Arguments and invented variables that a server needs to start. HERE is an empty directory.
+# The arguments and made-up variables that each server needs to start. HERE is an empty directory.
 STARTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "airtable": ((), {"AIRTABLE_API_KEY": "none"}),
     "apify": ((), {"APIFY_TOKEN": "none"}),
@@ -63,7 +65,7 @@ STARTED: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
     "tavily": ((), {"TAVILY_API_KEY": "none"}),
     "xcodebuild": (("mcp",), {}),
 }
-FLAGS = {"serena": ("--allow-install-scripts",)}  # one of its indirect dependencies has no wheel
+FLAGS = {"serena": ("--allow-install-scripts",)}  # an indirect dependency of serena has no wheel
 NOT_STARTED = {
     "azure-devops": "loads keytar, which its install script fetches from GitHub or compiles",
     "dbhub": "wants a database; SQLite (--demo) needs a module that an install script fetches or compiles",
@@ -76,4 +78,4 @@ NOT_STARTED = {
     "stripe": "wants to reach api.stripe.com before it lists any tools",
     "supabase": "lists no tools without an account",
 }
-"""Why the servers of these profiles are not started."""
+"""The reasons why the tests do not start the servers of these profiles."""

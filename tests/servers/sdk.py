@@ -1,4 +1,4 @@
-"""Make Python environments with an MCP SDK, once, and keep them with the rigs' downloads."""
+"""Make each Python environment with an MCP SDK only once, and keep it with the rigs' downloads."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def parameters() -> StdioServerParameters:
 
 
 async def call(session: ClientSession, name: str, given: dict) -> dict:
-    """Return the result of a call. A server's error is a result, too, because the server may have no network."""
+    """Return the result of a call. A server's error is also a result, because a server without
+    network access may answer with an error.
+    """
     try:
         return plain(await session.call_tool(name, given))
     except McpError as error:

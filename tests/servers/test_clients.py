@@ -1,6 +1,8 @@
-"""Run real clients from npm with wrapped servers, as far as they work without an account.
+"""Run real clients from npm with wrapped servers. Each test uses only what works without an
+account.
 
-Each client has three servers: one that npx starts, one that uvx starts, and a script that tries forbidden acts.
+Each client has three servers: one that npx starts, one that uvx starts, and a script that tries
+forbidden acts.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ DENIED = {
 
 @pytest.fixture(scope="module")
 def installed() -> pathlib.Path:
-    """Install the clients once, about 1.4 GB."""
+    """Install the clients once for all tests, because they need about 1.4 GB."""
     return pathlib.Path(rigs.once("clients", install))
 
 
@@ -169,7 +171,9 @@ def toml_text(servers: dict[str, dict]) -> str:
 
 @contextlib.contextmanager
 def wrapped(person: Person, client: str, path: pathlib.Path):
-    """Wrap all three servers. At the end unwrap them, and check that every byte is restored."""
+    """Wrap all three servers. At the end, unwrap them and check that the client's configuration is
+    restored.
+    """
     before = path.read_bytes()
     answer = json.loads(person.run("corral", "wrap", "--json", client))
     states = {one["name"]: one["state"] for file in answer for one in file["servers"]}
@@ -178,7 +182,7 @@ def wrapped(person: Person, client: str, path: pathlib.Path):
     yield
     person.run("corral", "unwrap", client)
     after = path.read_bytes()
-    if client == "claude-code":  # the client writes other keys into this file when it starts
+    if client == "claude-code":  # Claude Code writes other keys into this file when it starts
         assert json.loads(after)["mcpServers"] == json.loads(before)["mcpServers"]
     else:
         assert after == before
@@ -215,7 +219,7 @@ def test_gemini_starts_wrapped_servers(person, servers):
     path = json_file(person, ".gemini/settings.json", {"mcpServers": servers})
     json_file(person, ".gemini/trustedFolders.json", {str(person.project): "TRUST_FOLDER"})
     with wrapped(person, "gemini", path):
-        # gemini waits five seconds for a server, which may be too short on a busy machine.
+        # gemini waits only five seconds for a server, so this test may fail on a busy machine.
         listed = person.run("gemini", "mcp", "list", both=True)
         for name in SERVERS:
             (line,) = [one for one in listed.splitlines() if f" {name}: " in one]
@@ -260,7 +264,7 @@ def test_the_inspector_starts_wrapped_servers(person, servers):
 
 
 class AppServer:
-    """A session with `codex app-server`, with one JSON object on each line."""
+    """A session with `codex app-server`. Each line that is sent or received is one JSON object."""
 
     def __init__(self, person: Person) -> None:
         self.number = 0

@@ -1,6 +1,7 @@
-"""Start servers through corral in each Python framework for agents, with the framework's own configuration.
+"""Start servers through corral in several Python frameworks for agents, with each framework's own
+configuration.
 
-The servers are started by npx and uvx, as their documentation says.
+The configurations use npx and uvx, as the documentation of these servers says.
 """
 
 from __future__ import annotations
@@ -97,9 +98,9 @@ def test_a_framework_starts_its_servers_in_the_sandbox(name, installed):
         argv, env=installed, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stderr
-    # mcp-use prints a log before the answer.
+    # mcp-use prints log lines before the answer, so skip them.
     inside = json.loads(done.stdout[done.stdout.index("{") :])
-    # These are the variables that corral makes for a target, not those of the framework, which shows that the server
-    # runs in the sandbox.
+    # These values are from the environment that corral makes for a target, not from the framework's
+    # environment. So the server runs in the sandbox.
     assert (inside["GREETING"], inside["USER"]) == ("hello", "user")
     assert "corral installs npm:" in done.stderr

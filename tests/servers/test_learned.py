@@ -1,7 +1,9 @@
-"""Run `corral learn` on published servers. With the proposed policy the same calls must succeed.
+"""Run `corral learn` on published servers, and check that the same calls succeed with the proposed
+policy.
 
-The calls run under `learn` until the server needs nothing new, and then with the proposed policy. Four servers also run
-without `learn`: after each `corral run` the flags that it suggested are added, until the calls succeed.
+The calls are repeated under `learn` until it proposes nothing new, and then made with the proposed
+policy. Four servers are also tested without `learn`: the flags that each `corral run` suggests are
+added to the next run, until the calls succeed.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ SENSITIVE = re.compile(r"\.ssh|id_ed25519|\.git/|/etc|\.env\b|\.netrc|\.npmrc|\.
 
 
 class Session:
-    """One server. `ask` starts it with a corral command, makes its calls, and returns results and messages."""
+    """A server under test. `ask` starts the server with a corral command, makes the server's calls,
+    and returns the results and corral's messages.
+    """
 
     def __init__(self, server, client, environment, words, errors):  # noqa: F811
         self._server, self._client, self._environment = server, client, environment
@@ -78,10 +82,10 @@ class Session:
         ]
 
     def check_hosts(self, flags: list[str]) -> None:
-        """Check the proposed hosts of a server whose answers depend on the Internet.
+        """Check the hosts that `learn` proposes for a server whose answers depend on the Internet.
 
-        The profile was written by hand, and has all hosts that the server needs. So `learn` has to propose at least
-        one host, and only hosts of the profile.
+        The profile was written by hand, and lists all hosts that the server needs. So `learn` has
+        to propose at least one host, and only hosts from the profile.
         """
         if any(expected is not None for _, _, expected in self._server.calls):
             return
@@ -103,7 +107,8 @@ def session(request, client, environment, page, work):  # noqa: F811
     }
     env = dict(server.env)
     flags = [word for name in env for word in ("--env", name)]
-    # Some packages do not declare all their dependencies. The profile lists the missing ones in `beside`.
+    # Some packages do not declare all their dependencies. The profile lists the missing
+    # dependencies in `beside`.
     flags += [word for one in profiles.load(server.profile).beside for word in ("--with", one)]
     made = Session(server, client, environment, words, work / "errors")
     made.given = flags

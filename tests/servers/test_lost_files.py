@@ -1,9 +1,9 @@
 """Let a server write a file that is lost when the run ends.
 
-The server has to report a failure, or corral has to name the file.
+The server has to report a failure, or corral has to name the lost file.
 
-The published server is excel-mcp-server, which reported a new workbook that did not exist afterwards. A small server
-that does the same is tested without a rig.
+The published server is excel-mcp-server, which reported that it had created a workbook although the
+workbook was lost. A small stand-in server that does the same is tested without a rig.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def create(client: messages.Client, path: str) -> bool:
 @pytest.mark.parametrize(
     "server", [pytest.param("published", marks=pytest.mark.rig("servers")), "stand-in"]
 )
-def test_no_server_reports_a_file_that_is_gone_unless_corral_names_it(
+def test_a_lost_file_is_reported_by_the_server_or_by_corral(
     request, monkeypatch, tmp_path, server, where
 ):
     place, variables = "/srv/corral", {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
@@ -68,8 +68,8 @@ def test_no_server_reports_a_file_that_is_gone_unless_corral_names_it(
         place = request.getfixturevalue("home")
         variables = request.getfixturevalue("environment")
     monkeypatch.setattr(messages, "ANSWER_SECONDS", START_SECONDS)
-    # corral does not report lost files in /tmp, where the small server's home is. So this server gets a path elsewhere
-    # on the host.
+    # The stand-in server has its home in /tmp, where corral does not report lost files. So the host's path for this server
+    # is outside of /tmp.
     path = {"host": f"{place}/Documents/report.xlsx", "home": "/home/user/Documents/report.xlsx"}
     argv = [sys.executable, "-I", "-c", MAIN, str(sdk.SOURCE), "run", *SERVERS[server]]
     with subprocess.Popen(

@@ -1,4 +1,6 @@
-"""Install each profile's server that needs no account, start it in the sandbox, and list its tools."""
+"""Install the server of each profile that needs no account, start the server in the sandbox, and
+list its tools.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ START_SECONDS = 400.0
 
 @pytest.mark.parametrize("name", STARTED)
 def test_a_profiles_server_starts_and_lists_its_tools(name, environment, monkeypatch, tmp_path):  # noqa: F811
-    # The first start installs the server.
+    # Allow more time for an answer, because the first start installs the server.
     monkeypatch.setattr(messages, "ANSWER_SECONDS", START_SECONDS)
     words, variables = STARTED[name]
     arguments = [word.replace("HERE", str(tmp_path)) for word in words]

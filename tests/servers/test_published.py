@@ -41,7 +41,9 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def home():
-    """Return a home directory with an SSH key. It also has the packages that earlier test runs installed."""
+    """Return a home directory with an SSH key. The directory also contains the packages that
+    earlier test runs installed.
+    """
     place = rigs.cache("servers")
     (place / ".ssh").mkdir(mode=0o700, parents=True, exist_ok=True)
     (place / ".ssh" / "id_ed25519").write_text("a key")
@@ -110,7 +112,9 @@ def corral(environment, *arguments: str, timeout: float = 110) -> subprocess.Com
 
 
 def bare_argv(environment, server, words) -> list[str]:
-    """Return the server's own command, which `explain` prints, for a start without corral."""
+    """Return the server's own command, as `corral explain` prints it, so that a test can start the
+    server without corral.
+    """
     arguments = server.arguments if server.bare is None else server.bare
     done = corral(
         environment,
@@ -215,7 +219,9 @@ def listener():
 def test_a_published_server_cannot_do_forbidden_acts(
     server, environment, home, listener, page, work
 ):
-    """Try forbidden acts with the server's runtime. The control is the same act without corral."""
+    """Try forbidden acts with the server's runtime. As the control, do the same acts without
+    corral.
+    """
     words = {"work": str(work), "host": page, "url": f"http://{page}/"}
     start, acts = RUNTIMES[server.runtime]
     targets = {"read": str(home / ".ssh" / "id_ed25519"), "connect": listener}
@@ -223,7 +229,8 @@ def test_a_published_server_cannot_do_forbidden_acts(
         targets["spawn"] = ""
     policy = json.dumps({"version": 1, **filled(dict(server.policy), words)})
     for act, target in targets.items():
-        # The path of the secret is in the code, because some servers' profiles grant the paths that are arguments.
+        # The secret's path is in the code and not in an argument, because the profiles of some
+        # servers grant access to paths in the arguments.
         argv = [*start, acts[act].format(target=target)]
         control = subprocess.run(argv, env=environment, check=False, timeout=60)
         assert control.returncode == 0, act
@@ -234,8 +241,8 @@ def test_a_published_server_cannot_do_forbidden_acts(
 
 
 def test_the_memory_server_keeps_its_own_state_between_runs(environment, client, home):
-    """Run the server twice with the profile's `state`. The second run reads what the first wrote,
-    in the server's own directory.
+    """Run the server twice with a profile that has `state`. The second run has to read what the
+    first run wrote into the server's own directory.
     """
     server = next(one for one in SERVERS if one.profile == "memory")
     start = {"command": server.reference, "args": [], "env": {}, "sandboxed": {"profile": "memory"}}
@@ -260,7 +267,7 @@ def test_both_generations_of_the_sdk_start_servers(name, requirement, environmen
     )
     inside = json.loads(found["results"][0]["text"])
     assert (inside["GREETING"], inside["API_TOKEN"]) == ("hello", "a-secret")
-    assert inside["USER"] == "user"  # corral's environment, not the caller's
+    assert inside["USER"] == "user"  # the value that corral sets, not the caller's value
 
 
 FASTMCP = """

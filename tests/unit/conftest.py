@@ -1,5 +1,5 @@
-"""Skip tests whose requirements a host lacks, and turn off hypothesis's deadline, because machines
-may be slow.
+"""Skip tests whose requirements the host does not meet, and turn off hypothesis's deadline, because
+machines may be slow.
 """
 
 from __future__ import annotations

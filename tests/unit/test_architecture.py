@@ -78,7 +78,8 @@ def names(node: ast.Import | ast.ImportFrom) -> list[str]:
 
 
 def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]:
-    """Return the modules that a module imports at run time, not those for type checkers.
+    """Return the modules that a module imports at run time, without those that only type checkers
+    import.
 
     Imports in functions count only if `lazy`, and imports behind sys.platform only if `guarded`.
     """
@@ -101,8 +102,8 @@ def imports(path: pathlib.Path, *, lazy: bool, guarded: bool = True) -> set[str]
 
 
 def references(tree: ast.Module) -> set[str]:
-    """Return every corral module that a module names: in all its imports, also in lazy ones and those for type
-    checkers, and in strings that another interpreter would import.
+    """Return every corral module that a module names: in any import, even if it is lazy or only for
+    type checkers, and in strings that another interpreter would import.
     """
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -395,8 +396,8 @@ BY_NEED = {
     "corral.policy.secret_files",
     "corral.programs.runtimes",
 }
-"""Modules that a run imports only in some cases: to compile a filter, to discard or deny something, or to execute a
-program that is not the system's.
+"""Modules that a run imports only in some cases: to compile a filter, to discard or deny something,
+or to execute a program that does not belong to the system.
 """
 
 
@@ -481,6 +482,6 @@ def test_unguarded_imports_are_found():
 @pytest.mark.parametrize("path", ANY_HOST, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_tests_for_any_host_can_be_collected_on_windows(path):
     """Check that each test file can be imported on Windows. If one file cannot be imported, pytest
-    runs no test at all.
+    does not run any test.
     """
     assert not unguarded_imports(ast.parse(path.read_text(encoding="utf-8"))) & POSIX_ONLY

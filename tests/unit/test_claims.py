@@ -1,4 +1,6 @@
-"""Compare the docs with the ledger of their promises, and check that every test in it exists."""
+"""Compare the docs with the ledger of their promises, and check that every test in the ledger
+exists.
+"""
 
 import ast
 import collections
@@ -100,8 +102,8 @@ SYSTEMS = ("linux", "macos", "windows")
 
 
 def is_there(written: str) -> bool:
-    """Return whether a path exists. In the path NAME matches anything, and SYSTEM stands for each of the three systems,
-    for which the path has to exist.
+    """Return whether a path exists. NAME in the path matches anything. A path with SYSTEM has to
+    exist for each of the three systems.
     """
     patterns = [written.replace("NAME", "*")]
     if "SYSTEM" in written:
@@ -127,7 +129,9 @@ def test_every_file_of_the_source_that_the_docs_name_exists():
 
 
 def test_every_package_and_its_first_modules_exist():
-    """Check that everything exists that the table below "Order of packages" in architecture.md names."""
+    """Check that the packages and modules in the table below "Order of packages" in architecture.md
+    exist.
+    """
     section = text_of(ROOT / "docs" / "architecture.md").split("## Order of packages")[1]
     rows = [line for line in section.split("\n## ")[0].splitlines() if line.startswith("| `")]
     named = [re.findall(r"`([^`]+)`", row.split("|")[column]) for row in rows for column in (1, 3)]

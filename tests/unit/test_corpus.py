@@ -106,7 +106,9 @@ TABLES = st.recursive(
 @settings(deadline=None)
 @given(TABLES)
 def test_tomlkit_reads_the_text_of_each_value_as_the_same_value(data):
-    """Cut each value out of a document that tomlkit wrote. tomlkit must parse this text as the same value."""
+    """Cut the text of each value out of a document that tomlkit wrote. tomlkit must parse this text
+    as the same value.
+    """
     text = tomlkit.dumps(data)
     try:
         root = toml.read(text)

@@ -150,7 +150,9 @@ def test_the_chosen_width_decides_which_cases_of_a_user_are_run(monkeypatch, wid
 
 
 def test_root_runs_both_users_attacks_on_the_network(monkeypatch):
-    """Only root can make the namespaces of tests/world.py."""
+    """Check that an ordinary user runs none of these attacks, and that root runs those of both
+    users, because only root can make the namespaces of tests/world.py.
+    """
     assert chosen(monkeypatch, attack_choice.ONE, 1000, world=True) == []
     items = chosen(monkeypatch, attack_choice.ONE, 0, world=True)
     cases = [tuple(item.callspec.params.values()) for item in items[:4]]
@@ -185,7 +187,7 @@ def test_the_results_of_a_machine_that_was_cut_off_are_kept():
     assert seen["rows"] == [{"file": "test_a.py", "user": "root", **counts}]
 
 
-def test_a_row_is_of_the_user_who_runs_corral():
+def test_each_row_counts_the_attacks_of_one_user():
     output = "".join(told(f"test_a[{case}]", "passed") for case in ("walled-ordinary", "root-x"))
     seen = host_trial.summary(attack_choice.ONE, {"root": host_trial.attacks_in(output)})
     assert [(row["user"], row["passed"]) for row in seen["rows"]] == [("ordinary", 1), ("root", 1)]
@@ -272,7 +274,7 @@ def test_a_trial_whose_time_is_over_keeps_its_results(monkeypatch, tmp_path):
     monkeypatch.setattr(hosts, "source", lambda: "1234567")
     monkeypatch.setattr(kernel_hosts, "boot", machine.boot)
     monkeypatch.setattr(kernel_hosts, "USERS", {"root": None})
-    clock = iter([0.0, 0.0])  # the trial begins, boots, and its time is over at the first check
+    clock = iter([0.0, 0.0])  # the trial begins and boots; at the first check its time is over
     monkeypatch.setattr(kernel_hosts.time, "monotonic", lambda: next(clock, 2000.0))
     seen = kernel_hosts.Attacks("6.12", attack_choice.ONE).run(1000)
     assert machine.boots == [["one", "two", "three"]]

@@ -10,8 +10,8 @@ import pytest
 SOURCE = pathlib.Path(importlib.util.find_spec("corral").origin).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 QUOTING = {"shell_word", "quote", "join", "_quote_all"}
-# Matches the end of a text after which a command needs a path, or a name from a file. A value in the text is written as
-# `{}`.
+# Matches a text that ends where a command needs a path, or a name from a file. A value in the text
+# is written as `{}`.
 COMMANDS = re.compile(
     r"(?:\b(?:rm|rm -rf|chmod \S+|chown -R \S+|touch|mkdir -p|runc run -b|pip wheel .* -w"
     r"|corral (?:approve|cache rm|grant|inspect|learn|run|unwrap|upgrade|why|wrap)(?: --[a-z-]+)*)"

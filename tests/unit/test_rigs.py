@@ -101,11 +101,11 @@ def test_every_rig_that_a_test_names_is_in_the_table():
 
 
 def test_no_test_is_skipped_because_a_program_is_not_on_path():
-    """Check that no test itself looks for a program on PATH. Such a test would run only on some machines, and the
-    summary would not say how to run it.
+    """Check that no test itself looks for a program on PATH. Such a test would run only on some
+    machines, and the summary would not say how to run it.
 
-    Tests for macOS and Windows are left out, because rigs are only for Linux. On the other systems the workflows
-    install node.
+    The tests for macOS and Windows are not checked, because rigs exist only for Linux. On these
+    systems the workflows install node.
     """
     found = []
     skip, search = "pytest.skip", "shutil.which"

@@ -19,8 +19,8 @@ UNSAFE = (
 
 
 def tool(name: str) -> pathlib.Path:
-    """Return the path of a program of the rig `workflows`. It is installed beside the Python that
-    runs the tests.
+    """Return the path of a program of the rig `workflows`. The program is installed next to the
+    Python that runs the tests.
     """
     return pathlib.Path(sys.executable).parent / name
 

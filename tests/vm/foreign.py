@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 SUITE = "bookworm"
 INCLUDE = ("python3", "util-linux", "coreutils", "dash", "base-files", "procps")
-# These directories are made here, because the packages' scripts, which would make them, do not run.
+# These directories are made here, because the packages' scripts, which usually make them, do not
+# run.
 DIRECTORIES = ("dev", "home", "mnt", "proc", "root", "run", "srv", "sys", "tmp")
 RECIPE = 1  # increase this if the image changes, because the name of the cached image contains it
 

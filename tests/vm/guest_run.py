@@ -1,6 +1,6 @@
 """Report each test of `guest/` as a test of the host. One boot runs all tests of a file.
 
-A guest test that did not report counts as failed, because the machine may have crashed.
+A guest test that did not report a result counts as failed, because the machine may have crashed.
 """
 
 from __future__ import annotations

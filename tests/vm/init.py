@@ -1,8 +1,9 @@
-"""Run as PID 1 of the virtual machines of `uml` and `qemu`: make the root writable, mount cgroup v2, run one command.
+"""Run as PID 1 of the virtual machines of `uml` and `qemu`: make the root writable, mount cgroup
+v2, run one command.
 
-The command is `init.py JOB`, with the system's Python and without other modules. JOB is a JSON file. The root of the
-machine is the host's root, read-only. All writes go to a tmpfs overlay, which ends with the machine. After an error
-the machine prints the error and powers off.
+The machine starts `init.py JOB` with the system's Python and without other modules. JOB is a JSON
+file. The root of the machine is the host's root, read-only. All writes go to a tmpfs overlay, which
+is lost when the machine ends. After an error the machine prints the error and powers off.
 """
 
 import ctypes

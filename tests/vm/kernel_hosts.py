@@ -22,13 +22,14 @@ EMULATED = "in QEMU by software emulation, with one processor, the root of Debia
 TIMEOUT = 10_000
 SECONDS = float(os.environ.get("CORRAL_TRIAL_SECONDS", "10000"))
 PATIENCE = 900
-MEMORY = "3G"  # some controls take more than 1 GiB
+MEMORY = "3G"  # the controls of some attacks take more than 1 GiB
 WIDTHS = {"one_attack": attack_choice.ONE, "every_attack": attack_choice.EVERY}
 USERS = {"ordinary": rig.ORDINARY, "root": None}
 # The homes are on a disk, because root cannot grant files on a tmpfs before Linux 6.3.
 HOMES = {"ordinary": f"/home/rig{rig.ORDINARY}", "root": "/root"}
 PROGRAMS = ("git", "node", "runc")
-"""The rigs that are declared in the machine if the host has their programs, because the machine shows the host's files.
+"""These rigs are declared in the machine if the host has their programs, because the machine has
+the host's files.
 """
 
 
@@ -40,7 +41,9 @@ class Kernel:
 
 
 def emulated(whose: str, *source: str, **options: Any) -> Kernel:
-    """Return a kernel in QEMU. The root of another architecture has no programs for rigs."""
+    """Return a kernel that runs in QEMU. If its architecture is not the host's, the machine's root
+    lacks the programs of the rigs.
+    """
     modules = (*kernels.DISK, *kernels.NETWORK)
     machine = qemu.Machine(kernels.Source(*source, **options), modules, disk=True, steady=True)
     usable = () if "architecture" in options else (*PROGRAMS, "world")
@@ -116,7 +119,9 @@ def boot(
 
 
 class CutOffError(Exception):
-    """Raised when the machine was ended because an attack did not end, or because the time of the trial was over."""
+    """Raised when the machine was stopped because an attack did not end, or because the trial ran
+    out of time.
+    """
 
 
 class Attacks:
@@ -191,7 +196,7 @@ def rigs_for(user: str, kernel: Kernel) -> list[str]:
 
 
 def has_result(entry: dict[str, Any]) -> bool:
-    """Return whether an attack passed, or was skipped for another reason than a rig that was not declared."""
+    """Return whether an attack passed, or was skipped for a reason other than an undeclared rig."""
     if entry["outcome"] == "skipped":
         return not entry["text"].startswith(rigs.PREFIX)
     return bool(entry["outcome"] == "passed")

@@ -1,7 +1,9 @@
-"""Unpack kernels from packages of Debian and Ubuntu: the image, and an initrd that mounts a 9p root.
+"""Unpack kernel images from Debian and Ubuntu packages, and make an initrd for each kernel that
+mounts a 9p root.
 
-apt fetches the packages with a private state directory, so it needs no root and does not change the host's package
-lists. The key of Ubuntu's archive comes from a Debian package, so Debian's signature covers it.
+apt fetches the packages with a private state directory, so it needs no root and does not change the
+host's package lists. The key of Ubuntu's archive comes from a Debian package, so Debian's signature
+covers it.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ exec /bin/busybox switch_root /root "$@"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A kernel in an archive of Debian or Ubuntu. `package` contains its image, or depends on the package that does."""
+    """A kernel in the archive of Debian or Ubuntu. `package` contains the kernel's image, or
+    depends on the package that contains it.
+    """
 
     suite: str
     package: str = "linux-image-amd64"
@@ -61,7 +65,9 @@ class Source:
 
 
 def kernel(name: str, source: Source) -> pathlib.Path:
-    """Return a directory with `vmlinuz`, `initrd` and `version` of a kernel. The first call downloads it."""
+    """Return a directory with `vmlinuz`, `initrd` and `version` of a kernel. The first call
+    downloads the kernel.
+    """
     target = rigs.cache(f"kernel-{source.name}-{RECIPE}")
     if not target.exists():
         with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
@@ -73,7 +79,9 @@ def kernel(name: str, source: Source) -> pathlib.Path:
 
 
 def more_modules(name: str, source: Source, names: Sequence[str]) -> list[pathlib.Path]:
-    """Return the files of modules and their dependencies in load order, without those that the initrd loads."""
+    """Return the files of modules and their dependencies in load order, except for the modules that
+    the initrd loads.
+    """
     target = rigs.cache(f"modules-{'-'.join(names)}-{kernel(name, source).name}")
     if not target.exists():
         with rig.building(target) as partial, tempfile.TemporaryDirectory() as scratch:
@@ -114,7 +122,7 @@ def unpacked(packages: list[pathlib.Path], tree: pathlib.Path) -> pathlib.Path:
 
 
 def busybox(source: Source, scratch: pathlib.Path) -> pathlib.Path:
-    """Return the host's busybox on amd64. For another architecture, download one."""
+    """Return the host's busybox for amd64, or download a busybox for another architecture."""
     if source.architecture == "amd64":
         return pathlib.Path(rigs.found("busybox") or "busybox")
     apt = fresh_apt(source, scratch / "busybox")
@@ -124,7 +132,9 @@ def busybox(source: Source, scratch: pathlib.Path) -> pathlib.Path:
 
 
 def image_packages(source: Source, scratch: pathlib.Path) -> list[pathlib.Path]:
-    """Download the package of the image and, if its modules are in another package, that package too."""
+    """Download the package that contains the kernel's image. If another package contains the
+    modules, download that package too.
+    """
     apt = fresh_apt(source, scratch / "kernel")
     image = dependencies(apt, source.package, "image")[:1] or [source.package]
     return download(apt, [*image, *dependencies(apt, image[0], "(?:binary|modules)")])

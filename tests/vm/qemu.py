@@ -1,7 +1,9 @@
-"""Boot distributions' kernels, which have both Landlock and cgroup v2, in QEMU's software emulation.
+"""Boot kernels of distributions in QEMU's software emulation. These kernels have both Landlock and
+cgroup v2.
 
-Emulation needs no hardware support and no root. It is ten to twenty times slower than the host, so few tests use it.
-The machine mounts the host's root read-only over 9p. As with user-mode Linux, all writes stay in the machine.
+Emulation needs neither hardware support nor root. It is ten to twenty times slower than the host,
+so few tests use it. The machine mounts the host's root read-only over 9p. As with user-mode Linux,
+all writes stay in the machine.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ COMMON = (
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """The emulated hardware. It has a serial line for the console and a second one for the output of the command."""
+    """The emulated hardware. It has one serial line for the console and another for the output of
+    the command.
+    """
 
     emulator: str
     machine: tuple[str, ...]
@@ -49,7 +53,8 @@ class Board:
 BOARDS = {
     "amd64": Board(
         emulator="qemu-system-x86_64",
-        # With these features the kernel clears and copies memory byte by byte, which is several times slower here.
+        # These two features are turned off. With them the kernel clears and copies memory byte by
+        # byte, which is several times slower in the emulator.
         machine=("-machine", "q35", "-cpu", "max,-erms,-fsrm"),
         second=("-serial", "chardev:output"),
         console="ttyS0",
@@ -112,7 +117,9 @@ class Machine:
         timeout: float = 280,
         watch: Callable[[bytes], None] | None = None,
     ) -> Result:
-        """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user."""
+        """Run `command` as root or, if `as_user` is set, as that user in a delegated cgroup
+        subtree.
+        """
         self.require()
         with rig.workplace() as work:
             modules = self.modules and kernels.more_modules("qemu", self.source, self.modules)

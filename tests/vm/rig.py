@@ -1,7 +1,7 @@
 """Start the virtual machines that tests use: prepare their files, boot them and read their results.
 
-A machine runs in its own namespaces, so that its mounts and processes end with it. It sees the host's files read-only.
-Its input is in one directory, which is `/srv` in the machine.
+A machine runs in its own namespaces, so that its mounts and processes end with it. The machine sees
+the host's files read-only. Its input is in one directory, which is `/srv` in the machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class MachineError(Exception):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A command to run in a machine, and its settings. `init.py` and `systemd_init.py` read them as JSON."""
+    """A command to run in a machine, and its settings. `init.py` and `systemd_init.py` read the job
+    as JSON.
+    """
 
     command: tuple[str, ...]
     as_user: int | None
@@ -66,8 +68,8 @@ class Job:
 
 
 def need_python(rig: str) -> None:
-    """Fail unless the system's Python is new enough. Guests use it, because they may be unable to read the tests'
-    Python.
+    """Fail unless the system's Python is new enough. Machines use the system's Python, because they
+    may be unable to read the tests' Python.
     """
     code = "import sys; sys.exit(sys.version_info < (3, 11))"
     if subprocess.run([SYSTEM_PYTHON, "-c", code], check=False).returncode:
@@ -125,7 +127,9 @@ def copy_distribution(name: str, target: pathlib.Path) -> None:
 
 @contextmanager
 def workplace() -> Iterator[pathlib.Path]:
-    """Yield a directory for one boot. Its subdirectory `stage` has corral and its tests, and is /srv in the machine."""
+    """Yield a directory for one boot. Its subdirectory `stage` contains corral and the tests, and
+    is /srv in the machine.
+    """
     path = pathlib.Path(tempfile.mkdtemp(prefix="corral-rig-"))
     try:
         for name in ("memory", "stage"):

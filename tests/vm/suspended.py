@@ -1,11 +1,12 @@
-"""Run in a virtual machine as root: put the machine to sleep during a run, and print when corral notices the run's
-timeout.
+"""Run in a virtual machine as root: put the machine to sleep during a run, and print when corral
+notices the run's timeout.
 
-The machine sleeps by the kernel's own test of suspend at the level "core". This test freezes processes, suspends
-devices, interrupts and clocks, and then waits for `pm_test_delay` seconds instead of calling the firmware.
+To sleep, the machine uses the kernel's own test of suspend at the level "core". This test freezes
+processes, suspends devices, interrupts and clocks, and then waits for `pm_test_delay` seconds
+instead of calling the firmware.
 
-After the sleep the 9p root does not answer, so no process that uses it can end. Therefore the target only prints that
-it was asked to stop, and this program turns the machine off.
+After the sleep the 9p root does not answer, so processes that use it cannot end. Therefore the
+target only prints that it was asked to stop, and this program turns the machine off.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ while True:
 
 
 def asleep() -> float:
-    """Return for how long this machine has slept. Only CLOCK_BOOTTIME counts that time."""
+    """Return how long this machine has slept. Only CLOCK_BOOTTIME counts that time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 

@@ -1,8 +1,8 @@
-"""Boot a virtual machine with systemd as PID 1, logind and a user manager. It is user-mode Linux on an image from
-mmdebstrap.
+"""Boot a virtual machine with systemd as PID 1, logind and a user manager. The machine is user-mode
+Linux with an image from mmdebstrap.
 
-The command runs in a login session of the user. The session's cgroup is not delegated, but the user manager's cgroup
-is.
+The command runs in a login session of the user. The session's cgroup is not delegated, but the user
+manager's cgroup is.
 """
 
 from __future__ import annotations

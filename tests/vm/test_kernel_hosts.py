@@ -42,12 +42,12 @@ def test_every_act_of_the_demo_has_its_recorded_result(name):
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_no_attack_of_the_tests_succeeds_on_a_recorded_kernel(name):
-    """Check that no attack succeeded, and that an attack that was run for the record is not skipped now."""
+    """Check that no attack succeeded, and that attacks that ran for the record are not skipped now."""
     record, seen = RECORDS[name]["attacks"], now(name)["attacks"]
     assert seen["failed"] == []
     assert seen["passed"] or seen["skipped"]
     if record == hosts.NOT_RUN["attacks"]:
         return  # there is no record to compare with yet
     assert set(seen["skipped"]) <= set(record["skipped"])
-    if seen["rule"] == record["rule"]:  # the record may be of many more attacks
+    if seen["rule"] == record["rule"]:  # otherwise the record may list many more attacks
         assert seen["passed"] >= record["passed"]

@@ -1,4 +1,4 @@
-"""Test Landlock and cgroups together in emulated machines with an older and a newer kernel of Debian."""
+"""Test Landlock and cgroups together in emulated machines with an older and a newer Debian kernel."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_walls_by_landlock_and_limits_by_cgroups(suite, test):
 @pytest.mark.parametrize("test", guest_run.tests_in("no_user_namespaces"))
 @pytest.mark.parametrize("suite", qemu.SUITES)
 def test_runs_on_a_machine_with_landlock_but_without_user_namespaces(suite, test):
-    """Run with Landlock alone. This is enough on the newer kernel, but not on the older one, whose
-    Landlock cannot deny truncation.
+    """Run with Landlock alone. This is enough on the newer kernel, but not on the older kernel,
+    whose Landlock cannot deny truncation.
     """
     machine = qemu.Machine(Source(suite))
     guest_run.expect_passed(machine, "no_user_namespaces", "ordinary", test)

@@ -68,8 +68,8 @@ def test_a_machine_leaves_no_files_processes_or_mounts_on_the_host(place):
 
 
 def test_a_machine_cannot_write_to_the_hosts_files(place):
-    """In the machine, as root, mount the host's root again. Then try to write to a directory of the host that is open
-    to all users.
+    """Mount the host's root again, as root in the machine. Then try to write to a directory of the
+    host that all users may write to.
     """
     shared = place / "shared"
     shared.mkdir()

@@ -11,8 +11,8 @@ MACHINE = qemu.Machine(kernels.Source("trixie"))
 
 
 def test_a_run_whose_timeout_passed_during_sleep_is_asked_to_stop():
-    """Check that the sleep counts for the timeout: the time awake alone does not reach it. The control is a run without
-    a timeout, which goes on.
+    """Check that time asleep counts towards the timeout: the time awake alone does not reach the
+    timeout. The control is a run without a timeout, which goes on.
 
     The machine turns itself off, because after its sleep no process can end (see suspended.py).
     """

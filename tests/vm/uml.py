@@ -56,7 +56,7 @@ def boot(
     watch: Callable[[bytes], None] | None = None,
     wanted: Sequence[str] = (),
 ) -> Result:
-    """Run `command` as root or, with `as_user`, in a cgroup subtree delegated to that user.
+    """Run `command` as root or, if `as_user` is set, as that user in a delegated cgroup subtree.
 
     `wanted` names further kernel modules to load.
     """
@@ -78,8 +78,8 @@ def boot(
 
 
 def command_line(kernel: str, work: pathlib.Path, init: str, memory: str) -> list[str]:
-    """Return the kernel's command line. The output of the machine's command goes to stdout, and its console goes to
-    stderr.
+    """Return the kernel's command line. The output of the machine's command goes to stdout, and the
+    machine's console goes to stderr.
     """
     return [
         *(kernel, f"mem={memory}", f"uml_dir={work}/memory/"),

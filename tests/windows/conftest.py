@@ -24,8 +24,9 @@ from corral.plan.model import Results
 
 MARK = "@@windows@@"
 PYTHON = getattr(sys, "_base_executable", "") or sys.executable
-"""The Python of the targets. It is the base Python of a virtual environment, because each run copies its Python with
-all packages, and the base Python has few packages.
+"""The Python of the targets. If the tests run in a virtual environment, this is the base Python of
+the environment, because each run copies its Python with all packages, and the base Python has few
+packages.
 """
 MAIN = "import sys; from corral.cli import main; sys.exit(main())"
 # These modules test the rig on the Linux host, so they do not run on Windows.

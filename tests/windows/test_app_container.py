@@ -107,8 +107,8 @@ DeriveCapabilitySidsFromName = win32.function(
 
 
 def derived_capability_sids(name):
-    """Return the SIDs that Windows derives from a capability's name. Windows allocates them, so they are copied and
-    freed.
+    """Return the SIDs that Windows derives from a capability's name. Windows allocates the SIDs, so
+    this function copies and frees them.
     """
     groups, group_count, capabilities, count = (
         win32.LPVOID(), win32.DWORD(), win32.LPVOID(), win32.DWORD(),

@@ -1,4 +1,4 @@
-"""Check that a failing step is named, and that the steps before it are undone."""
+"""Check that the error names the failed step, and that the steps before the failed step are undone."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def test_a_replaced_program_does_not_start(plan, tmp_path):
 
 
 def test_stopping_a_run_ends_the_targets_input_from_a_console(plan, monkeypatch):
-    """Check that a stop ends the target's input even if a user could still type at the console."""
+    """Check that stopping a run ends the target's input, even if a user could still type at the
+    console.
+    """
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     code = "import sys; print(sys.stdin.readline(), end='', flush=True); print(sys.stdin.read(), 'end')"
     running = trial.start(code, plan.steps[1:])
@@ -134,7 +136,9 @@ def test_stopping_a_run_ends_the_targets_input_from_a_console(plan, monkeypatch)
 
 
 def test_input_that_arrives_after_the_targets_input_ended_is_discarded(plan, monkeypatch, tmp_path):
-    """Write to the input after its end. The bytes must not go to another file that has got the descriptor's number."""
+    """Write to the input after its end. The bytes must not go to another file that now has the
+    descriptor's number.
+    """
     monkeypatch.setattr(abi, "GetFileType", lambda _handle: abi.FILE_TYPE_CHAR)
     running = trial.start("import sys; print(1, flush=True); sys.stdin.read()", plan.steps[1:])
     assert running.line() == "1"

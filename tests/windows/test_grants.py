@@ -249,8 +249,8 @@ def all_security(tree):
 
 @pytest.mark.real_windows(reason="it has Unix modes in place of access lists")
 def test_entries_are_set_and_removed(tree, tmp_path):
-    """Check that every file gets its exact access list back, and that new files keep no entry of
-    corral.
+    """Check that every file gets its exact access list back, and that corral's entries are also
+    removed from new files.
     """
     before = all_security(tree)
     root = root_of(tree)
@@ -374,7 +374,9 @@ except OSError as error:
 
 @pytest.mark.real_windows
 def test_a_junction_planted_by_the_target_gives_no_access(corral, tree, tmp_path):
-    """Check that the target cannot follow the junction, and that the next run refuses the tree."""
+    """Check that the target cannot follow a junction that it has made, and that the next run
+    refuses the tree.
+    """
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "secret").write_text("x")
     planted = os.path.join(tree, "planted")

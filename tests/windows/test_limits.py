@@ -1,4 +1,4 @@
-"""Test the effects of limits on real Windows, because Wine keeps none of them."""
+"""Test the effects of limits on real Windows, because Wine does not enforce them."""
 
 from __future__ import annotations
 

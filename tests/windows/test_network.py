@@ -72,7 +72,9 @@ def test_without_a_container_the_network_is_refused(corral, flags):
 
 @pytest.mark.skipif(not wine(), reason="tests a host without AppContainers")
 def test_an_unenforced_network_has_no_relay(corral):
-    """Check that the run goes on with a warning and no relay. A relay is useless if the network is not closed."""
+    """Check that the run goes on with a warning and without a relay, because a relay is useless if
+    the network is not closed.
+    """
     flags = ("--best-effort", "--allow-net", "example.com")
     done = corral.run("cmd", "/c", "echo [%HTTP_PROXY%]", flags=flags)
     assert done.returncode == 0, done.stderr

@@ -25,8 +25,8 @@ def test_a_private_directory_belongs_to_the_user_and_can_be_made_twice(tmp_path)
 
 
 def test_output_marks_survive_a_pipe_without_utf8_mode(corral):
-    """Check that marks such as [✓] are printed correctly without UTF-8 mode. In this case Python on Windows writes to a
-    pipe in the system's code page.
+    """Check that marks such as [✓] are printed correctly without UTF-8 mode. Without this mode,
+    Python on Windows writes to a pipe in the system's code page.
     """
     environment = {**os.environ, "PYTHONUTF8": "0"}
     done = corral("doctor", env=environment)

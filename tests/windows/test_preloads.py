@@ -95,7 +95,7 @@ def test_node_works_in_a_container(corral, tmp_path, form):
 
 @pytest.mark.real_windows
 def test_a_hidden_environment_file_is_empty_for_python(corral, tmp_path):
-    """Check that the file exists and can be opened, because pydantic-settings, and so FastMCP,
+    """Check that the file exists and can be opened, because pydantic-settings, which FastMCP uses,
     opens every `.env` that exists.
     """
     (tmp_path / ".env").write_text("TOKEN=told")

@@ -113,7 +113,7 @@ def test_a_refused_connection_does_not_stay_open(running):
 
 def test_the_shim_ends_with_its_pipe(running):
     running.process.poll()
-    assert running.process.returncode is None  # the control: before, the shim runs
+    assert running.process.returncode is None  # the control: the shim still runs
     with open(os.devnull, "wb") as nothing:
         os.dup2(nothing.fileno(), running.relay._descriptors[1])
     assert running.process.wait(90) == 0
@@ -133,8 +133,8 @@ ENVIRONMENT = tuple(
 
 
 def hosts(**changes):
-    """Return the step that starts the shim, without a container. Under Wine the step has no limits either, because Wine
-    keeps none.
+    """Return the step that starts the shim, without a container. Under Wine the step also has no
+    limits, because Wine does not keep them.
     """
     values = {"allow": ("allowed.test",), "python": PYTHON, "environment": ENVIRONMENT}
     if wine():

@@ -79,7 +79,7 @@ def test_a_program_that_hangs_is_ended(token):
     with pytest.raises(subprocess.TimeoutExpired):
         rig.run(["python", "-c", code, token], timeout=5)
     while running(token):
-        pass  # if the loop fails, the test's timeout ends it
+        pass  # if a process stays, the timeout of the test ends the loop
 
 
 def test_a_test_without_a_reported_result_counts_as_failed():

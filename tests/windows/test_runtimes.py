@@ -228,8 +228,8 @@ def test_a_changed_source_is_copied_again(server, tmp_path, results):
 
 
 def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results):
-    """Check that old copies are removed. A copy of Python has hundreds of megabytes, and each newly installed package
-    makes a new copy.
+    """Check that old copies are removed, because a copy of Python needs hundreds of megabytes, and
+    corral makes a new copy for each newly installed package.
     """
     store, running = tmp_path / "store", Results()
     (server / "data").mkdir()
@@ -244,7 +244,7 @@ def test_an_older_copy_is_removed_once_no_run_uses_it(server, tmp_path, results)
         new.apply(results)
         results.release()
         rooms.append(new.trees[0].directory)
-        running.release()  # it used the first copy until now
+        running.release()  # this run used the first copy until now
         there = [os.path.exists(room) for room in rooms]
         assert there == ([True, True, True] if text == "two" else [False, True, False, True])
 
@@ -266,7 +266,7 @@ def test_a_copy_can_be_read_by_its_capability_only(server, tmp_path, results):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
-    """Use a link like `python3.exe` to `python.exe` in the Python of a GitHub runner."""
+    """Use a link like the link from `python3.exe` to `python.exe` in the Python of a GitHub runner."""
     import _winapi
 
     try:

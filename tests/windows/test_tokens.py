@@ -1,5 +1,5 @@
-"""Test restricted tokens on Windows: their properties are read back, and a missing effect is a
-failure.
+"""Test restricted tokens on Windows: corral reads their properties back, and fails if a restriction
+has no effect.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Build a real CPython for Windows from PyPI's wheels, of the same version as the Python that runs these tests.
+"""Build a real CPython for Windows from PyPI's wheels. Its version is that of the Python that runs
+these tests.
 
-panda3d's wheels contain python3xx.dll as python.org signed it, and every extension of the standard library. The pure
-Python modules are the same on all systems, so they are copied from the running interpreter. Only python.exe is compiled
-here.
+panda3d's wheels contain python3xx.dll as python.org signed it, and every extension of the standard
+library. The pure Python modules are the same on all systems, so they are copied from the running
+interpreter. Only python.exe is compiled here.
 """
 
 from __future__ import annotations

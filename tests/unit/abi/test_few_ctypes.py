@@ -51,9 +51,8 @@ print("ctypes" in sys.modules)
 @pytest.mark.skipif(sys.platform == "win32", reason="calls POSIX functions")
 @pytest.mark.parametrize(("module", "imported"), [("with", "False"), ("without", "True")])
 def test_c_functions_give_the_same_results_through_underscore_ctypes_and_ctypes(module, imported):
-    """Call C functions with `_ctypes`, and again with ctypes in its place.
-
-    ctypes is the control, because both have to give the same results.
+    """Call C functions through `_ctypes`, and then through ctypes as the control. Both have to give
+    the same results.
     """
     argv = [sys.executable, "-I", "-S", "-c", USE, str(SOURCE), module]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)

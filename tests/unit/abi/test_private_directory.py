@@ -26,7 +26,9 @@ def test_a_private_directory_has_mode_0700_on_posix(tmp_path):
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Imitate Windows with the user USER. Return a list to which each new directory and its access list are added."""
+    """Imitate Windows, with USER as the current user. Return a list to which the path and the
+    access list of each new directory are added.
+    """
     asked: list[tuple[str, str]] = []
     monkeypatch.setattr(private_directory.sys, "platform", "win32")
     monkeypatch.setattr(Handle, "close", lambda self: self.detach() if self._value else None)
@@ -39,8 +41,8 @@ def windows(monkeypatch):
 
 
 def test_the_access_list_of_a_private_directory_names_the_user_and_not_its_owner(windows, tmp_path):
-    """Check that the access list does not name the owner, because the group of administrators owns a directory that an
-    elevated process makes.
+    """Check that the access list names the user. It must not name the owner, because a directory
+    that an elevated process makes belongs to the group of administrators.
     """
     make_private_directory(str(tmp_path / "above" / "own"))
     assert windows == [
@@ -86,7 +88,7 @@ def test_a_lock_of_another_program_is_an_error(tmp_path, monkeypatch):
 
     def make_and_lose(*words):
         fd = make(*words)
-        taken.append(make(path, os.O_RDWR))  # a target that sees the file could lock it
+        taken.append(make(path, os.O_RDWR))  # like a target that sees the new file and locks it
         fcntl.flock(taken[0], fcntl.LOCK_EX)
         return fd
 

@@ -1,4 +1,6 @@
-"""Test which results of Windows functions `abi/win32` takes as failures, on any host."""
+"""Test which results of Windows functions `abi/win32` treats as failures. The test runs on any
+host.
+"""
 
 from __future__ import annotations
 

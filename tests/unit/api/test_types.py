@@ -62,8 +62,8 @@ def test_requested_streams_have_no_optional_type(tmp_path):
 
 
 def test_type_checkers_find_mistakes_in_policies_and_streams(tmp_path):
-    """Check that each mistake is an error in its line. This is the control for the tests above,
-    because a checker that finds nothing would pass them.
+    """Check that the checker reports each mistake in its line. This is the control for the tests
+    above, which would also pass with a checker that finds nothing.
     """
     lines = ["import corral"]
     lines += [f"corral.run(['x'], {policy})" for policy in BAD]

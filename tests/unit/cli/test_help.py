@@ -1,4 +1,6 @@
-"""Test that every command prints its help, and that `export` does so after the name of an engine, too."""
+"""Test that every command prints its help, and that `export` also prints help after the name of an
+engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Test what a command says if Ctrl-C ends it."""
+"""Test what a command prints when Ctrl-C ends it."""
 
 import json
 
@@ -13,7 +13,7 @@ SETTINGS = json.dumps({"mcpServers": {"one": {"command": "corral", "args": ["run
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
-    """Write two files of one client, in a home of their own."""
+    """Write two configuration files of one client into an empty home."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     paths = [tmp_path / ".gemini" / name / "mcp_config.json" for name in ("config", "antigravity")]
@@ -25,7 +25,9 @@ def files(tmp_path, monkeypatch):
 
 
 def interrupt(monkeypatch, *, at: str, after: bool) -> None:
-    """Interrupt the edit of the file `at`: before its replacement, or right after it."""
+    """Imitate Ctrl-C while corral edits the file `at`, either before the file is replaced or right
+    after it.
+    """
     edit = unwrap.unwrap_file
 
     def unwrap_file(path, **options):

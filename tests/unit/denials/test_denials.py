@@ -39,7 +39,9 @@ def test_equal_denials_are_counted():
 
 
 def test_a_flag_that_is_too_long_is_left_out():
-    """Check that a long flag is not cut, because a cut flag would allow another path, or end within a quoted word."""
+    """Check that a long flag is left out instead of shortened. A shortened flag would allow another
+    path, or end in the middle of a quoted word.
+    """
     denials = Denials()
     for name in ("a b" * 50, "a b" * 200):
         denials.add("path", f"/{name}", allow=f"--write {shlex.quote(f'/{name}')}")
@@ -214,7 +216,9 @@ def test_any_text_becomes_one_line(text):
 
 
 def test_denials_after_the_report_was_made_are_not_recorded(tmp_path):
-    """Add a denial after the report was made. A proxy's thread does this if its lookup ends late."""
+    """Add a denial after the report was made, as a proxy's thread does if its name lookup ends
+    late.
+    """
     path = tmp_path / "audit"
     fd = open_audit(str(path))
     denials = Denials(audit=Audit(fd))

@@ -53,7 +53,7 @@ def test_a_run_without_denials_does_not_hide_earlier_denials():
     found = kept.merge(kept.load_server(COMMAND))
     assert len(found) == kept.MAX_DENIALS
     assert {one.time for one in found} == {1}
-    assert len(kept.load_server(COMMAND)) == 2  # the last run without denials, not all of them
+    assert len(kept.load_server(COMMAND)) == 2  # only the last of the runs without denials is kept
 
 
 def test_a_later_run_with_a_flag_removes_only_the_denials_that_the_flag_allows():

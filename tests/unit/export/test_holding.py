@@ -1,4 +1,6 @@
-"""Test that an export refuses a policy with rules for messages, which no engine reads."""
+"""Test that an export refuses a policy with rules for MCP messages, because engines do not read
+messages.
+"""
 
 import pytest
 

@@ -189,7 +189,7 @@ def test_a_volume_without_a_grant_is_refused():
         objects({}, {"/data": "emptydir"})
 
 
-def test_a_volume_inside_a_read_only_one_is_refused():
+def test_a_volume_inside_a_read_only_volume_is_refused():
     """Refuse the inner volume, because a runtime cannot make its mount point in a read-only volume."""
     volumes = {"/d": "configmap:x", "/d/e": "emptydir"}
     with pytest.raises(PolicyError, match="/d is read-only"):

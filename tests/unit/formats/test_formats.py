@@ -26,7 +26,7 @@ VALUES = st.recursive(
 
 
 def check_spans(form, text, value):
-    """Check that parsing the span of a value gives this value."""
+    """Check for each value that parsing the text of its span gives this value."""
     if value.start >= 0 and form is jsonc:
         assert same(jsonc.load(text[value.start : value.end]), value.data)
     for below in [*(value.members or {}).values(), *(value.items or ())]:
@@ -36,7 +36,7 @@ def check_spans(form, text, value):
 @settings(deadline=None)
 @given(VALUES, st.sampled_from([None, 1, 2, "\t"]), st.booleans())
 def test_json_values_have_positions(value, indent, ascii_only):
-    """Check the data and the position of every value, also of values in lists and tables."""
+    """Check the data and the position of every value, including values in lists and objects."""
     whole = {"mcpServers": value, "history": [value]}
     text = json.dumps(whole, indent=indent, ensure_ascii=ascii_only)
     found = jsonc.read(text)

@@ -1,4 +1,6 @@
-"""Test the proposals after a watched run: they are few, and none is for a sensitive path."""
+"""Test the proposals after a watched run: there are few of them, and sensitive paths are not
+proposed.
+"""
 
 import os
 import socket
@@ -40,8 +42,8 @@ def flags(found):
 
 
 def test_creating_an_existing_directory_is_not_a_write(home):
-    """Report a failed mkdir for every directory above a new file, as programs cause it that create these directories
-    first. Only a write to the file's own directory may be proposed.
+    """Report a failed mkdir for every directory above a new file, as it happens with programs that
+    first create these directories. Only a write to the file's own directory may be proposed.
     """
     steps = [(str(path), True) for path in (home.parent, home, home / "data")]
     found = learned(home, *steps, (f"{home}/data/new.db", True), private=("/home/user",))
@@ -83,8 +85,8 @@ def test_sensitive_paths_are_listed_and_not_proposed(home, path, write):
 
 @pytest.mark.parametrize("name", ["s", "link"])
 def test_a_socket_is_listed_with_its_flag_and_not_proposed(home, monkeypatch, name):
-    """Check that no socket is proposed. A socket in a home or in /tmp may belong to docker, tmux or
-    an editor, which run any program for a client.
+    """Check that sockets are not proposed. A socket in a home or in /tmp may belong to docker, tmux
+    or an editor, which would run any program for the target.
     """
     path = f"{home}/{name}"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -197,7 +199,9 @@ def found_variables(folder, text, environment, given=()):
 
 
 def test_a_target_cannot_block_the_search_of_its_code_or_fill_memory(tmp_path):
-    """Replace the server's code with a pipe and an endless file, as a target can if its code is in a write grant."""
+    """Replace the server's code with a pipe and an endless file. A target can do this if it may
+    write to its own code.
+    """
     os.mkfifo(tmp_path / "pipe.js")
     (tmp_path / "endless.js").symlink_to("/dev/zero")
     assert found_variables(tmp_path, "process.env.NAME", {"NAME": "1"}) == ["NAME"]

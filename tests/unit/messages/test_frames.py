@@ -144,8 +144,8 @@ PARTS = [
 
 @pytest.mark.rig("node")
 def test_node_reads_accepted_text_as_corral_does():
-    """Compare node's result with corral's. node is an independent parser, and most
-    clients use it.
+    """Compare corral's result with node's, because node has an independent parser that most clients
+    use.
     """
     chance = random.Random(7)
     lines = [b"".join(chance.choices(PARTS, k=chance.randint(1, 9))) for _ in range(20_000)]
@@ -180,7 +180,7 @@ def test_every_value_written_as_json_is_read(value, ascii_only, end):
     try:
         line = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False).encode()
     except (ValueError, UnicodeEncodeError):
-        return  # JSON cannot have infinity, and UTF-8 cannot have half of a surrogate pair
+        return  # JSON cannot express infinity, and UTF-8 cannot encode half of a surrogate pair
     assert frames.decode(line + end) == value
 
 

@@ -221,8 +221,9 @@ def test_requests_of_the_server_pass_only_if_allowed(method):
 
 @pytest.mark.parametrize("method", REQUESTS[:3])
 def test_requests_inside_an_answer_need_permission_too(method):
-    """Check that a server's request inside an answer is refused like a request of its own. In protocol 2026-07-28 a
-    server does not send requests, but puts them into its answers.
+    """Check that a server's request inside an answer is refused like a separate request. In
+    protocol version 2026-07-28, a server does not send separate requests, but puts its requests
+    into answers.
     """
     result = {"resultType": "input_required", "inputRequests": {"q": {"method": method}}}
     for change in (result, {"inputRequests": {}, "InputRequests": result["inputRequests"]}, {"inputRequests": [1]}):  # fmt: skip
@@ -278,8 +279,8 @@ def test_an_answer_without_a_request_is_dropped():
 
 
 def test_an_answer_is_checked_by_the_method_of_its_request():
-    """Send answers that look like answers to another method. The method of the request decides
-    which rules apply.
+    """Send answers that look like answers to another method. The rules for the method of the
+    request must be applied.
     """
     guard, _ = make(deny={"tools": ["b"]})
     ask(guard, "tools/list", identity=1)
@@ -424,8 +425,10 @@ def test_every_small_change_of_a_definition_is_found(schema):
     assert seen.changes
 
 
-def test_a_request_in_other_case_is_refused_inside_an_answer():
-    """Repeat a key with an upper-case letter, because a client that ignores case may read this key instead."""
+def test_an_answer_with_keys_that_differ_only_in_case_is_refused():
+    """Repeat keys with an upper-case first letter, because a client that ignores case may read
+    these keys instead.
+    """
     guard, _ = make(requests=["roots"])
     ask(guard, "tools/call", {"name": "a"})
     error = {"code": 1, "Code": -32042, "message": "m"}
@@ -462,7 +465,9 @@ def test_a_change_at_the_end_of_a_long_text_is_shown():
 
 
 def test_every_definition_of_a_tool_that_is_offered_twice_is_compared():
-    """Offer a name twice. Neither the order of the list nor that of the pins decides."""
+    """Offer two tools with the same name. The result must not depend on the order of the list or of
+    the pins.
+    """
     other = {**TOOL, "description": "zzz"}
     for new in (pin(TOOL, other), pin(other, TOOL)):
         (line,) = compare_pins(pin(TOOL), new)

@@ -1,4 +1,4 @@
-"""Test how destinations are checked: every decision, and the recorded denial."""
+"""Test how destinations are checked: each decision, and the denial that is recorded for it."""
 
 import pytest
 from hypothesis import given
@@ -27,7 +27,7 @@ def check(*allow, **options):
 
 
 def to(host, port):
-    """Return a destination for an address or a name, made as a proxy or the gateway would make it."""
+    """Return the destination that a proxy or the gateway would make for an address or a name."""
     try:
         return address_destination(parse_address(host), port)
     except ValueError:
@@ -179,7 +179,7 @@ def test_the_hosts_proxy_is_used_as_programs_of_the_host_use_it():
     assert check().proxy_for(to("api.example", 443)) is None
 
 
-def test_a_check_applies_the_hosts_exceptions_and_proxy_that_it_is_made_from():
+def test_a_destination_check_applies_the_exceptions_and_the_proxy_of_the_host():
     denials = Denials()
     made = check_from_policy(
         ["api.example"], ["10.0.0.0/8"], {"HTTPS_PROXY": "http://proxy.example"}, denials

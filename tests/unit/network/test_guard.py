@@ -173,7 +173,7 @@ def test_some_addresses_are_never_admitted():
 def test_an_embedded_address_is_admitted_like_the_address_itself():
     mapped = parse_address("::ffff:10.0.0.1")
     assert why_refused(mapped, admitted=[parse_network("10.0.0.0/8")]) is None
-    # To admit only the outer address is not enough, because the embedded address is refused too.
+    # Admitting only the outer address is not enough, because the embedded address is refused too.
     assert (
         why_refused(parse_address("64:ff9b::10.0.0.1"), admitted=[parse_network("64:ff9b::/96")])
         is not None
@@ -226,7 +226,7 @@ def test_the_hosts_own_addresses_are_refused():
         ("2002:e000:1::", None),
     ],
 )
-def test_an_address_is_accepted_after_everything_that_its_refusals_suggest_is_admitted(text, named):
+def test_an_address_is_accepted_once_all_suggested_remedies_are_admitted(text, named):
     """Admit what each refusal suggests as its remedy, until the address is accepted or no remedy is left."""
     admitted = []
     while (

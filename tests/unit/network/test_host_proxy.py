@@ -1,4 +1,4 @@
-"""Test how corral uses the proxy of the user's environment."""
+"""Test how corral uses the proxy that the user's environment names."""
 
 import base64
 

@@ -1,4 +1,4 @@
-"""Test the search for the host's name in a ClientHello, with ClientHellos of the ssl module."""
+"""Test how the host's name is found in a ClientHello, with ClientHellos that the ssl module makes."""
 
 import ssl
 import string
@@ -92,7 +92,7 @@ def test_a_hello_without_a_name_is_accepted():
 
 
 @given(NAMES, st.integers(1, 600))
-def test_a_hello_that_is_cut_anywhere_is_incomplete(name, at):
+def test_a_truncated_hello_is_incomplete(name, at):
     data = hello(name)
     reader = HelloReader()
     assert reader.feed(data[: min(at, len(data) - 1)]).state == "incomplete"
@@ -167,8 +167,8 @@ def test_malformed_hellos_are_refused(what):
 
 
 def test_the_unchanged_hello_is_valid():
-    """Read the hello from which the malformed hellos are made. This is the control, because each
-    malformed hello differs from it in one point.
+    """Read the valid hello from which the malformed hellos are made. This is the control, because
+    each malformed hello differs from the valid hello in only one point.
     """
     assert read(build(GOOD)) == Hello(state="name", name="a.example")
     assert read(build(GOOD + extension(5, b""), session=bytes(32))).state == "name"

@@ -1,4 +1,4 @@
-"""Test names on file systems that ignore case. These file systems are imitated here, and
+"""Test names on file systems that ignore case. These tests imitate such file systems;
 `tests/vm/test_file_systems_emulated.py` uses a real one.
 """
 
@@ -17,7 +17,9 @@ def test_names_that_differ_in_case_are_two_files(tmp_path):
 def test_a_name_in_another_case_is_replaced_by_the_name_that_its_directory_lists(
     tmp_path, monkeypatch
 ):
-    """Imitate a directory that ignores case. It has two links to one file, and only one of them is listed."""
+    """Imitate a directory that ignores case. The directory contains two links to one file, but
+    lists only one of them.
+    """
     (tmp_path / "Name").touch()
     os.link(tmp_path / "Name", tmp_path / "nAME")
     monkeypatch.setattr(spelling.os, "listdir", lambda _: ["Name"])

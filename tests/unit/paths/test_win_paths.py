@@ -95,7 +95,7 @@ names = st.text(st.sampled_from("abAB .~1:\\/?*conNUL\u00e9\u0130\u00df"), max_s
 
 @given(names)
 def test_windows_reads_an_accepted_path_as_corral_does(name):
-    """Compare with ntpath, which splits a path as Windows does."""
+    """Compare corral's result with that of ntpath, which splits a path as Windows does."""
     try:
         plain = windows.normalize("C:\\data\\" + name)
     except windows.Refused:

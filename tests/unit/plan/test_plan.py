@@ -21,8 +21,8 @@ def host(**statuses: str) -> Host:
 
 
 def chains(**needs: tuple[str, ...]):
-    """Return the options of all controls, one option for each control. The option of a control in `needs` needs these
-    capabilities. All other options need nothing.
+    """Return one option for each control. The option of a control in `needs` needs the capabilities
+    that `needs` lists for it. All other options need nothing.
     """
     always = {control: (Option(mechanism="always"),) for control in CONTROLS}
     named = {control: (Option(mechanism="it", needs=words),) for control, words in needs.items()}
@@ -110,8 +110,9 @@ def test_a_refusal_lists_everything_missing_with_hints():
 
 
 def test_a_refusal_names_why_the_first_and_the_last_mechanism_cannot_be_used():
-    """Check that the message also has the reason of the last option, because this may be a reason that the user can
-    remove. For a default limit only the reason of the first option is given.
+    """Check that the message also gives the reason for the last option, because the user may be
+    able to remove this reason. For a default limit, the message gives only the reason for the first
+    option.
     """
     chain = (Option(mechanism="best", needs=("a", "b")), Option(mechanism="last", needs=("c", "d")))
     machine = host(a="absent", b="absent", c="proven", d="absent")
@@ -143,8 +144,8 @@ def test_a_wall_without_any_mechanism_is_reported_as_missing():
     ],
 )
 def test_the_first_mechanism_whose_needs_are_all_proven_is_chosen(statuses, expected):
-    """Check that the first option is taken whose needs are all proven. A finding that is unknown, or a capability that
-    was never probed, counts as absent.
+    """Check that the plan takes the first option whose needs are all proven. An unknown finding
+    counts as absent, and so does a capability that was never probed.
     """
     chain = (
         Option(mechanism="best", needs=("a", "b"), status="verified"),

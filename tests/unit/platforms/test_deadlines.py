@@ -14,7 +14,7 @@ from corral.platforms.contract import Usage
 
 class Clock:
     """Imitate the clocks of a machine. `now` counts only the time in which the machine is awake.
-    `clock_gettime` adds `asleep`.
+    `clock_gettime` adds `asleep`, the time in which the machine sleeps.
     """
 
     CLOCK_BOOTTIME, CLOCK_MONOTONIC = 7, 6
@@ -96,7 +96,7 @@ def test_a_signal_interrupts_a_sample(clock):
 
 
 def test_values_that_an_interrupted_sample_has_read_still_count(clock):
-    """Interrupt a sample. The values that were already read still count."""
+    """Interrupt a sample. The values that it has already read must still count."""
     child = SlowChild(clock)
     watched = deadlines.Deadlines(child, timeout=4.0, sample=Sample(memory=100))
     step(watched)

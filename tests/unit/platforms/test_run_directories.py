@@ -82,8 +82,8 @@ def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 def test_the_targets_directories_in_a_work_directory_are_removed():
-    """Remove directories that belong to another user id. The target of root's corral has such an id, and owns the
-    directories that it makes.
+    """Remove directories that belong to another user id. If root runs corral, the target has such
+    an id, and owns the directories that it makes.
     """
     path = run_directories.work_directory(f"1-{os.urandom(4).hex()}")
     for name in ("", "/home", "/home/inner", "/tmp"):
@@ -154,7 +154,7 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
     assert os.path.samefile(home / "a", victim)
     assert os.stat(victim).st_uid == 0
     run_directories.make_links(str(home), [("b/notes", "/granted")])
-    assert os.stat(home / "b").st_uid == 4321  # the control: without the exchange it is given away
+    assert os.stat(home / "b").st_uid == 4321  # the control: a real directory gets the target's id
 
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
@@ -171,8 +171,8 @@ def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="file permissions do not apply to root")
 def test_a_directory_that_the_server_closed_gets_no_link(tmp_path):
-    """Close a directory of a kept home. corral then makes no link in this directory, because an error would refuse
-    every later run of the server.
+    """Take away all permissions of a directory in a kept home. corral must skip the link in this
+    directory, because an error would prevent every later run of the server.
     """
     (tmp_path / "closed").mkdir(mode=0)
     links = [("closed/notes", "/granted"), ("notes", "/granted")]

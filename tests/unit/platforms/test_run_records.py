@@ -41,7 +41,7 @@ def swept():
 
 
 def die(run):
-    """Leave a record as a killed run does: a file without its lock."""
+    """Leave a record behind as a killed run does: the file exists, but is not locked."""
     os.close(run._fd)
     run._fd = -1
 
@@ -100,8 +100,8 @@ def test_leftovers_that_cannot_be_removed_are_tried_again(place, swept, tmp_path
 
 @POSIX
 def test_a_record_is_complete_at_every_moment(place, tmp_path, monkeypatch):
-    """Read the record just before it is rewritten. It must be complete even if the process were
-    killed at this moment.
+    """Read the record just before it is rewritten. The record must be complete, because the process
+    could be killed at this moment.
     """
     run = run_records.Run("1-a", residue=[str(tmp_path)], command=["x"])
     seen = []
@@ -142,7 +142,9 @@ def test_a_second_run_with_the_name_of_a_live_run_has_no_record(place):
 
 @POSIX
 def test_a_record_that_is_removed_before_it_is_locked_is_written_again(place, swept, monkeypatch):
-    """Remove the records of dead runs between the creation of a record and its lock, when its run looks dead."""
+    """Remove the records of dead runs after a new record was created and before it is locked. At
+    this moment the run of the new record looks dead.
+    """
     lock_soon = private_directory._lock_soon
     names = []
 

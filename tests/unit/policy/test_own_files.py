@@ -51,8 +51,8 @@ def test_the_program_and_links_to_it_cannot_be_written(home, monkeypatch):
 
 
 def test_the_parent_of_private_directories_of_runs_cannot_be_written(home, monkeypatch):
-    """Check that the parent of these directories cannot be granted for writing. Without namespaces a target could
-    otherwise rename its own private directory, or another run's.
+    """Check that the parent of runs' private directories cannot be granted for writing. Without
+    namespaces, a target could otherwise rename its own private directory, or that of another run.
     """
     (home / "tmp/deep").mkdir(parents=True)
     (home / "link").symlink_to("tmp")

@@ -196,7 +196,7 @@ def test_all_requests_are_listed_at_once_with_the_remedy(home):
     ):  # fmt: skip
         assert words in error.message
     assert "LEVEL" not in error.message
-    assert " cpu 2000m" not in error.message  # a limit where there was none only tightens
+    assert " cpu 2000m" not in error.message  # a new limit only tightens the policy
     assert error.hint
     assert f"corral approve {home / 'server'}" in error.hint
 
@@ -365,8 +365,8 @@ def test_system_directories_are_never_granted(home, access, path):
 
 @POSIX
 def test_files_on_another_volume_than_the_root_can_be_granted(home, monkeypatch):
-    """Imitate macOS, where the users' files and /private are on another volume than the root: they can be granted.
-    Files on the file system of /proc are refused wherever it is mounted.
+    """Imitate macOS, where the users' files and /private are on a different volume than the root.
+    Such files can be granted. Files on the file system of /proc are refused wherever it is mounted.
     """
     theirs = os.stat(home).st_dev
     apple = {"/": (theirs + 1, 2), "/private/var": (theirs, 3), "/private/var/run": (theirs, 4)}
@@ -400,8 +400,8 @@ def test_corrals_own_directories_are_never_granted(home, access):
 @POSIX
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_packages_that_are_being_installed_are_not_granted(home, access):
-    """Refuse the staging directory, in which a target could change another server's files. An
-    installer may get only its own directory in it.
+    """Refuse the staging directory, because a target could change another server's files in it. An
+    installer may get only its own directory inside the staging directory.
     """
     staging = directories(home=str(home)).cache + STAGING
     part = os.path.join(staging, "0123")
@@ -661,7 +661,7 @@ def test_flags_become_a_policy_without_slow_imports():
 def test_the_policy_lists_the_variables_that_a_servers_request_set():
     """Check that `requested_names` lists the variables that a server's request set. A request could
     set a variable such as A_TOKEN to the name of a host. If corral masked this value like a secret,
-    the host would be missing in the report of denials.
+    the host would be missing from the report of denials.
     """
     asked = request(environment={"set": {"A_TOKEN": "theirs", "B_TOKEN": "theirs"}})
     mine = user(environment={"set": {"B_TOKEN": "mine", "C_TOKEN": "mine"}})

@@ -1,5 +1,5 @@
-"""Test the curated profiles: each profile can be loaded, each grant has a reason, and no path of
-the user is granted.
+"""Test the curated profiles: each profile can be loaded, each grant has a reason, and the user's
+own paths are not granted.
 """
 
 import json
@@ -34,8 +34,10 @@ GRANTS = {
 }
 
 
-def test_each_profile_has_a_started_server_or_a_reason():
-    """Check that the rig `servers` starts each profile's server, or that a reason is listed why it does not."""
+def test_each_profiles_server_is_started_or_a_reason_is_listed():
+    """Check for each profile that the rig `servers` starts the profile's server, or that
+    NOT_STARTED gives a reason why it does not.
+    """
     called = {one.profile for one in SERVERS}
     assert set(NAMES) == {*called, *STARTED, *NOT_STARTED}
     assert not set(NOT_STARTED) & {*called, *STARTED}

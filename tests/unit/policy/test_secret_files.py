@@ -1,4 +1,6 @@
-"""Test, for every system, that all code that hides or refuses secret files uses every entry of their table."""
+"""Test for every system that all code that hides or refuses secret files uses every entry in the
+table of these files.
+"""
 
 import os
 

@@ -107,7 +107,7 @@ def test_masking_takes_linear_time():
     assert masked(["a=b&" * 200_000]) == ("a=b&" * 200_000,)
 
 
-def test_text_equal_to_a_secret_is_masked_only_where_the_secret_stands():
+def test_text_equal_to_a_secret_is_masked_only_where_the_secret_is():
     assert masked(["http://me:db@db:db@h/:db@?key=b&b"]) == (
         f"http://me:{MASK}@h/:db@?key={MASK}&b",
     )

@@ -1,5 +1,5 @@
-"""Test how corral finds the Pythons and the versions of Node.js that version managers have installed, and how it
-chooses one by version or path.
+"""Test how corral finds the versions of Python and Node.js that version managers have installed,
+and how it chooses among them by version or path.
 """
 
 import os
@@ -155,7 +155,7 @@ def test_versions_are_compared_as_numbers():
         assert parse_version(text) == ()
 
 
-def test_numbers_that_no_version_has_are_refused():
+def test_version_numbers_with_too_many_digits_are_refused():
     """Use numbers with 5000 digits, because `int` raises ValueError for more than 4300 digits."""
     for text in ("9" * 5000, f"v3.{'9' * 5000}", f"3.{'0' * 10}"):
         assert parse_version(text) == ()

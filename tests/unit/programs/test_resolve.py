@@ -106,8 +106,8 @@ def view(program: Program, *, reads: bool = True) -> subprocess.CompletedProcess
 
 
 def works(program: Program) -> str:
-    """Return the program's output with only its files visible. Check that the program fails without
-    its `reads`.
+    """Run the program with only its files visible, and return its output. Check also that the
+    program fails without its `reads`.
     """
     rigs.need("bwrap")
     assert program.reads, program.describe()
@@ -151,7 +151,9 @@ def made_venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def venv(made_venv: Path, home: Path) -> Path:
-    """Copy a real venv. It has no scripts, because scripts would contain the path of the original."""
+    """Copy a real venv. The copy has no scripts, because scripts would contain the path of the
+    original venv.
+    """
     return Path(shutil.copytree(made_venv, home / "proj" / ".venv", symlinks=True))
 
 

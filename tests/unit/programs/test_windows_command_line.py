@@ -84,7 +84,7 @@ def test_quoted_arguments_are_read_back(program, rest):
 
 @given(st.text(st.sampled_from(list('ab\\" \t')), max_size=10))
 def test_an_argument_is_quoted_as_python_quotes_it(argument):
-    """Compare with Python's own quoting, which was implemented independently."""
+    """Compare corral's quoting with Python's, which was implemented independently."""
     mine = quote(argument)
     theirs = subprocess.list2cmdline([argument])
     assert split(f"x {mine}") == split(f"x {theirs}") == ["x", argument]

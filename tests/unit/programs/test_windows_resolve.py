@@ -207,7 +207,7 @@ def test_a_package_of_a_project_is_readable_with_its_neighbours():
             f"{top}\\package.json": b"{}",
         }))  # fmt: skip
         assert resolve("node", script, disk=disk).reads == (NODE, top)
-    home = f"{HOME}\\node_modules\\srv"  # the home directory is never taken as a project
+    home = f"{HOME}\\node_modules\\srv"  # the home directory is never used as a project
     disk = Table(files(**{f"{home}\\cli.js": b"", f"{HOME}\\package.json": b"{}"}))
     assert resolve("node", f"{home}\\cli.js", disk=disk).reads == (NODE, home)
 
@@ -363,7 +363,9 @@ def test_a_launcher_that_starts_itself_is_an_error():
 
 @pytest.mark.parametrize("words", [("python", "-V"), ("python3", "-V"), ("py", "-3.12", "-V")])
 def test_store_aliases_of_python_are_followed(words, monkeypatch):
-    """Check that an app execution alias starts the Python that is registered, for example by the install manager."""
+    """Check that corral follows an app execution alias to the registered Python, such as the Python
+    that the install manager has registered.
+    """
     alias = f"C:\\Users\\Ann\\bin\\{words[0]}.exe"
     real = "C:\\Users\\Ann\\AppData\\Local\\Python\\pythoncore-3.12-64\\python.exe"
     disk = Table(files(**{real: b"MZ"}), aliases=[alias])
@@ -422,8 +424,8 @@ def test_scripts_are_not_programs_on_windows(name):
 
 
 def test_a_linked_node_is_followed():
-    """Use the layout of nvm for Windows: the directory on PATH is a link, and the target of the
-    link is copied.
+    """Use the layout of nvm for Windows, in which the directory on PATH is a link. corral has to
+    use node in the target of this link.
     """
     disk = Table(
         {"C:\\nvm\\v22\\node.exe": b"MZ"}, links={"C:\\Program Files\\nodejs": "C:\\nvm\\v22"}

@@ -142,7 +142,7 @@ def test_uvs_resources_are_read(tmp_path, machine):
     assert windows_shims.launcher(raw) == windows_shims.Launcher(
         kind="script", python="C:\\py\\python.exe"
     )
-    for at in range(0, len(raw), 97):  # a cut file never causes an exception
+    for at in range(0, len(raw), 97):  # a truncated file never causes an exception
         assert windows_pe_resources.resources(raw[:at]) in (
             {},
             windows_pe_resources.resources(raw),

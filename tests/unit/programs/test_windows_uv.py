@@ -15,7 +15,7 @@ import pytest
 import rigs
 from corral.programs import windows_pe_resources, windows_shims
 
-RECIPE = 1  # increased with each change, to make a new cache entry
+RECIPE = 1  # increase this with each change, to make a new cache entry
 VERSION = "0.13.7"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "download", "--no-deps")
 COMPILER = "x86_64-w64-mingw32-gcc"

@@ -1,4 +1,4 @@
-"""Test which packages are listed by workspace files of pnpm, npm and uv."""
+"""Test which packages the workspace files of pnpm, npm and uv list."""
 
 from __future__ import annotations
 

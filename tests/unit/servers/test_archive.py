@@ -157,8 +157,8 @@ def test_an_archive_beyond_the_limits_is_refused_before_anything_is_written(tmp_
 
 
 def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
-    """State a size of four gigabytes for an entry of a few bytes. corral refuses it before it
-    unpacks anything.
+    """State a size of four gigabytes for an entry of a few bytes. corral must refuse the archive
+    before it unpacks anything.
     """
     data = bytearray(archive(("zeros", bytes(1000))))
     central = data.index(b"PK\x01\x02")
@@ -198,7 +198,7 @@ def test_too_many_entries_are_refused(tmp_path):
 
 @pytest.mark.parametrize("depth", [4, 5])
 def test_directories_that_are_not_listed_count_as_entries(depth, tmp_path):
-    """Unpack ten files, each below directories of its own. Only files are listed."""
+    """Unpack ten files, each in its own nested directories. The archive lists only the files."""
     data = archive(*((f"{at}/" + "d/" * (depth - 2) + "f", b"") for at in range(10)), ("g", b""))
     if depth == 4:
         extract_archive(io.BytesIO(data), str(tmp_path), limits=SMALL)
@@ -208,7 +208,7 @@ def test_directories_that_are_not_listed_count_as_entries(depth, tmp_path):
         assert not list((tmp_path / "deep" / "place").iterdir())
 
 
-def test_a_list_beyond_its_limit_is_refused(tmp_path):
+def test_a_list_of_entries_beyond_its_limit_is_refused(tmp_path):
     data = archive(*GOOD)
     size = struct.unpack("<I", data[-10:-6])[0]
     extract_archive(io.BytesIO(data), str(tmp_path), limits=Limits(max_list_bytes=size))
@@ -218,7 +218,9 @@ def test_a_list_beyond_its_limit_is_refused(tmp_path):
 
 
 def test_the_entries_are_counted_before_zipfile_reads_them(tmp_path, monkeypatch):
-    """State a count of one in an archive with a long list. zipfile would make an object of each entry."""
+    """State a count of one in an archive with a long list of entries. corral must refuse the
+    archive before zipfile makes an object of each entry.
+    """
     data = archive(*((f"f{at}", b"") for at in range(40)))
     monkeypatch.setattr(zipfile, "ZipFile", None)
     lying = data.replace(struct.pack("<HH", 40, 40), struct.pack("<HH", 1, 1))
@@ -345,8 +347,8 @@ def test_a_name_that_is_not_text_is_refused(tmp_path):
 
 
 def test_an_entry_with_two_names_is_refused(tmp_path):
-    """Give an entry two names. Some parsers use the name in the central directory, others the name in the header before
-    the data.
+    """Give an entry two names. Some parsers use the name in the central directory, and others use
+    the name in the header before the data.
     """
     data = archive(*GOOD)
     at = data.index(b"server/main.py")
@@ -380,8 +382,8 @@ def test_zip64_archives_are_refused(field, tmp_path):
     value=st.integers(min_value=0, max_value=255),
 )
 def test_a_damaged_archive_is_refused_or_harmless(at, value, tmp_path_factory):
-    """Change any byte of an archive. It must be unpacked inside its directory, or refused with an
-    ArchiveError.
+    """Change any byte of an archive. The archive must be unpacked inside its directory, or refused
+    with an ArchiveError.
     """
     data = bytearray(archive(*GOOD))
     data[at] = value

@@ -265,7 +265,7 @@ def test_sensitive_values_are_secrets_and_cannot_change_corral():
 
 
 def test_only_the_users_values_are_masked():
-    """Check that only the user's own value is masked, and neither a default nor the text around the value. These come
+    """Check that only the user's own value is masked. A default and the text around the value come
     from the bundle, which could otherwise hide its denials.
     """
     settings = {**SETTINGS, "host": {"type": "string", "sensitive": True, "default": "c2.example"}}

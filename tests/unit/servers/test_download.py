@@ -1,5 +1,5 @@
 """Test downloads with real HTTP on loopback: they have a maximum size, need TLS, and are refused if
-the content is not the expected one.
+their content is not what corral expected.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ def test_a_proxy_whose_answer_does_not_end_is_refused(endless, monkeypatch):
 
 
 def test_a_name_with_many_silent_addresses_is_refused_at_the_deadline(registry, monkeypatch):
-    """Let each address of a name use up the deadline. No further address is tried."""
+    """Let each address of a name use up the time until the deadline. corral must not try another
+    address after the deadline.
+    """
     tried = []
     clock = itertools.count(0, 400.0)
 

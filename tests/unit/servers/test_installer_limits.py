@@ -1,4 +1,6 @@
-"""Test the resource limits of installers: enough for a large package, and never above the user's ceilings."""
+"""Test the resource limits of installers: they are high enough for a large package, and never above
+the user's ceilings.
+"""
 
 import json
 

@@ -64,7 +64,7 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
     # The control: the list has the imported modules.
     assert "corral.servers.packages.package" in loaded
     assert set(loaded) & HEAVY == set()
-    remove_tree(store.store_path())  # pytest could not remove read-only directories
+    remove_tree(store.store_path())  # because pytest cannot remove read-only directories
 
 
 def without_pip(tmp_path) -> str:

@@ -110,7 +110,7 @@ def test_every_python_package_has_a_hash(tmp_path):
 
 
 def started(place, scripts: str, word: str = "pypi:my-thing") -> str:
-    """Return the output and exit code of the generated start file."""
+    """Run the generated start script. Return its output and exit code."""
     site = place / "site"
     put(site / "my_thing-1.0.dist-info" / "entry_points.txt", scripts)
     put(

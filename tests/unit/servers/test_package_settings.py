@@ -16,7 +16,7 @@ from corral.servers.reference import parse_reference
 
 @pytest.fixture
 def env(tmp_path):
-    """Return an environment in which only the test's settings are read."""
+    """Return environment variables with which only the test's own settings are read."""
     (tmp_path / "config").mkdir()
     (tmp_path / "pip.conf").touch()
     return {

@@ -1,6 +1,6 @@
 """Test how corral distinguishes commands from references to servers, such as `npm:server`.
 
-An ambiguous word is refused. So is a name that npm or pip would read as an option or a path.
+An ambiguous word is refused, and so is a name that npm or pip would read as an option or a path.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def test_an_answer_for_another_server_is_refused(case):
     assert lookup.parse_answer(json.dumps(good).encode(), NAME) == good["server"]
 
 
-def test_a_version_of_the_registry_is_safe_to_print():
+def test_a_version_from_the_registry_is_safe_to_print():
     """Use hostile texts as versions. If the user names no version, the version comes from the registry, and corral
     prints it on a terminal.
     """

@@ -31,7 +31,7 @@ def home(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield tmp_path
     for name in ("cache", "home"):  # on macOS the cache is in the home
-        remove_tree(str(tmp_path / name))  # pytest could not remove read-only directories
+        remove_tree(str(tmp_path / name))  # because pytest cannot remove read-only directories
 
 
 def put(key: str = "npm:thing@1", content: str = "code", **more: object) -> store.Entry:
@@ -163,7 +163,7 @@ def forget_boot(entry: store.Entry) -> None:
 def test_a_changed_tree_is_refused_at_the_first_use_after_a_boot():
     made = put()
     forget_boot(made)
-    assert store.find(made.key) == made  # the control: it is unchanged, and then verified
+    assert store.find(made.key) == made  # the control: an unchanged tree is found and verified
     assert store.is_verified(made.digest)
     forget_boot(made)
     change(f"{made.path()}/lib/main.js", "evil")
@@ -331,8 +331,9 @@ def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can give files away")
 def test_garbage_in_a_staging_root_of_another_user_is_not_collected():
-    """Check that root does not remove garbage from another user's directory. To remove a path, corral changes its mode,
-    and the user could replace the path with a link, so that root changes the mode of any file.
+    """Check that root does not remove garbage from another user's directory. To remove a path,
+    corral changes the path's mode. The other user could replace the path with a link, so that root
+    would change the mode of any file.
     """
     store.make_directories()
     theirs = os.path.join(store.make_staging("npm:thing@1"), "theirs")
@@ -393,8 +394,8 @@ def test_cache_commands_list_remove_and_verify_stored_trees(capfd):
 @POSIX
 @pytest.mark.parametrize("name", ["abcdef", "\U0001f600" * 63], ids=["short", "long"])
 def test_directories_too_deep_for_a_path_are_removed_too(home, name):
-    """Make the directories by going down one level at a time, as a package's script can. Names of
-    four-byte characters make a long path of few characters. Remove the directories with fewer open
+    """Go down one level at a time to make the directories, as a package's script can. Names of
+    four-byte characters have many bytes but few characters. The removal has to work with fewer open
     files than there are levels.
     """
     top = home / "deep"

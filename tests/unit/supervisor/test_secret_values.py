@@ -51,7 +51,9 @@ def test_masking_a_value_returns_the_name_of_its_variable():
 
 
 def test_the_host_in_an_address_is_not_a_secret():
-    """Check that a database's host is shown in a denial, but neither its whole address nor its password."""
+    """Check that a denial shows a database's host, but neither the whole address of the database
+    nor its password.
+    """
     value = "postgres://me:hunter2hunter2@db.example:5432/notes"
     secrets = find_secrets([("DATABASE_URL", value)], ["DATABASE_URL"], [])
     found = SecretValues(secrets)

@@ -89,7 +89,9 @@ def test_a_cgroup_enforces_a_limit_in_a_delegated_scope(person, environment, tmp
 
 
 def test_an_ended_run_leaves_no_systemd_unit(person, environment, tmp_path):
-    """Check that the user manager has removed corral's scope after its last process has ended."""
+    """Check that the user manager has removed corral's scope after the scope's last process has
+    ended.
+    """
     limited(person, environment, tmp_path)
     argv = ["systemctl", "--user", "list-units", "--all", "--plain", "--no-legend", "corral*"]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == ""

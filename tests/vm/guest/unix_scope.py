@@ -1,4 +1,4 @@
-"""Test Landlock's right for unix sockets: a target reaches its own sockets, and not the host's."""
+"""Test Landlock's right for unix sockets: a target reaches its own sockets, but not the host's."""
 
 from __future__ import annotations
 

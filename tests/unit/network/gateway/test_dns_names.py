@@ -20,7 +20,9 @@ def names(*allow: str, **options) -> Names:
 
 
 def ask(told: Names, name: str, kind: int = dns_messages.A) -> tuple[int, bytes | None]:
-    """Return the response code of the answer, and the data of its record, if it has one."""
+    """Return the response code of the answer, and the data of the answer's record, or None if the
+    answer has no record.
+    """
     reply = told.respond(query(dns_messages.build_name(name), kind))
     number, flags, questions, answers, *_ = struct.unpack_from("!HHHHHH", reply)
     assert (number, questions) == (0x1234, 1)
@@ -120,7 +122,7 @@ def test_no_flag_is_suggested_for_an_invalid_name(name):
     told = names("api.example.com")
     assert ask(told, name)[0] == dns_messages.NXDOMAIN
     assert [row.allow for row in told.check.denials.rows()] == [""]
-    ask(told, "other.test")  # the control: a valid name gets a remedy
+    ask(told, "other.test")  # the control: a flag is suggested for a valid name
     assert told.check.denials.rows()[1].allow == "--allow-net other.test"
 
 
@@ -143,7 +145,9 @@ def test_unknown_edns_versions_get_an_error():
 
 
 def test_responses_are_not_answered():
-    """Send a response. If it were answered, two servers could answer each other without end."""
+    """Send a response instead of a query. If corral answered responses, two servers could answer
+    each other without end.
+    """
     assert names("api.example.com").respond(query(NAME, flags=0x8180)) is None
 
 

@@ -1,4 +1,4 @@
-"""Test how packets of raw sockets are parsed. Real raw sockets are used in the tests of the allowlist."""
+"""Test how packets of raw sockets are parsed. The tests of the allowlist use real raw sockets."""
 
 import socket
 import sys

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no 
 LOOPBACK = (parse_network("127.0.0.0/8"),)
 HERE = bytes([127, 0, 0, 1])
 NODE = "24.9.0"
-"""The version of node in these tests. node knows NODE_USE_ENV_PROXY from version 24 on."""
+"""The version of node in these tests. node supports NODE_USE_ENV_PROXY since version 24."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,9 @@ class Recorded(Denials):
 
 
 class Closed(threading.Event):
-    """An event that the proxy waits on, with which each pause lasts until the proxy is closed."""
+    """An event for the proxy to wait on. It makes each of the proxy's pauses last until the proxy
+    is closed.
+    """
 
     def __init__(self):
         super().__init__()
@@ -279,7 +281,9 @@ def test_python_uses_the_proxy_variables(both, certificate):
 
 @pytest.fixture(scope="module")
 def node():
-    """Return a node that knows NODE_USE_ENV_PROXY. It is installed from npm's registry, and cached for later runs."""
+    """Return the path of a node that supports NODE_USE_ENV_PROXY. It is installed from npm's
+    registry and cached for later runs.
+    """
     rigs.need("node")
     system = "darwin" if sys.platform == "darwin" else "linux"
     machine = {"x86_64": "x64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
@@ -310,7 +314,9 @@ def test_node_uses_the_proxy_variables(both, certificate, node):
 
 
 def test_requests_go_through_the_hosts_own_proxy(run, web):
-    """Use a second proxy of corral as the host's proxy. It has to get the destination's name, not its address."""
+    """Use a second proxy of corral as the host's proxy. The host's proxy has to get the
+    destination's name, not its address.
+    """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
     proxy = proxy_from_environment({"https_proxy": upstream.variables["HTTPS_PROXY"]})
@@ -318,7 +324,8 @@ def test_requests_go_through_the_hosts_own_proxy(run, web):
     assert running.open(f"http://allowed.test:{port}/") == (200, BODY)
     assert (running.asked, upstream.asked) == ([], ["allowed.test"])
     assert running.open(f"http://other.test:{port}/")[0] == 403
-    # corral does not send an address that the guard refuses to the host's proxy, even if the policy names it.
+    # If the guard refuses an address, corral does not send it to the host's proxy, even if the
+    # policy names this address.
     assert running.open("http://224.0.0.1/")[0] == 502
     assert upstream.rows() == []
     assert [row[0] for row in running.rows()] == ["name", "guard"]
@@ -397,7 +404,7 @@ def test_a_silent_or_slow_client_times_out(run, web):
         tunnel.recv(1)
     slow = run([f"allowed.test:{port}"], timeouts=Timeouts(request_seconds=0.2))
     with slow.knock() as end, pytest.raises(OSError):
-        while True:  # the client sends bytes all the time, but never a whole request
+        while True:  # the client keeps sending bytes, but never a whole request
             end.sendall(b"X")
 
 
@@ -425,8 +432,9 @@ def test_connections_beyond_the_limit_wait(run, web):
 
 
 def test_many_connections_are_accepted_at_a_limited_rate(run):
-    """Stop the clock, so that each connection beyond the rate limit waits until the proxy is closed. Each waiting
-    connection takes one of the proxy's handlers, until none is left.
+    """Stop the clock, so that each connection beyond the rate limit waits until the proxy is
+    closed. Each waiting connection occupies one of the proxy's handlers, until all handlers are
+    occupied.
     """
     running = run(["allowed.test"], max_connections=32, clock=lambda: 0.0)
     running.proxy._closed = closed = Closed()

@@ -1,8 +1,10 @@
-"""Compile corral's filter rules with libseccomp, to compare libseccomp's program with corral's in the simulator.
+"""Compile corral's filter rules with libseccomp, so that a test can compare libseccomp's program
+with corral's in the simulator.
 
-In libseccomp a rule is a conjunction of comparisons, one for each argument. The rules of a syscall have no order, and
-there is no default case. corral's rules have an order, so they are first split into disjoint cubes. A cube is a set of
-calls that one MASKED_EQ for each argument describes.
+In libseccomp a rule is a conjunction of comparisons, one for each argument. The rules of a syscall
+have no order, and there is no default case. corral's rules have an order, so they are first split
+into disjoint cubes. A cube is a set of calls that is described by one MASKED_EQ comparison for each
+argument.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ import os
 MASKED_EQ = 7  # SCMP_CMP_MASKED_EQ
 X86_64 = 0xC000003E
 
-# The bits of an argument, in the order in which split() tests them. Bits 8 to 15 come first, because they are the type
-# of an ioctl command. Rules for a whole type and rules for single commands then test the same bits first, and only a
-# fifth as many cubes (sets of calls) are made.
+# The bits of an argument, in the order in which split() tests them. Bits 8 to 15 come first,
+# because they are the type of an ioctl command. Rules for a whole type and rules for single
+# commands then test the same bits first, so only a fifth as many cubes (sets of calls) are needed.
 BITS = [1 << n for n in sorted(range(64), key=lambda n: (not 8 <= n < 16, -n))]
 
-# The type of a cube, which is a set of calls. It maps the number of an argument to (mask, value), and an argument that
-# is missing may have any value.
+# A cube is a set of calls. It maps the number of an argument to (mask, value). An argument that is
+# not in the map may have any value.
 Cube = dict[int, tuple[int, int]]
 
 
@@ -55,8 +57,8 @@ def load():
 
 
 def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
-    """Split a cube by a condition. Return the part in which the condition is true (None if it never
-    is), and disjoint cubes for the rest.
+    """Split a cube by a condition. Return the part in which the condition is true, or None if the
+    condition is never true, and disjoint cubes for the rest.
     """
     index, mask, value = condition
     known, fixed = cube.get(index, (0, 0))
@@ -70,7 +72,9 @@ def split(cube: Cube, condition) -> tuple[Cube | None, list[Cube]]:
 
 
 def cubes(rule) -> list[tuple[Cube, int]]:
-    """Return disjoint cubes that cover all arguments. Each cube has the action of the rule that applies to it."""
+    """Return disjoint cubes that together cover all arguments. With each cube, return the action of
+    the rule that applies to it.
+    """
     if isinstance(rule, int):
         return [({}, rule)]
     alternatives, default = rule
@@ -111,7 +115,7 @@ def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
 def _add(library, context, number, rule, unknown):
     for cube, action in cubes(rule):
         if action == unknown:
-            continue  # libseccomp refuses a rule whose action is the default
+            continue  # libseccomp refuses a rule with the default action
         array = (Comparison * len(cube))(
             *[(index, MASKED_EQ, mask, value) for index, (mask, value) in sorted(cube.items())]
         )

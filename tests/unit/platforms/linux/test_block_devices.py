@@ -1,5 +1,5 @@
-"""Test that byte rates are limited for each disk, and that corral reports no limit for paths that
-are on no disk.
+"""Test that corral limits byte rates for each disk, and that it does not report a limit for paths
+that are not on a disk.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ def policy(*paths: str, io: int | None = 1 << 20) -> Policy:
 
 @pytest.fixture
 def known(monkeypatch):
-    """Replace the disks of this host with a table from paths to disks. Return the table, which a test fills."""
+    """Replace the lookup of this host's disks with a table that maps paths to disks. Return the
+    table, so that a test can fill it.
+    """
     found: dict[str, str] = {}
     monkeypatch.setattr(block_devices, "disk_of", lambda path: found.get(path, ""))
     return found
 
 
-def test_a_limit_on_io_is_impossible_for_paths_that_are_on_no_disk(known):
+def test_io_cannot_be_limited_for_paths_that_are_not_on_a_disk(known):
     assert options.chains(policy("/data"))["io"] == ()
     assert options.chains(policy(io=None))["io"] == ()
 
@@ -50,6 +52,6 @@ def test_paths_without_a_disk_are_named(known):
     assert "/data" not in option.note
 
 
-def test_disk_of_returns_nothing_for_paths_that_are_on_no_disk():
+def test_disk_of_returns_nothing_for_paths_that_are_not_on_a_disk():
     assert block_devices.disk_of("/proc") == ""
     assert block_devices.disk_of("/no/such/path") == ""

@@ -61,7 +61,7 @@ PATHS = pytest.mark.skipif(sys.platform == "win32", reason="uses Linux paths")
             b"0::/b\n",
             ("/sys/fs/cgroup", "/sys/fs/cgroup/b"),
         ),
-        # mountinfo escapes spaces and backslashes in names, and /proc/self/cgroup does not.
+        # mountinfo escapes spaces and backslashes in names, but /proc/self/cgroup does not.
         (
             UNIFIED.replace(b"/sys/fs/cgroup", b"/odd\\040place\\134"),
             b"0::/my group\n",

@@ -102,8 +102,8 @@ def test_a_lookup_that_does_not_follow_links_finds_the_link_itself(tree):
 
 
 def test_paths_outside_of_writable_directories_are_not_looked_up(tree, monkeypatch):
-    """Check that corral looks up no path outside of the directories that the target may write, because the lookup could
-    wait for a network file system.
+    """Check that corral does not look up paths outside of the directories that the target may
+    write, because such a lookup could wait for a network file system.
     """
     top, finder = tree
     monkeypatch.setattr(file_changes, "open_beneath", None)
@@ -174,8 +174,8 @@ def calling() -> CallingThread:
 
 
 def test_a_path_is_read_up_to_the_end_of_its_page():
-    """Read a path that ends at the end of a page, although the next page is protected. A path at an address without
-    memory is an error.
+    """Check that a path can be read up to the end of its page even if the next page is protected.
+    Only an address without memory is an error.
     """
     memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -302,8 +302,8 @@ def test_failed_lookups_leave_no_memory_behind(tree):
 
 
 def test_the_number_of_waiting_calls_is_limited(monkeypatch):
-    """Check that the number of waiting calls is limited. Without a limit a target could make any number of them: it
-    starts children and kills them while their calls wait.
+    """Check that the number of waiting calls is limited. Without a limit a target could let any
+    number of calls wait: it could start children and kill them while their calls wait.
     """
     monkeypatch.setattr(file_changes._thread, "start_new_thread", lambda *_: None)
     reading, writing = os.pipe()

@@ -1,5 +1,5 @@
-"""Check for all call numbers that the kernel may continue a notified call only if the table of such calls permits it,
-whatever a decider answers.
+"""Check that the kernel may continue a notified call only if corral's table permits this call,
+whatever a decider answers. The tests try all call numbers.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ EVERY = {row.decider: Yes() for rows in CALLS.values() for row in rows}
 @pytest.mark.parametrize("machine", TABLES)
 @pytest.mark.parametrize("flags", [0, 17, 0x10000, 0x10F00])
 def test_the_supervisor_lets_only_calls_continue_that_the_table_permits(machine, flags):
-    """Check which calls the kernel may continue after the supervisor's answer: calls that are only watched, starts of
-    tasks, which are only counted, and calls that ask a socket for a name or for received data.
+    """Check which calls the kernel may continue after the supervisor's answer: calls that are only
+    watched, calls that start tasks and are only counted, and calls that ask a socket for a name or
+    for received data.
 
     The target gains nothing if it changes its memory after the decision about such a call. Without
     namespaces, calls that change modes and times never continue, not even in `corral learn`.
@@ -142,7 +143,7 @@ def test_the_filter_notifies_every_change_of_a_mode_or_times(subprocess, watch_p
     assert {*CHANGES} <= notified(rules)
     assert allowed(rules) & {*CHANGES} == set()
     quiet = seccomp_rules.target_rules(**common, namespaces=False, watch_paths=watch_paths)
-    # A run that watches paths is notified of `bind` in any case.
+    # If a run watches paths, its supervisor is notified of `bind` in any case.
     others = set() if watch_paths else {"bind"}
     assert {name for name in quiet if rules[name] != quiet[name]} == {*CHANGES, *others}
     assert (allowed(quiet) | notified(quiet)) & {*CHANGES} == set()

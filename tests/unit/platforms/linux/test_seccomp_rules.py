@@ -1,4 +1,6 @@
-"""Test the rules of the filter: compare them with libseccomp for all call numbers, and try each attack."""
+"""Test the rules of the filter: compare them with libseccomp for all call numbers, and try each
+attack that they should stop.
+"""
 
 from __future__ import annotations
 
@@ -128,11 +130,12 @@ COMPARED = set()
 
 
 def assert_same(machine, rules, ours, theirs):
-    """Compare both programs for all call numbers. The arguments are varied only if one of the programs reads them.
+    """Compare both programs for all call numbers. The arguments are varied only if one of the
+    programs reads them.
 
-    libseccomp's program is always for x86_64 (see libseccomp_oracle). The number -1, which tracers use to skip a call,
-    is not compared. libseccomp does not treat it as an x32 call. corral's filter kills the process for it, as for every
-    number in the range of x32.
+    libseccomp's program is always for x86_64 (see libseccomp_oracle). The number -1, which tracers
+    use to skip a call, is not compared, because libseccomp does not treat it as an x32 call.
+    corral's filter kills the process for -1, as for every number in the x32 range.
     """
     arch = AUDIT_ARCHES[machine]
     tuples = corpus(words_of(ours))
@@ -384,8 +387,8 @@ def test_unix_sockets_need_permission_and_only_stream_pairs_exist(junk, flags):
         args = (1 | junk, kind | flags | junk, 0)
         assert closed("socket", *args) == EPERM
         assert opened("socket", *args) == opened("socketpair", *args) == ALLOW
-        # Pairs of datagram sockets are denied, because the target could connect one end again, to
-        # a socket of the host. For unix sockets SOCK_RAW means SOCK_DGRAM.
+        # Pairs of datagram sockets are denied, because the target could connect one end to a socket
+        # of the host instead. For unix sockets SOCK_RAW means SOCK_DGRAM.
         assert closed("socketpair", *args) == (ALLOW if kind in {STREAM, SEQPACKET} else EPERM)
 
 
@@ -567,8 +570,8 @@ def test_init_can_only_wait(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_frequent_calls_are_cheap_and_read_no_arguments(machine, options):
-    """Check that the filter does not read the arguments of frequent calls. The kernel then allows them by a bitmap,
-    and does not run the filter.
+    """Check that the filter does not read the arguments of frequent calls. For such calls the
+    kernel only looks into a bitmap, instead of running the filter.
     """
     filter_ = target(machine, **options)
     for name in ("read", "write", "futex", "mmap", "getppid", "epoll_pwait", "recvfrom"):

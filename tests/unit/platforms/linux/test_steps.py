@@ -1,4 +1,4 @@
-"""Check that every step of Linux has the methods and fields that `explain`, errors and the order of
+"""Check that every Linux step has the methods and fields that `explain`, errors and the order of
 application need.
 """
 

@@ -24,7 +24,7 @@ LANDLOCK = ("landlock_wall", "guardian", "seccomp")
 
 @pytest.fixture
 def files(monkeypatch):
-    """Replace the files of the host with a table, and return the table, to which a test adds files."""
+    """Replace the host's files with a table. Return the table, so that a test can add files to it."""
     found: dict[str, bytes] = {}
     monkeypatch.setattr(surroundings, "_read", lambda path: found.get(path, b""))
     monkeypatch.setattr(os.path, "exists", found.__contains__)
@@ -50,8 +50,8 @@ def test_no_cause_of_missing_features_is_named_on_an_ordinary_host(files):
 
 
 def test_apparmor_is_distinguished_from_a_container(files, monkeypatch):
-    """Compare an Ubuntu host and a container on such a host. The same sysctl is set in both, so only the files of the
-    container engine make the difference.
+    """Compare an Ubuntu host and a container on such a host. The same sysctl is set in both, so
+    only the files of the container engine distinguish the container from the host.
     """
     files["/proc/sys/kernel/apparmor_restrict_unprivileged_userns"] = b"1\n"
     assert line(*LANDLOCK).startswith(
@@ -118,9 +118,9 @@ def test_the_hint_about_apparmor_names_neither_a_sysctl_nor_sudo(files):
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, version):
-    """Check that Landlock is called a wall only from ABI 3 on, like in the probe of `landlock_wall`. ABI 0 means that
-    the kernel has no Landlock.
+def test_landlock_is_called_a_wall_only_from_abi_3_on(files, monkeypatch, version):
+    """Check that Landlock is called a wall only from ABI 3 on, as in the probe of `landlock_wall`.
+    ABI 0 means that the kernel has no Landlock.
     """
 
     def landlock_abi() -> int:
@@ -145,8 +145,8 @@ def test_landlock_is_called_a_wall_only_where_it_is_one(files, monkeypatch, vers
 def test_a_kernel_without_a_system_call_is_distinguished_from_a_container(
     files, monkeypatch, mark, hint
 ):
-    """Imitate Linux 5.10, which lacks mount_setattr. In a container the engine's filter may cause the same error, and
-    the hint must not suggest a newer kernel then.
+    """Imitate Linux 5.10, which lacks mount_setattr. In a container, the engine's filter may cause
+    the same error. The hint must then not suggest a newer kernel.
     """
     files[mark] = b""
     answers = iter(

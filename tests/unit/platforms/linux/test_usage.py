@@ -64,8 +64,8 @@ def test_rows_of_smaps_rollup_are_added_up_and_converted_to_bytes():
 @LINUX
 @pytest.mark.parametrize(("memfds", "device", "kilobytes"), COUNTED)
 def test_segments_counted_as_objects_are_not_counted_as_mappings(memfds, device, kilobytes):
-    """Check that mapped segments of shared memory are left out, because they are counted as objects. A memfd whose name
-    looks like a segment is not left out.
+    """Check that mapped segments of shared memory are left out, because they are already counted as
+    objects. A memfd whose name only looks like a segment still counts.
     """
     found = usage.counted_elsewhere(SMAPS.splitlines(), memfds, device, segments=True)
     assert found == (kilobytes + 64) << 10
@@ -171,7 +171,8 @@ def test_an_exact_sample_counts_shared_pages_once():
     assert 32 * MIB <= exact.memory < 64 * MIB
 
 
-# A program in which twenty processes share the pages of a child of init. The test kills them.
+# A program in which twenty processes share the pages of a child of init. The test kills the twenty
+# processes.
 ENDING = """
 import signal
 ready, tell = os.pipe()
@@ -189,8 +190,8 @@ for _ in range(20):
 
 
 class Tree:
-    """A real process tree that shrinks during an exact measurement. The measurement calls `end_one` again and again to
-    ask whether to stop. `end_one` never stops the measurement, but kills processes.
+    """A real process tree that shrinks during an exact measurement. The measurement calls `end_one`
+    again and again to ask whether it should stop. `end_one` always answers no, but kills processes.
     """
 
     def __init__(self, root):
@@ -204,8 +205,8 @@ class Tree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def end_one(self):
-        """Kill one more process in each call after the first 23, which the measurement makes while it reads all
-        processes for the first time.
+        """Kill one process in each call, except in the first 23 calls. The measurement makes these
+        calls while it reads all processes for the first time.
         """
         self.questions += 1
         if self.is_exact and self.questions > 23 and self.sharing:
@@ -238,7 +239,7 @@ def test_memory_counts_once_if_processes_that_share_it_end(limit, hit):
                 os.kill(one, signal.SIGKILL)
 
 
-# A program in which a child of init shares its pages with ten processes, and replaces them with ten others at a signal.
+# A program in which a child of init shares its pages with ten processes, and starts ten more when it gets a signal.
 REPLACING = """
 import signal
 ready, tell = os.pipe()
@@ -259,8 +260,9 @@ for _ in range(10):
 """
 
 
-# Two children of init, each with 32 MiB of its own that it shares with ten processes. At a signal each child starts ten
-# more. Init waits until the first twenty are there.
+# A program in which init has two children. Each child has 32 MiB that it shares with ten processes,
+# and starts ten more processes when it gets a signal. Init waits until the first twenty processes
+# have started.
 HIDING = """
 import signal
 ready, tell = os.pipe()
@@ -283,7 +285,9 @@ for _ in range(20):
 
 
 class HidingTree:
-    """A process tree that replaces the processes of HIDING in each exact measurement, unless it is stopped."""
+    """A process tree that replaces the processes of HIDING during each exact measurement, unless
+    the tree is paused.
+    """
 
     def __init__(self, pid):
         self.root, self.was_killed, self.signals = pid, False, []
@@ -295,7 +299,9 @@ class HidingTree:
         return usage.measure(self.root, exact=exact, interrupted=interrupted)
 
     def replace(self):
-        """Replace the processes when the measurement has listed all of them, and before it reads their memory."""
+        """Replace the processes after the measurement has listed all of them and before it reads
+        their memory.
+        """
         self.questions += 1
         if self.found and self.questions == 1 + len(self.found):
             for one in self.holders:
@@ -325,7 +331,9 @@ def read_parent(pid):
 @LINUX
 @pytest.mark.parametrize(("limit", "hit"), [(48, "memory"), (200, "")])
 def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limit, hit):
-    """Each of two processes has less memory than the limit, but their sum exceeds the lower limit."""
+    """Measure two processes. Each of them has less memory than the limit, but their sum exceeds the
+    lower limit.
+    """
     with Child(HIDING) as pid:
         child = HidingTree(pid)
         assert len(child.holders) == 2
@@ -471,7 +479,7 @@ os._exit(0)
 
 
 @LINUX
-def test_shared_pages_beyond_the_budget_count_twice(monkeypatch):
+def test_shared_pages_in_mappings_beyond_the_limit_count_twice(monkeypatch):
     """Make more mappings than a measurement may read. The shared memory in the unread mappings must be counted twice
     rather than not at all.
     """
@@ -483,7 +491,7 @@ def test_shared_pages_beyond_the_budget_count_twice(monkeypatch):
 
 
 @LINUX
-def test_descriptors_beyond_the_budget_are_not_read(monkeypatch):
+def test_descriptors_beyond_the_limit_are_not_read(monkeypatch):
     act = "kept = [os.memfd_create('x') for _ in range(20)]; os.write(kept[-1], b'x' * (32 << 20))"
     with Child(NESTED.format(act=act)) as pid:
         assert usage.measure(pid).memory > 32 * MIB
@@ -506,8 +514,9 @@ if parent == 0:
 
 @LINUX
 def test_an_orphan_that_gets_a_new_parent_during_the_search_for_processes_is_found(monkeypatch):
-    """Kill the orphan's parent when the walk has read the root's list of children, but not yet the parent's. The orphan
-    then becomes a child of the root, whose list was already read.
+    """Kill the orphan's parent after the search has read the root's list of children, but before it
+    reads the parent's list. The orphan then becomes a child of the root, whose list was already
+    read.
     """
     read = usage._children
     with Child(ORPHAN) as root:
@@ -569,8 +578,8 @@ signal.pause()
 
 @LINUX
 def test_a_child_of_a_thread_that_ends_during_the_search_for_processes_is_found(monkeypatch):
-    """End a thread that has a child, after the walk has read the first thread's list of children. The child then moves
-    to this list, which was already read.
+    """End a thread that has a child, after the search has read the first thread's list of children.
+    The child then moves to this list, which was already read.
     """
     read, started = usage.abi.read_file, Child(MOVES)
     with started.process, started as pid:
@@ -596,7 +605,9 @@ def test_a_child_of_a_thread_that_ends_during_the_search_for_processes_is_found(
 
 @LINUX
 def test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_and_end(monkeypatch):
-    """Let a thread end just before its list of children is read. Only the first thread's list is read twice."""
+    """Let a thread end just before its list of children is read. Only the first thread's list may
+    be read twice.
+    """
     read, reads = usage.abi.read_file, []
     with Child(THREADS) as root:
         [pid] = usage.tree(root)

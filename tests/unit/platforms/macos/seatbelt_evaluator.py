@@ -1,12 +1,12 @@
 """Evaluate Seatbelt profiles in a model of the part of SBPL that corral's profiles use.
 
-The last matching rule for the operation itself decides. If there is none, the last matching rule for the operation's
-class decides, then the rules for wider classes, and at last the rules for `default`. `(version 1)` adds rules before
-the profile, and a few after it. A rule without filters applies to everything. Unknown words are errors, so that no rule
-is skipped.
+The last matching rule for the operation itself decides. If there is no such rule, the last matching
+rule for the operation's class decides, then the rules for wider classes, and finally the rules for
+`default`. `(version 1)` adds rules before the profile, and a few rules after it. A rule without
+filters applies to everything. Unknown words are errors, so that no rule is skipped.
 
-The model was not compared with a Mac. Seatbelt may also decide by the order of all rules alone. So the model raises an
-error if the two methods give different verdicts.
+The model has not been compared with a Mac. On a Mac, Seatbelt may decide only by the order of all
+rules. So the model raises an error if this method gives a different verdict.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Act:
 
 
 class Profile:
-    """A parsed profile. `known` has the operations of one release of macOS; other operations are
-    undefined in that release.
+    """A parsed profile. `known` contains the operations of one release of macOS; other operations
+    are undefined in that release.
     """
 
     def __init__(

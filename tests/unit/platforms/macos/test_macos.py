@@ -126,7 +126,9 @@ def test_a_grant_that_needs_consent_is_reported_in_the_plan(tmp_path):
             policy = Policy(grants=(grant,), macos=MacosPolicy(disclaim=disclaim))
             controls = decide(policy, mac(), options.chains(policy))
             made = tier_seatbelt.compose(policy, PROGRAM, controls, home=home)
-            assert any("macOS asks the user before" in text for text in made.warnings) == (told and disclaim)
+            assert any("macOS asks the user before" in text for text in made.warnings) == (
+                told and disclaim
+            )
 
 
 @pytest.mark.parametrize("trustd", [True, False])
@@ -648,7 +650,11 @@ def test_usage_of_the_tree_is_added_up(table):
         (("python3", "-u", "-c", "import server"), "", "many servers exit if they cannot read it"),
         (("python3", "/x/server.py", "-c", "/x/settings"), "/home", "starts in its private home"),
         (("python3", "/x/server.py", "data"), "", "many servers exit if they cannot read it"),
-        (("python3", "/x/server.py", "--root=./data"), "", "many servers exit if they cannot read it"),
+        (
+            ("python3", "/x/server.py", "--root=./data"),
+            "",
+            "many servers exit if they cannot read it",
+        ),
         (("node", "/x/server.js"), "", ""),
     ],
 )

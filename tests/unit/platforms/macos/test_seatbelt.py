@@ -1,5 +1,5 @@
-"""Test the Seatbelt profile of macOS targets: its verdicts, its exact text, and that no path can
-change its rules.
+"""Test the Seatbelt profile of macOS targets: its verdicts and its exact text. A path must not be
+able to change the rules.
 
 Seatbelt itself exists only on a Mac (`tests/macos`). Here the model in `seatbelt_evaluator.py`
 evaluates the rules.
@@ -229,7 +229,9 @@ def test_network_flows_are_open_only_with_the_proxy():
 
 @given(some.integers(1, 65535), some.integers(1, 65535), some.sampled_from([ALONE, GRANTED, MANY]))
 def test_the_proxy_opens_only_one_port(port, other, view):
-    """Check that the proxy's rules open its port, and change no other verdict."""
+    """Check that the proxy's rules open the proxy's port, and that they do not change any other
+    verdict.
+    """
     text, parameters = seatbelt_profile.profile(view)
     opened, shut = (
         Profile(text + seatbelt_profile.proxy_rules(port), parameters),
@@ -282,8 +284,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
         hidden=(hidden,),
     )
     assert made(view).allows(Act("file-read-data", node))
-    # realpath needs the metadata of all directories above node, but none of these directories can
-    # be listed.
+    # realpath needs the metadata of all directories above node, but these directories must not be
+    # listed.
     assert made(view).allows(Act("file-read-metadata", hidden))
     assert not made(view).allows(Act("file-read-data", hidden))
     assert not made(view).allows(Act("file-read-data", f"{hidden}/Google/Chrome/Cookies"))
@@ -327,8 +329,8 @@ def test_the_rule_for_the_deepest_path_wins():
 
 @pytest.mark.parametrize("name", ["alone", "granted", "many"])
 def test_profiles_equal_the_stored_texts(name):
-    """Compare with the stored texts. A difference changes the sandbox of every target on a Mac, so
-    check the difference before you store it.
+    """Compare the profiles with the stored texts. A difference changes the sandbox of every target
+    on a Mac, so review the difference before you store the new text.
     """
     text, parameters = seatbelt_profile.profile(
         {"alone": ALONE, "granted": GRANTED, "many": MANY}[name]
@@ -355,8 +357,8 @@ def shaped(path):
 
 @given(STRANGE)
 def test_the_text_of_a_profile_is_the_same_for_every_path(path):
-    """Check that the rules are the same for every path, because paths are only in the
-    parameters.
+    """Check that the rules do not depend on the path, because the profile's text refers to paths
+    only by parameters.
     """
     text, parameters = seatbelt_profile.profile(shaped(path))
     assert text == seatbelt_profile.profile(shaped("/plain"))[0]
@@ -390,8 +392,8 @@ def test_a_relative_path_is_refused(path):
 
 
 def test_a_rule_without_paths_is_left_out():
-    """Check that no rule lacks its filters, because such a rule would apply to everything. The only
-    exception is an operation that takes no filters.
+    """Check that a rule is left out if it would have no filters, because a rule without filters
+    applies to everything. The only exception is an operation that takes no filters.
     """
     rules = parse(seatbelt_profile.profile(replace(ALONE, execute=(), needed=()))[0])
     bare = [
@@ -422,8 +424,8 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_read_only(tmp_path):
 
 @pytest.mark.parametrize("kind", ["absent", "file", "link"])
 def test_a_target_cannot_make_a_repository(tmp_path, kind):
-    """Let the target rename a directory with hooks to .git, also where .git is already a link or a file that the target
-    replaces. This must be denied.
+    """Let the target rename a directory with hooks to .git, even if this replaces a file or a link
+    with that name. The profile must deny this.
     """
     top = os.path.realpath(tmp_path)
     (tmp_path / "store/hooks").mkdir(parents=True)
@@ -451,7 +453,9 @@ def test_protected_names_stay_read_only_in_a_grant_inside_a_protected_directory(
 
 
 def test_a_granted_path_is_usable_even_if_its_name_is_hidden_or_protected():
-    """Grant a .env, a repository, and a path in a repository, which without a grant are hidden or read-only."""
+    """Grant a .env file, a repository, and a path in a repository. Without a grant these paths are
+    hidden or read-only.
+    """
     top = f"{HOME}/w"
     named = replace(ALONE, read=(f"{top}/.env",), write=(top, f"{top}/a/.git", f"{top}/b/.git/x"))
     decided = made(named)
@@ -464,7 +468,7 @@ def test_a_granted_path_is_usable_even_if_its_name_is_hidden_or_protected():
         (f"{top}/b/.git/y", False),
     ):
         assert decided.allows(Act("file-write-data", path)) == allowed, path
-    # Below a grant the server's own .env is readable, but no other .env.
+    # Below a grant, the server's own .env is readable, but other .env files are not.
     own = made(replace(ALONE, read=(HOME,)))
     assert own.allows(Act("file-read-data", f"{HOME}/server/.env"))
     assert not own.allows(Act("file-read-data", f"{HOME}/other/.env"))
@@ -532,8 +536,9 @@ def test_a_run_sees_its_files_and_grants():
 
 @pytest.mark.parametrize("name", ["Python", "Python3", "PythonT"])
 def test_a_framework_python_may_execute_its_image(name, tmp_path):
-    """Check that a framework's Python may execute the second program to which it hands over (`Python.app`). Use several
-    names, because the names of the framework and of this program vary.
+    """Check that the Python of a framework may execute `Python.app`, the second program that
+    replaces it in the same process. Use several names, because the names of the framework and of
+    this program vary.
     """
     version = f"{os.path.realpath(tmp_path)}/{name}.framework/Versions/3.9"
     images = f"{version}/Resources/Python.app/Contents/MacOS"
@@ -642,8 +647,8 @@ def test_data_of_installed_services_is_hidden(prefix):
 
 
 def test_rules_use_paths_as_the_kernel_spells_them(monkeypatch):
-    """Use a volume that ignores case. There `realpath` keeps the typed case, so rules for hidden
-    paths would not match.
+    """Imitate a volume that ignores case. On such a volume `realpath` keeps the case that the user
+    typed, so rules for hidden paths would not match.
     """
     monkeypatch.setattr(
         seatbelt_paths, "to_kernel_path", lambda path: path.replace("/users/Anna", HOME).replace("library", "Library")

@@ -1,5 +1,5 @@
-"""Test the child process in which a probe runs. It gives only one answer, even if processes that it has forked also
-give answers.
+"""Test the child process in which a probe runs. The child must give only one answer, even if
+processes that it has forked also give answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ if sys.platform != "win32":
 
 
 def test_the_first_error_of_a_probe_is_reported_as_its_cause():
-    """Let a child of the probe fail first, and then the probe, which waited for it. The child's error is the cause."""
+    """Let a child of the probe fail, and then the probe itself, which waited for the child. The
+    child's error must be reported as the cause.
+    """
 
     def attempt() -> str:
         pid = os.fork()

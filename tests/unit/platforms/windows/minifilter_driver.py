@@ -1,5 +1,5 @@
-"""Imitate the driver's side of the minifilter protocol over a socket pair, with the driver's checks
-of sizes.
+"""Imitate the driver's side of the minifilter protocol over a socket pair, including the driver's
+checks of sizes.
 
 The filter manager sends each message as a whole, and so does SOCK_SEQPACKET. The first byte of each
 packet names the call: M is FilterGetMessage, R is FilterReplyMessage, S is FilterSendMessage, and A
@@ -62,8 +62,8 @@ class Transport:
 
 
 class Driver:
-    """The driver's end of the socket pair. `seen` has the commands that it accepted. `ask` sends a message and returns
-    the reply.
+    """The driver's end of the socket pair. `seen` lists the commands that the driver accepted.
+    `ask` sends a message to the client and returns the client's reply.
     """
 
     def __init__(self):

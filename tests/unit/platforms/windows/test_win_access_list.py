@@ -83,8 +83,8 @@ def test_corrals_entries_are_placed_before_inherited_ones():
 
 
 def test_inherited_entries_of_corral_are_removed_too():
-    """Remove inherited entries too, because a file that the target made inherits the entry from its
-    directory.
+    """Remove inherited entries too, because a file that the target makes inherits corral's entry
+    from its directory.
     """
     mark = entry(0, 0x10, access_list.RIGHTS["write"], OURS)
     raw = access_list.revoke(descriptor([mark, entry(0, 0x10, 1, FOREIGN[0])]), OURS)

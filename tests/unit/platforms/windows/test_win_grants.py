@@ -370,8 +370,7 @@ USER, ADMINISTRATORS, SYSTEM = "S-1-5-21-1-2-3-1001", "S-1-5-32-544", "S-1-5-18"
 
 
 def owned(owner: str, *allowed: str) -> bytes:
-    """Return a security descriptor with an owner, in the form that GetKernelObjectSecurity returns.
-    """
+    """Return a security descriptor with an owner, in the form that GetKernelObjectSecurity returns."""
     entries = tuple(access_list._allowed(sid, 0x1F01FF, 0) for sid in allowed)
     listed = access_list.Descriptor(control=0, revision=2, entries=entries)
     raw = bytearray(access_list.write(listed))

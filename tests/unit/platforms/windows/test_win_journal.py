@@ -1,5 +1,5 @@
-"""Test the journal: if it is cut at any byte it is read as complete or empty, and it is locked as
-long as its run lives.
+"""Test the journal of a run. If the journal is cut off at any byte, it is read as complete or as
+empty, and it is locked as long as its run lives.
 """
 
 import os
@@ -46,15 +46,15 @@ def test_a_journal_is_written_and_read(one):
 
 
 @given(entries, st.data())
-def test_a_journal_that_is_cut_anywhere_is_empty(one, data):
-    """Cut a journal at a random byte. It then has nothing to undo, because corral changes no access
-    list before the journal is complete.
+def test_a_truncated_journal_is_empty(one, data):
+    """Cut off a journal at a random byte. Then there is nothing to undo, because corral changes
+    access lists only after the journal is complete.
     """
     raw = journal.encode(one)
     assert journal.decode(raw[: data.draw(st.integers(0, len(raw) - 1))]) is None
 
 
-def test_a_journal_that_is_cut_off_after_some_grants_were_released_keeps_the_others():
+def test_a_journal_truncated_after_some_grants_were_released_keeps_the_others():
     one = entry(root("C:\\a"), root("C:\\b"), root("C:\\c"))
     raw = journal.encode(one)
     whole = raw + b"".join(b"- " + some.sid.encode() + b"\n" for some in one.roots[:2])
@@ -202,8 +202,8 @@ def test_a_missing_directory_has_no_journals(tmp_path):
 
 
 def test_a_journal_that_is_too_long_is_refused(tmp_path):
-    """Refuse a journal longer than MAX_SIZE. corral reads no more than MAX_SIZE bytes, and the cut journal would count
-    as empty.
+    """Refuse to write a journal longer than MAX_SIZE. corral reads only MAX_SIZE bytes of a
+    journal, so a longer journal would count as empty.
     """
     some = [root(f"C:\\{'x' * 30_000}{number}") for number in range(40)]
     journal.create(str(tmp_path), "control", entry(*some[:20])).end()

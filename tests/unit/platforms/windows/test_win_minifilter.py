@@ -74,7 +74,7 @@ def test_sizes_match_those_of_the_c_structs(layout):
         "reply_header": wire.REPLY_HEADER.size,
     }
     assert found == {name: size for name, size in layout.items() if "." not in name}
-    # The driver refuses every other size.
+    # The driver refuses messages of any other size.
     assert found["session"] == 1072
     assert found["config"] == 40
     assert found["exclude"] == 24

@@ -424,8 +424,7 @@ def test_all_extended_limits_are_in_one_structure():
 
 
 def test_a_memory_limit_is_rounded_down_to_pages():
-    """Use 100 MB, which is not a multiple of a page. The limit must not exceed the requested size.
-    """
+    """Use 100 MB, which is not a multiple of a page. The limit must not exceed the requested size."""
     wanted = job.extended(job.Job(memory=100_000_000))
     assert wanted.JobMemoryLimit == wanted.ProcessMemoryLimit == 99_999_744
 

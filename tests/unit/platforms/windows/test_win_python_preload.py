@@ -127,7 +127,9 @@ def test_the_nul_device_is_not_replaced_if_it_can_be_opened(container, monkeypat
 
 
 def test_a_hidden_environment_file_reads_as_empty(container, tmp_path, monkeypatch):
-    """Deny `open` for an existing `.env`. pydantic-settings would fail with the PermissionError."""
+    """Make `open` fail for an existing `.env`. pydantic-settings would fail with the
+    PermissionError, so the preload opens an empty file instead.
+    """
     for name in (".env", ".Env.local", "secret", ".envrc"):
         (tmp_path / name).write_text("TOKEN=told")
     call = builtins.open

@@ -189,8 +189,8 @@ def tls_client(running, certificate, server_name):
 
 
 def test_a_hello_with_another_name_is_denied(run, tls, certificate):
-    """Send another host name in the TLS hello than in CONNECT. The name in the hello has to be allowed too, because at
-    the same address another host may answer to it.
+    """Send another host name in the TLS hello than in CONNECT. The name in the hello has to be
+    allowed too, because another host at the same address may answer to this name.
     """
     running = run([f"allowed.test:{tls.server_port}"], tls_ports=frozenset({tls.server_port}))
     running.tls_port = tls.server_port
@@ -222,7 +222,7 @@ def test_a_client_that_does_not_read_delays_only_itself(run, web):
     assert head.startswith(b"HTTP/1.1 200")
     with lazy:
         lazy.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert lazy.recv(4).startswith(b"HTTP")  # the client reads no further
+        assert lazy.recv(4).startswith(b"HTTP")  # then the client stops reading
         for _ in range(5):
             assert status_of(lambda: running.open(f"http://allowed.test:{port}/")) == (200, BODY)
 
@@ -331,7 +331,9 @@ def test_the_shim_ends_with_its_pipe(run):
 
 
 class ByHand:
-    """A relay whose inner end is written by the test, as if a target had taken control of the shim."""
+    """A relay whose input the test writes, as a target could do after it has taken control of the
+    shim.
+    """
 
     def __init__(self, allow, **options):
         reader, self.theirs = os.pipe()
@@ -434,9 +436,9 @@ def test_many_streams_are_accepted_at_a_limited_rate(monkeypatch):
     assert max(rests) > 1.0
 
 
-def test_the_shim_needs_no_file_of_corral():
-    """Check that the shim's whole code is on its command line and imports nothing of corral, because a container can
-    read the interpreter, but not corral's files.
+def test_the_shim_does_not_need_corrals_files():
+    """Check that the shim's whole code is on its command line and does not import corral's modules,
+    because a container can read the interpreter, but not corral's files.
     """
     argv = relay_start.shim_argv(sys.executable)
     assert argv[1:4] == ["-I", "-S", "-c"]

@@ -1,7 +1,8 @@
-"""Check that runs leave behind only what a live run uses or the user keeps, in whatever order they start, end and die.
+"""Check that runs leave nothing behind except for what a live run still uses or the user wants to
+keep, in whatever order runs start, end and die.
 
-The journals and locks are real. A set of SIDs stands for the access lists on disk, because other tests check how
-entries are removed from them. A set of names stands for the profiles.
+The journals and locks are real. A set of SIDs stands for the access lists on disk, because other
+tests check how entries are removed from access lists. A set of names stands for the profiles.
 """
 
 import contextlib
@@ -173,8 +174,8 @@ def test_a_profile_that_cannot_be_deleted_stays_in_the_journal(tmp_path, monkeyp
 
 @pytest.mark.parametrize("told", [True, False], ids=["an error", "a success"])
 def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatch, told):
-    """Use names that Windows' own removal cannot handle: it fails, or reports success and leaves
-    the files. A target can make such names.
+    """Use file names that Windows cannot remove with a profile: the removal fails, or reports
+    success and leaves the files behind. A target can make such names.
     """
     folder = tmp_path / "packages" / "one"
     (folder / "AC").mkdir(parents=True)
@@ -209,8 +210,8 @@ def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
 
 
 def test_a_dead_run_is_cleaned_up_by_one_process(tmp_path):
-    """End a run while another process cleans up after a dead run. The run leaves the entries to
-    that process.
+    """End a run while another process cleans up after a dead run. The run must leave the entries
+    for that process to remove.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)

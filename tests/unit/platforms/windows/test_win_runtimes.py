@@ -73,8 +73,8 @@ def test_node_and_its_server_are_copied():
 
 
 def test_granted_paths_are_used_in_place():
-    """Check that granted paths are not replaced by copies. The target cannot write to a copy, and its changes would not
-    be seen outside of the sandbox.
+    """Check that granted paths are not replaced by copies. The target cannot write to a copy, and
+    changes to a copy would not be seen outside of the sandbox.
     """
     tree = copied("C:\\work\\srv")
     program = Program(
@@ -218,10 +218,10 @@ def test_a_tree_is_copied(source, tmp_path):
     assert (target / "a.py").read_bytes() == b"x" * 3000
     assert (target / "lib" / "deep" / "b.py").read_bytes() == b"y"
     assert (target / "empty").is_dir()
-    # The copied files keep their times, because Python uses a compiled module only if it names the exact time of its
-    # source.
+    # The copied files keep their times, because Python uses a compiled module only if the module
+    # names the exact time of its source file.
     assert file_trees.list_files(str(target)).files == listing.files
-    # The file in the copy is another file, not a hard link.
+    # The file in the copy is a separate file, not a hard link.
     assert (target / "a.py").stat().st_ino != (source / "a.py").stat().st_ino
     file_trees.remove(str(target))
     assert not target.exists()
@@ -269,8 +269,9 @@ def test_links_to_directories_or_out_of_a_tree_are_refused(source, target, told)
 
 @pytest.mark.links
 def test_a_link_to_a_file_of_the_tree_is_copied_as_a_file(source, tmp_path):
-    """Use an absolute link from `python3.exe` to `python.exe`, as actions/python-versions makes it
-    in each Python of a GitHub runner (installers/win-setup-template.ps1).
+    """Use an absolute link from `python3.exe` to `python.exe`, like the link that
+    actions/python-versions makes in each Python of a GitHub runner
+    (installers/win-setup-template.ps1).
     """
     (source / "python3.exe").symlink_to(source / "a.py")
     (source / "lib" / "chain").symlink_to("../python3.exe")
@@ -308,7 +309,7 @@ def test_a_link_to_another_machine_is_not_opened(source, monkeypatch, text):
 
 @pytest.mark.parametrize("change", ["written", "removed"])
 def test_a_compiled_module_that_changes_during_the_copy_is_left_out(source, tmp_path, change):
-    """Replace a compiled module during the copy, as Python may do at any time."""
+    """Replace or remove a compiled module during the copy, as Python may do at any time."""
     compiled = source / "lib" / "__pycache__" / "b.cpython-313.pyc"
     compiled.parent.mkdir()
     compiled.write_bytes(b"one")
@@ -431,8 +432,8 @@ def test_a_copy_without_some_directories_is_another_copy(source):
 
 
 def test_all_copies_of_a_run_are_released(tmp_path):
-    """Release a run that has an allowlist of names. It has two stores: one for the server, and one for the interpreter
-    of corral's own shim.
+    """Release a run that has an allowlist of names. Such a run has two stores: one for the server,
+    and one for the interpreter of corral's own shim.
     """
     results = Results()
     for name in "ab":
@@ -527,7 +528,7 @@ def test_a_runtime_without_store_or_trial_line_is_not_tried():
 
 
 @pytest.mark.parametrize("printed", ["started", "spawn EPERM", ""])
-def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
+def test_node_under_a_restricted_token_is_tried_with_a_child(monkeypatch, tmp_path, printed):
     """Check that the trial lets node start a child. Under a restricted token this may fail with `spawn EPERM`, because
     node cannot open its pipes for writing (openai/codex#18861).
     """
@@ -546,7 +547,7 @@ def test_a_restricted_token_is_tried_as_well(monkeypatch, tmp_path, printed):
     plan = Plan(program=node, steps=steps, controls=(), environment=())
     if printed == "started":
         trial.check_runtime_starts(plan)
-        trial.check_runtime_starts(plan)  # not tried again: it was recorded
+        trial.check_runtime_starts(plan)  # the result was recorded, so it is not tried again
         assert len(started) == 1
         other = runtimes.replace(plan, program=runtimes.replace(node, inode=3))
         trial.check_runtime_starts(other)
