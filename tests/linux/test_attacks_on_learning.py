@@ -229,6 +229,6 @@ def test_a_file_system_that_never_answers_does_not_block_learn(user, scratch, ki
         timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    refused = f"the target asked for {asked}: never proposed (on a network file system)"
+    refused = f"the target asked for {asked}: never proposed (on a network file system"
     assert (refused in done.stderr.decode()) == (kind == "fuse")
     assert (f"--read {asked}" in done.stderr.decode()) == (kind == "tmpfs")

@@ -59,14 +59,14 @@ def kept_files(desk):
 def test_why_shows_a_denied_host_name_of_an_earlier_run_and_grant_allows_it(desk):
     path = configure(desk, "cursor")
     before = path.read_text()
-    assert "for 2 hours: corral wrap --learn 2h cursor notes\n" in desk.does("why", "notes")
+    assert "does not find: corral wrap --learn 2h cursor notes\n" in desk.does("why", "notes")
     assert "lookup" in run(desk, path)
     [file] = kept_files(desk)
     assert file.stat().st_mode & 0o777 == 0o600
     shown = desk.does("why", "notes")
     assert "--allow-net api.x.com" in shown
     # A missing file is not a denial.
-    assert "for 2 hours: corral wrap --learn 2h cursor notes\n" in shown
+    assert "does not find: corral wrap --learn 2h cursor notes\n" in shown
     assert "recent denials: 2" in desk.does("status", "cursor")
     [row] = json.loads(desk.does("why", "--json", "notes"))
     assert {one["destination"] for one in row["denials"]} == {"api.x.com", "hunter2.y.com"}
@@ -271,7 +271,7 @@ def test_why_says_how_files_that_are_not_found_are_recorded(desk):
     args = entries(path)["notes"]["args"]
     until = args[args.index("--learn-until") + 1]
     shown = desk.does("why", "notes")
-    assert f"files that it does not find are recorded until {until}\n" in shown
+    assert f"files that the server does not find are recorded until {until}\n" in shown
     assert "2h" not in shown
     for other in ("2020-01-31T12:00:00Z", "never"):
         path.write_text(path.read_text().replace(until, other))
@@ -342,7 +342,7 @@ def test_the_home_directory_of_a_wrapped_server_survives(desk):
     assert "memory 2" in run(desk, path)
     assert "memory 3" in desk.does("run", "cursor:notes")  # the same server, so the same home
     assert not (desk.home / "memory").exists()
-    assert "its home, kept between runs" in desk.does("status", "cursor")
+    assert "home directory, kept between runs" in desk.does("status", "cursor")
     desk.does("cache", "rm-home", "notes")
     assert json.loads(desk.does("cache", "homes", "--json")) == []
     assert "memory 1" in run(desk, path)
@@ -502,7 +502,7 @@ def test_why_names_a_command_that_learns_for_the_server_of_a_project(desk):
     path = desk.put(".mcp.json", json.dumps({"mcpServers": {"app": entry}}))
     desk.does("wrap", ".mcp.json", "--corral", str(desk.corral_path))
     shown = desk.does("why", "app")
-    command = shown.rpartition("for 2 hours: corral ")[2].strip()
+    command = shown.rpartition("does not find: corral ")[2].strip()
     assert command == f"wrap --learn 2h {path} app"
     desk.does(*shlex.split(command), "--corral", str(desk.corral_path))
     assert "--learn-until" in entries(path)["app"]["args"]
@@ -614,7 +614,7 @@ def test_a_project_cannot_choose_which_home_is_removed(desk):
 
     refused = remove("notes")
     assert refused.returncode == 125
-    assert b"notes names different servers" in refused.stderr
+    assert b"notes is the name of different servers" in refused.stderr
     assert len(json.loads(desk.does("cache", "homes", "--json"))) == 2
     assert remove("cursor:notes").returncode == 0  # the control
     [left] = json.loads(desk.does("cache", "homes", "--json"))

@@ -270,7 +270,7 @@ def test_an_upgrade_compares_pinned_tools(user, env, registry, npm):
     registry.publish_npm("server", "1.2.0", {"main.js": "throw 1"}, bin={"tool": "main.js"})
     shown = upgrade(user, env, "--dry-run")
     assert b"\n  1.2.0 did not answer in a trial with the default policy" in shown.stdout
-    assert b"or other versions of its dependencies; the pins" in shown.stdout
+    assert b"or different versions of its dependencies; the pins" in shown.stdout
 
 
 TURNED = """#!/usr/bin/env node

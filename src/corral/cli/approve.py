@@ -228,7 +228,7 @@ def ask(question: str) -> bool:
     except OSError as error:
         raise SandboxError(
             f"cannot read the terminal: {error.strerror}",
-            hint="`corral approve --yes` approves without a question",
+            hint="`corral approve --yes` approves without asking",
         ) from error
 
 

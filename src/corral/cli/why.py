@@ -31,9 +31,9 @@ FLAGS = (Flag(name="--json", help="as JSON"),)
 class ServerDenials:
     """The denials of one server.
 
-    `names` are the configured servers (CLIENT:SERVER) that start it through corral. For each
-    denial, `granted` says whether the flags of these configured servers allow it now, and `times`
-    says when it last happened.
+    `names` are the configured servers (CLIENT:SERVER) with which clients start this server through
+    corral. For each denial, `granted` says whether the flags of these configured servers allow it
+    now, and `times` says when it last happened.
     """
 
     command: tuple[str, ...]
@@ -83,7 +83,9 @@ def _find(rest: list[str], configured: Configured) -> list[ServerDenials]:
         near = find_nearest(rest[0], names)
         raise SandboxError(
             f"no server {' '.join(rest)} is known, and no denials of it are recorded",
-            hint=f"did you mean {near}?" if near else "`corral why` lists what is known",
+            hint=f"did you mean {near}?"
+            if near
+            else "`corral why` lists the servers with recorded denials",
         )
     return [_describe(server, configured) for server in dict.fromkeys(found)]
 
@@ -162,7 +164,7 @@ def _split_flags(server: ConfiguredServer) -> list[grant.FlagWords]:
 
 
 def _find_refusal(rows: Configured) -> tuple[str, str]:
-    """Return why one of these servers would not start, and the command that mends it."""
+    """Return why one of these servers would not start, and the command that repairs its entry."""
     from corral.cli.stale_entries import find_refusal
 
     for client, path, server in rows:
@@ -180,12 +182,16 @@ def _print(found: ServerDenials, word: str) -> None:
         output.write_line(f"  it does not start: {found.refused}")
         output.write_line(f"  hint: {found.mend}")
     if not found.runs:
-        output.write_line("  no denials are recorded: it has not run yet, or nothing was denied")
+        output.write_line(
+            "  no denials are recorded: the server has not run yet, or nothing was denied"
+        )
         _point_to_learn(found, word)
         return
     when = grant.format_time(found.last_run)
     if not found.denials:
-        output.write_line(f"  the last run ({when}) had no denials, and no earlier one is open")
+        output.write_line(
+            f"  the last run ({when}) had no denials, and all earlier denials are now allowed"
+        )
         _point_to_learn(found, word)
         return
     output.write_line(f"  last run: {when}")
@@ -211,12 +217,12 @@ def _shorten(name: str) -> str:
 
 
 def _point_to_learn(found: ServerDenials, word: str) -> None:
-    """Print the command that shows files that the server did not find. They are not recorded as
-    denials, because they do not exist inside the sandbox.
+    """Print the command that shows files that the server did not find. Such files are not recorded
+    as denials, because they do not exist inside the sandbox.
 
     For a client's server this is `corral wrap --learn`, which watches the server while the client
-    uses it. `corral learn` would start the server without a client, and a user cannot type
-    MCP messages.
+    uses it. `corral learn` would start the server without a client, and a user cannot type MCP
+    messages.
     """
     name = word if word in found.names else next(iter(found.names), "")
     others = (*wrapped_servers.list_wrapped(), *wrapped_servers.list_recorded())
@@ -225,20 +231,20 @@ def _point_to_learn(found: ServerDenials, word: str) -> None:
             _point_to_wrap(wrapped_servers.name_target(client, path), one)
             return
     command = f"corral learn {shlex.join(found.command)}"
-    output.write_line(f"  to see files that it did not find: {command}")
+    output.write_line(f"  to see the files that the server did not find: {command}")
 
 
 def _point_to_wrap(target: str, server: ConfiguredServer) -> None:
     until = dict(pairwise(server.run_flags)).get("--learn-until", "")
     if _is_future(until):
-        output.write_line(f"  files that it does not find are recorded until {until}")
+        output.write_line(f"  files that the server does not find are recorded until {until}")
         return
     command = f"corral wrap --learn 2h {shlex.quote(target)} {shlex.quote(server.name)}"
-    output.write_line(f"  to record files that it does not find, for 2 hours: {command}")
+    output.write_line(f"  to record for 2 hours the files that the server does not find: {command}")
 
 
 def _is_future(time_text: str) -> bool:
     try:
         return not is_over(time_text)
     except UsageError:
-        return False  # there is no time, or the file has another text in its place
+        return False  # the time is missing or invalid

@@ -40,13 +40,19 @@ USAGE = (
 OWN = (
     Flag(name="--check", help="fail if a server of this project or FILE is not wrapped"),
     Flag(name="--dry-run", help="print what would change, and change nothing"),
-    Flag(name="--grant-arguments", help="grant servers the paths in their arguments"),
-    Flag(name="--pin", help="write the exact versions of the installed packages"),
+    Flag(name="--grant-arguments", help="grant each server the paths in its arguments"),
+    Flag(
+        name="--pin", help="write the exact versions of installed packages into the client's file"
+    ),
     Flag(name="--pin-tools", help="start each server once, and pin its tools for `--pins refuse`"),
-    Flag(name="--learn", value="DURATION", help="for this long, record files it does not find"),
+    Flag(
+        name="--learn",
+        value="DURATION",
+        help="for this time, record the files that the servers do not find",
+    ),
     Flag(name="--no-install", help="leave slow steps, such as installations, to the first start"),
     Flag(name="--no-profile", help="do not use corral's curated policies for known servers"),
-    Flag(name="--corral", value="PATH", help="the corral program that the client shall start"),
+    Flag(name="--corral", value="PATH", help="the corral program for the client to start"),
     Flag(name="--json", help="as JSON"),
 )
 FLAGS = (*OWN, *run_flags.FLAGS)
@@ -140,11 +146,12 @@ def _change_grants(path: str, done: FileEdit, request: WrapRequest, *, dry_run: 
 
 
 def _join_edits(first: FileEdit, second: FileEdit, *, dry_run: bool) -> FileEdit:
-    """Return two edits of the same file as one, with one outcome for each server.
+    """Combine two edits of the same file, with one outcome for each server.
 
-    This is the outcome of the second edit, except that "changed" from the first edit stays if the
-    second edit changed nothing ("already"). In a dry run "changed" also stays if the second edit
-    refused the server: the refusal may only mean that the first change was not written.
+    The outcome of the second edit counts, unless the first edit changed the server and the second
+    edit did not change it further ("already"). Then the outcome is "changed". In a dry run it is
+    also "changed" if the second edit refused the server, because the reason may only be that the
+    first change was not written.
     """
     same = {"already", "refused"} if dry_run else {"already"}
     outcomes = {(one.name, one.scope): one for one in first.outcomes}
@@ -210,7 +217,7 @@ def _pin_directory(proposal: Proposal, project: str) -> Proposal:
 
 def _check_state(proposal: Proposal) -> Proposal:
     """Check that the proposed flags work on this host. If they work only without `--state`, leave
-    it out and tell the user.
+    out this flag and tell the user.
     """
     try:
         check_run(proposal.flags, proposal.arguments)
@@ -225,9 +232,9 @@ def _check_state(proposal: Proposal) -> Proposal:
 
 
 def grant_reads(proposal: Proposal, *, dry_run: bool, project: str) -> Proposal:
-    """If the server would read files that the user did not name, add a `--read` for each of them
-    after asking the user. A dry run does not ask. Raise UnchosenReadsError if the user does not
-    agree.
+    """If the server would read files that the user did not name, ask the user, and add a `--read`
+    for each of these files. A dry run adds the flags without asking. Raise UnchosenReadsError if
+    the user does not agree.
     """
     server = proposal.server
     try:
@@ -331,7 +338,9 @@ def pin_package(package: Package, flags: tuple[str, ...]) -> tuple[Package, list
 
 
 def select_flags(options: Options) -> list[str]:
-    """Return `run` flags with absolute paths, because clients may start in any directory."""
+    """Return the typed flags of `run` with absolute paths, because clients may start in any
+    directory.
+    """
     chosen = Options()
     found = []
     for flag in run_flags.FLAGS:

@@ -84,15 +84,16 @@ def _is_named(row: Row, word: str) -> bool:
     if word == f"{client}:{server.name}":
         return True
     if word == server.name:
-        # A project chooses the names of its servers, and could choose one with a client's name or
-        # another file's path before a colon. It must not get what the user grants to that server.
+        # A project chooses the names of its servers. A name could begin with a client or another
+        # file, followed by a colon. The project's server must not get the grants that the user
+        # means for the server of that client or file.
         return not _names_file(word)
     file, _, _ = word.rpartition(f":{server.name}")
     return word == f"{file}:{server.name}" and os.path.realpath(file) == os.path.realpath(path)
 
 
 def _names_file(word: str) -> bool:
-    """Return whether `word` begins with a client or a file, and a colon."""
+    """Return whether `word` begins with the name of a client or a file, followed by a colon."""
     client, colon, _ = word.partition(":")
     return bool(colon and catalogue.find_client(client)) or bool(_find_named_files(word))
 
@@ -145,9 +146,8 @@ def find_wrapped(word: str) -> list[Row]:
 
 
 def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
-    """Refuse a name that servers in several files outside of `find_all_files` have.
-
-    They may be different servers.
+    """Refuse a name if servers in several files outside of `find_all_files` have it, because they
+    may be different servers.
     """
     files = sorted({path for client, path, _ in rows if client == path})
     if len(files) > 1:
@@ -156,14 +156,15 @@ def refuse_ambiguous(word: str, rows: Iterable[Row]) -> None:
 
 
 def refuse_different(word: str, rows: Sequence[Row]) -> None:
-    """Refuse a name that servers with different commands have, because a project's file may give
-    this name to a server of another client. A command that deletes must not choose.
+    """Refuse a name if servers with different commands have it. A project's file may give its
+    server the name of another client's server, and a command that deletes must not choose between
+    them.
     """
     refuse_ambiguous(word, rows)
     if len({name_server(server.inner_argv) for _, _, server in rows}) > 1:
         named = ", ".join(dict.fromkeys(path for _, path, _ in rows))
         raise SandboxError(
-            f"{word} names different servers, in {named}",
+            f"{word} is the name of different servers in {named}",
             hint="`corral cache homes` lists the homes; name one by its command or its path",
         )
 

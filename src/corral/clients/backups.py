@@ -31,8 +31,8 @@ MAX_BACKUPS = 10
 
 @record
 class ReplacedText:
-    """The text of one part of a server, before and after the change. The part `both` is the command
-    with its arguments.
+    """The text of one part of a server's entry, before and after a change. The part `both` is the
+    command with its arguments.
     """
 
     part: Part
@@ -42,14 +42,16 @@ class ReplacedText:
 
 @record
 class Original:
-    """The text that corral replaced in one server. `key_path` is the server's place in the file."""
+    """The text that corral replaced in a server's entry, which is at `key_path` in the file."""
 
     key_path: tuple[str, ...]
     replaced: tuple[ReplacedText, ...]
 
 
 def lock(path: str) -> AbstractContextManager[None]:
-    """Let only one corral edit a file at a time. Two would overwrite each other's records."""
+    """Let only one corral edit a file at a time. Two processes would overwrite each other's
+    records.
+    """
     name = _stored_path(path, "lock")
     _make_private(os.path.dirname(name))
     for directory in (os.path.dirname(name), os.path.dirname(path)):
@@ -58,8 +60,8 @@ def lock(path: str) -> AbstractContextManager[None]:
 
 
 def load(path: str) -> dict[tuple[str, ...], Original]:
-    """Return the recorded originals of a file by key path; {} if the record cannot be read, or if
-    other users can access it.
+    """Return the recorded originals of a file by key path. If the record cannot be read, or if
+    other users can access it, return {}.
     """
     try:
         content = safe_write.read(_stored_path(path, "json"))
@@ -74,7 +76,7 @@ def load(path: str) -> dict[tuple[str, ...], Original]:
 
 
 def list_files() -> list[str]:
-    """Return the files of which there are records. Skip records of other users."""
+    """Return the files that have records. Skip records of other users."""
     directory = os.path.join(directories().state, STORE)
     found: list[str] = []
     for name in sorted(glob(os.path.join(escape(directory), "*.json"))):
@@ -145,7 +147,7 @@ def _make_private(directory: str) -> None:
 
 def _recording_failed(directory: str, error: OSError) -> SandboxError:
     return SandboxError(
-        f"the original text cannot be recorded in {directory}: {error.strerror}",
+        f"cannot record the original text in {directory}: {error.strerror}",
         hint="nothing was changed; "
         + disk_hint(error, directory, "set XDG_STATE_HOME to another directory that you own"),
     )

@@ -187,8 +187,8 @@ def _find_unknown(data: object, keys: tuple[str, ...]) -> Iterator[ConfiguredSer
             nameless = in_list and not isinstance(entry.get("name"), str)
             if nameless or not any(_fits(shape, path[:-1]) for shape in SHAPES):
                 place = ".".join(path[:-1])
-                why = f"corral does not support servers at this place of a file ({place})"
-                why = f"it has no name in the list {place}" if nameless else why
+                why = f"corral does not support servers at this place in a file ({place})"
+                why = f"its entry in the list {place} has no name" if nameless else why
                 yield ConfiguredServer(
                     name=str(name), key_path=path, table=NOTHING, why=why, understood=False
                 )
@@ -247,7 +247,7 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
     if command is None and kind in PARTS_OF_CLIENT:
         return f"it is a part of the client ({kind})", True
     if kind in REMOTE | PARTS_OF_CLIENT:
-        # This contradiction is refused: a client that does not know the type would start the
+        # Refuse this contradiction, because a client that does not know the type would start the
         # command.
         return f"it has a command, but its type is {kind!r}", False
     if kind not in LOCAL:
@@ -259,7 +259,7 @@ def _find_obstacle(entry: Value, command: Value | None, args: Value | None) -> t
     if args is not None and args.data is not None and not _is_list_of_texts(args.data):
         return "its arguments are not a list of texts", False
     if any(part is not None and part.shared for part in (entry, command, args)):
-        return "it shares its lines with other places of the file (an alias)", False
+        return "it shares its lines with other entries of the file (an alias)", False
     if _is_set_to(entry, "sandboxEnabled", True):
         return "the client runs it in its own sandbox (sandboxEnabled)", True
     return "", True

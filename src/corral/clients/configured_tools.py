@@ -17,9 +17,11 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
     """Return {CLIENT:SERVER: tools}, as the last inspections listed them, and a list of the servers
     that were never inspected and the files that cannot be read.
 
-    These servers are left out: the one that the words `server` name, because it is being inspected;
-    servers with pins, because their pins list the tools; and servers that are disabled or belong to
-    another directory.
+    These servers are left out:
+
+    - the server that the words `server` name, because it is being inspected
+    - servers with pins, because their pins list the tools
+    - servers that are disabled or belong to another directory
     """
     known: dict[str, tuple[str, ...]] = {}
     unknown: list[str] = []
@@ -39,7 +41,7 @@ def find_tools(server: Sequence[str]) -> tuple[dict[str, tuple[str, ...]], list[
 
 
 def _name_words(path: str, server: ConfiguredServer) -> tuple[str, ...]:
-    """Return the words of the server's command under which its pins are stored; () for a remote
+    """Return the words of the server's command under which its pins are stored, or () for a remote
     server.
     """
     if server.is_remote:

@@ -13,7 +13,9 @@ CACHES = (
     "/uv/archive-v", "/uv/builds-v", "/uv/environments-v", "/uv/cache/", "/pipx/.cache/",
     "/pipx/cache/",
 )  # fmt: skip
-HINT = "install it (in its clone: `pipx install .` or `uv tool install .`), or give --corral PATH"
+HINT = (
+    "install corral (in its clone: `pipx install .` or `uv tool install .`), or give --corral PATH"
+)
 
 
 def find_corral(chosen: str | None = None) -> str:
@@ -39,7 +41,9 @@ def _refuse_temporary(path: str) -> None:
         slashed = found.replace("\\", "/").lower()
         in_cache = any(part in slashed for part in CACHES)
         if in_cache or any(is_inside(found, directory) for directory in _temporary_directories()):
-            raise SandboxError(f"{path} is in a temporary directory", hint=HINT)
+            raise SandboxError(
+                f"{path} is in a temporary directory, so a client may not find it later", hint=HINT
+            )
 
 
 def _temporary_directories() -> list[str]:

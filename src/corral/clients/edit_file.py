@@ -45,7 +45,7 @@ class ClientFile:
     def refuse_unknown_shape(self) -> None:
         """Refuse a file that has none of the keys below which corral looks for servers.
 
-        Its servers may be below another key.
+        Its servers may be below a key that corral does not know.
         """
         if not self.servers and not has_server_table(self.form, self.content.text):
             raise SandboxError(
@@ -179,7 +179,9 @@ def _diff(file: ClientFile, new: str) -> str:
 
 
 def _mask_values(text: str) -> str:
-    """Mask the value of every key that is named like a secret, also outside of the servers."""
+    """Mask the value of every key that is named like a secret, even if the key belongs to no
+    server.
+    """
     splices = [
         Splice(start=value.start(), end=value.end(), text=f'"{MASK}"' if value[1] else MASK)
         for key in KEY.finditer(text)

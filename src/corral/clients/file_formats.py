@@ -20,7 +20,7 @@ class Format(Protocol):
         """
 
     def load(self, text: str) -> object:
-        """Return the values as an independent parser reads them, to check those of `read`."""
+        """Return the values as an independent parser reads them, to check the values of `read`."""
 
     def quote(self, text: str) -> str: ...
 
@@ -30,12 +30,10 @@ class Format(Protocol):
         """
 
     def prepend(self, text: str, items: Value, drop: int, words: Sequence[str]) -> Splice:
-        """Return the change of the text that replaces the first `drop` items of a list with
-        `words`.
-        """
+        """Return the splice that replaces the first `drop` items of a list with `words`."""
 
     def without(self, text: str, items: Value, drop: int) -> Splice:
-        """Return the change of the text that removes the first `drop` items of a list."""
+        """Return the splice that removes the first `drop` items of a list."""
 
 
 def _installation(prefix: str) -> str:

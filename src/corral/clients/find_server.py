@@ -76,7 +76,7 @@ def read_own_files(
 
 
 def prepare_server(path: str, server: ConfiguredServer) -> FoundServer:
-    """Return a configured server ready to run; refuse one that corral cannot start."""
+    """Prepare the run of a configured server. Refuse a server that corral cannot start."""
     if server.why:
         raise SandboxError(f"{server.name} cannot be run: {server.why}")
     argv = server.unwrapped_argv
@@ -118,7 +118,7 @@ def fill_variables(text: str) -> str:
             raise SandboxError(f"only the client itself can fill in {found[0]}")
         known = os.environ.get(found["name"], found["default"])
         if known is None:
-            raise SandboxError(f"{found['name']} is not in the environment")
+            raise SandboxError(f"the environment variable {found['name']} is not set")
         return known
 
     return VARIABLE.sub(value, text)

@@ -1,4 +1,4 @@
-"""Change only the flags of wrapped servers in a configuration's text."""
+"""Change the flags of wrapped servers in a configuration's text, and nothing else."""
 
 from collections.abc import Mapping, Sequence
 from difflib import SequenceMatcher

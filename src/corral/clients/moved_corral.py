@@ -1,4 +1,4 @@
-"""Change only the program of servers that a moved corral had wrapped; keep their flags."""
+"""Change the program of servers that a moved corral had wrapped, and keep their flags."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ def find_moved(
     names: tuple[str, ...],
 ) -> list[ConfiguredServer]:
     """Return the wrapped servers to change. Without `names`, these are the servers whose corral is
-    at a path that no longer exists. With `names`, these are the named servers that another corral
+    at a path that no longer exists. With `names`, these are the named servers that a program other
     than `corral` starts.
 
     Leave out servers whose lines were changed since corral wrote them, because another program, or

@@ -27,7 +27,7 @@ class ServerOutcome:
     why: str = ""
     hint: str = ""
     command: tuple[str, ...] = ()
-    suggested: tuple[str, ...] = ()  # paths in its configuration to which it has no access
+    suggested: tuple[str, ...] = ()  # paths in its configuration that it cannot access
 
 
 @record
@@ -70,8 +70,10 @@ def describe_doubt(server: ConfiguredServer) -> ServerOutcome:
 def rewrite_servers(
     text: str, form: Format, rewrites: Mapping[KeyPath, Rewrite]
 ) -> tuple[str, frozenset[KeyPath]]:
-    """Return the new text, and the servers that were changed. Make all changes if the result is
-    right (`_is_right`), otherwise only those changes with which it stays right.
+    """Return the new text, and the servers that were changed.
+
+    Make all changes if `_is_right` accepts the result. Otherwise try one change after another, and
+    keep those with which `_is_right` accepts the result.
     """
     new = _apply(text, rewrites)
     if _is_right(form, text, new, rewrites):

@@ -82,7 +82,7 @@ def replace(content: FileContent, data: bytes) -> None:
         now = read(content.path)
         if now.data != content.data or not os.path.samestat(now.stat, content.stat):
             raise SandboxError(
-                f"{content.path} was changed by another program meanwhile",
+                f"{content.path} was changed by another program while corral edited it",
                 hint="nothing was written; try again",
             )
 

@@ -1,7 +1,8 @@
 """Find out what a server needs from the host, as far as its configuration shows it.
 
-The user gave the server its variables, so they are passed on, secrets as secrets. Paths in its
-arguments are only suggested, because a path in a command line is not a permission.
+The user gave the server its variables, so corral passes them on, and treats secrets as secrets.
+Paths in the server's arguments are only suggested as grants, because a path in a command line is
+not a permission.
 """
 
 import os
@@ -59,21 +60,22 @@ HARMLESS = frozenset((
     "PYTHONHASHSEED", "PYTHONNOUSERSITE", "PYTHONSAFEPATH", "PYTHONFAULTHANDLER",
     "PYTHONASYNCIODEBUG", "PYTHONOPTIMIZE",
 ))  # fmt: skip
-"""Variables that match UNSAFE_PREFIXES, but cannot make Python load other code. PYTHONWARNINGS can:
-it may name the module `antigravity`, whose import runs the program in BROWSER.
+"""These variables match UNSAFE_PREFIXES, but cannot make Python load additional code.
+PYTHONWARNINGS is missing here, because it may name the module `antigravity`, whose import runs the
+program in BROWSER.
 """
 UNKNOWN = "${unknown}"
 """Stands for an argument whose value only the client knows."""
 NO_EXTRA_CODE = SET_BY_CORRAL | HARMLESS | {"PATH"}
-"""Variables that do not make a runtime load other code. PATH is checked separately."""
+"""These variables do not make a runtime load additional code. PATH is checked separately."""
 
 
 class UnfitError(SandboxError):
-    """A server must not be wrapped: it would not work in the sandbox, or its variables would change
-    corral itself.
+    """A server must not be wrapped, because it would not work in the sandbox, or because its
+    variables would change corral itself.
 
     `leave_alone` means that this is not a failure: the server already has another sandbox, or
-    corral does not support it yet.
+    corral does not support the server yet.
     """
 
     def __init__(self, message: str, *, hint: str | None = None, leave_alone: bool = False) -> None:
@@ -114,10 +116,10 @@ def refuse_unsafe_variables(server: ConfiguredServer) -> None:
 def _refuse_foreign_path(given: Mapping[str, str], *, is_package: bool) -> None:
     """Refuse a PATH with a directory that the user did not choose.
 
-    If the server is a package, an `npm` or `uv` in that directory would install it, also for other
-    servers that use the same package from the cache. If it is another command, links and scripts in
-    that directory could make any file readable. Version managers' directories are refused only for
-    a package.
+    If the server is a package, an `npm` or `uv` in that directory would install the package, and
+    other servers would use it from the cache. If the server is another command, links and scripts
+    in that directory could make any file readable. Directories of version managers are refused only
+    for a package.
     """
     home = os.path.expanduser("~")
     known = () if is_package else (*SYSTEM_PREFIXES, *managed_directories({}, {home}))
@@ -153,15 +155,15 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
     known = (project, *SYSTEM_PREFIXES, *managed_directories({}, {home}), *granted)
     tops = {*known, *map(os.path.realpath, known)}
     mine, shared = _own_search_path(), is_shared(os.path.realpath(project), home_names(home))
-    # Check the real path of `cwd`: the client changes to `cwd` before it starts corral, and corral
-    # then cannot see whether links led there.
+    # Check the real path of `cwd`. The client changes to `cwd` before it starts corral, so corral
+    # cannot see at the start whether the path contains links.
     for text in (os.path.realpath(here), *named):
         path = os.path.join(here, text)
         above, name = os.path.split(path)
         # The path may be a link in the project. At the server's start corral checks where a link
-        # leads, so here it is enough that the link is inside. In two cases this is not checked at
-        # the start: in a directory that several servers share, and on Windows for links before
-        # `..`. Then only the real path counts.
+        # leads, so here it is enough that the link itself is inside. In two cases corral does not
+        # check the link at the start: in a directory that several servers share, and on Windows for
+        # links before `..`. In these cases only the real path counts here.
         checked = os.pardir not in path.split(os.sep) and not shared
         paths = {os.path.realpath(path), *([path] if checked else [])}
         inside = any(is_system(one) or any(is_inside(one, top) for top in tops) for one in paths)
@@ -175,8 +177,8 @@ def refuse_elsewhere(server: ConfiguredServer, project: str, granted: Sequence[s
 
 
 def find_start_directory(server: ConfiguredServer, project: str) -> str:
-    """Return the directory in which the client starts the server; '' if its entry names none, or if
-    only the client knows it.
+    """Return the directory in which the client starts the server. If the server's entry names no
+    directory, or if only the client knows it, return ''.
     """
     here = _fill(server.cwd, project or "${workspaceFolder}")
     here = os.path.join(project, here) if here and project else here
@@ -186,8 +188,8 @@ def find_start_directory(server: ConfiguredServer, project: str) -> str:
 def _find_script(server: ConfiguredServer, argv: list[str], here: str) -> str:
     """Return the script that the command would start, or ''.
 
-    The program may be a link to a runtime such as python, so it is looked up. If it is not found,
-    its name tells which runtime it is.
+    The program may be a link to a runtime such as python, so corral looks it up. If corral does not
+    find the program, its name tells which runtime it is.
     """
     if sys.platform != "win32":
         search = server.env.get("PATH") or os.environ.get("PATH", "")
@@ -229,8 +231,8 @@ def _is_unsafe(name: str, value: str) -> bool:
 
 
 def _find_foreign_directory(search: str, known: Sequence[str]) -> str:
-    """Return the first directory of a search path that is not the system's, not on the user's PATH
-    and not in one of the `known` directories; "" if there is none.
+    """Return the first directory of a search path that does not belong to the system, is not on the
+    user's PATH, and is not in one of the `known` directories. If there is none, return ''.
     """
     own, home = os.environ.get("PATH", os.defpath), os.path.expanduser("~")
     mine = _own_search_path()
@@ -267,15 +269,15 @@ def refuse_extra_code(server: ConfiguredServer, package: Package, profile: Profi
         raise UnfitError(
             f"{', '.join(found)} could change what the server does, but the profile {profile.name}"
             " is for the package alone",
-            hint=f"if it may have the package's grants: --profile {profile.name}; or --no-profile",
+            hint=f"to give it the package's grants: --profile {profile.name}; if not: --no-profile",
         )
 
 
 def environment_flags(server: ConfiguredServer, flags: Sequence[str]) -> Iterator[str]:
     """Yield a flag for each variable that the client sets and `flags` does not name.
 
-    A client may read a server's variables from a file, which corral does not read. Then raise
-    UnfitError, unless `flags` names at least one variable.
+    If the client reads the server's variables from a file, which corral does not read, raise
+    UnfitError unless `flags` names at least one variable.
     """
     given = {
         value.partition("=")[0] for flag, value in pairwise(flags) if flag in {"--env", "--secret"}
@@ -304,7 +306,7 @@ def find_paths(server: ConfiguredServer, dropped: int) -> tuple[str, ...]:
     words = words[dropped:]
     program = command.replace("\\", "/").rpartition("/")[2].lower()
     if not dropped and program.startswith(RUNTIMES):
-        # The script is skipped, because corral itself finds it and makes it readable.
+        # Skip the script, because corral itself finds it and makes it readable.
         script = next((at for at, word in enumerate(words) if not word.startswith("-")), -1)
         words = words[script + 1 :]
     found = [path for word in (*words, server.cwd) for path in _find_paths_in_word(word)]

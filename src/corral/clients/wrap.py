@@ -42,7 +42,7 @@ GRANTS = ("--read", "--write")
 class WrapRequest:
     corral: str
     target: str = "CLIENT"  # the client or file as the user typed it; hints repeat it
-    names: tuple[str, ...] = ()  # of servers; () means all
+    names: tuple[str, ...] = ()  # names of servers; () means all servers
     flags: tuple[str, ...] = ()
     grant_arguments: bool = False
     use_profiles: bool = True
@@ -146,7 +146,9 @@ def _propose(server: ConfiguredServer, request: WrapRequest) -> Proposal:
 
 
 def _find_ungranted(paths: Sequence[str], flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths that no flag grants, except the home, which can never be granted."""
+    """Return the paths that no flag grants. Leave out the home directory, which can never be
+    granted.
+    """
     granted = find_granted(flags)
     others = [path for path in paths if not is_home(path, home_directory())]
     return tuple(one for one in others if not any(is_inside(one, path) for path in granted))
@@ -190,7 +192,7 @@ def _find_reason_to_stay(server: ConfiguredServer, request: WrapRequest) -> Serv
     if server.why:
         return describe_outcome(server, "left", server.why)
     if server.disabled and server.name not in request.names:
-        hint = f"to wrap it all the same: {format_command(server, request)}"
+        hint = f"to wrap it anyway: {format_command(server, request)}"
         return describe_outcome(server, "left", "it is switched off", hint)
     return None
 
@@ -219,7 +221,9 @@ def _find_package(server: ConfiguredServer, request: WrapRequest) -> Package | N
         except SandboxError as error:
             raise UnfitError(error.message, hint=error.hint) from error
         if reference is not None and (why := why_unproven(reference.kind)):
-            hint = f"`corral run {shell_word(reference.text)}` tries it; then wrap this again"
+            hint = (
+                f"try it with `corral run {shell_word(reference.text)}`, then wrap the server again"
+            )
             raise UnfitError(why, hint=hint, leave_alone=True)
     return found
 

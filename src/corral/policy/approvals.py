@@ -22,7 +22,9 @@ from corral.record import fields, record, replace
 from corral.safe_text import is_digest, printable
 
 NAMES = ("corral.toml", "corral.json")
-UNUSABLE = "check who owns it: corral stores files there (XDG_CONFIG_HOME names another directory)"
+UNUSABLE = (
+    "check who owns it: corral stores files there (set XDG_CONFIG_HOME to use another directory)"
+)
 STORE = "approvals"
 
 
@@ -101,7 +103,7 @@ def request_from(
 
 def approve(directory: str, *, expected: str | None = None) -> Approval:
     """Approve the current request of a directory. Raise PolicyError if its digest is not
-    `expected`, the one that the user saw.
+    `expected`, which is the digest that the user saw.
     """
     request = request_for(directory)
     if request is None:
@@ -176,7 +178,7 @@ def make_store(directory: str) -> str:
         found = os.lstat(directory)
     except OSError as error:
         raise PolicyError(
-            f"{printable(directory)} cannot be made: {error.strerror}",
+            f"{printable(directory)} cannot be created: {error.strerror}",
             hint=disk_hint(error, directory, UNUSABLE),
         ) from error
     refuse_shared(directory, found)

@@ -58,8 +58,8 @@ def check_grants(
                 raise Refused(
                     f"{shown(grant.path, 200)} belongs to the system", "grant your own files"
                 )
-            # corral stores packages among its own files. An installer, which the user starts, may
-            # get a grant of one package's directory there. A server's request never gets such a
+            # corral stores packages among its own files. The user may start an installer that is
+            # granted the directory of one package there. A server's request never gets such a
             # grant.
             is_request = source.trust == "request"
             check_own(
@@ -94,12 +94,12 @@ def _refuse_home(
 
 
 def check_approved_path(source: Source, grant: Grant) -> None:
-    """Refuse a requested path that resolves to another file than when the user approved it."""
+    """Refuse a requested path that no longer resolves to the file that the user approved."""
     resolved = source.manifest.resolved
     if source.trust == "request" and resolved is not None:
         seen = dict(resolved).get(grant.written)
         if seen != grant.path:
-            raise Refused(f"{grant.written!r} leads to another file than when you approved it")
+            raise Refused(f"{grant.written!r} no longer leads to the file that you approved")
 
 
 def _check_mounts(
@@ -133,7 +133,7 @@ def _check_mounts(
 
             raise Refused(
                 f"{shown(grant.path, 200)} contains the network file system {shown(point, 200)}",
-                f"name it too, if the server needs it: --{grant.access} {quote(point)}",
+                f"if the server needs it, grant it, too: --{grant.access} {quote(point)}",
             )
         else:
             refuse_home(point, home, mounts, f"--{grant.access} {{}}")

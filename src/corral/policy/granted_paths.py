@@ -1,8 +1,8 @@
-"""Record to which real path each granted path resolved when it was first granted.
+"""Record the real path to which each granted path resolved when it was first granted.
 
 A server with a write grant can replace a path inside the grant with a link. If another server has a
 grant of this path, its next run would get access to the destination of the link. So corral refuses
-a grant that resolves to another path than the recorded one.
+a grant that no longer resolves to the recorded path.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def memory_file(home: str) -> str:
 def read_memory(file: str) -> dict[str, str]:
     """Return {path as written: recorded real path}. Refuse a file that other users can open.
 
-    A crash or a full disk may have damaged the end of the file, which is then ignored.
+    A crash or a full disk may have damaged the end of the file. A damaged end is ignored.
     """
     whole, damaged, _ = _read(file).partition(SEPARATOR * 2)
     parts = (whole + SEPARATOR if damaged else whole).split(SEPARATOR)[:-1]
@@ -63,8 +63,8 @@ def _read(file: str) -> str:
 
 
 def remember(file: str, paths: Mapping[str, str]) -> None:
-    """Add entries to the file. If its end is damaged or if it has become large, write it anew,
-    without the entries of paths that no longer exist.
+    """Add entries to the file. If the end of the file is damaged, or if the file has become large,
+    rewrite it without the entries of paths that no longer exist.
     """
     directory = os.path.dirname(file)
     try:
@@ -100,7 +100,7 @@ def _format(paths: Mapping[str, str]) -> bytes:
 
 def _append(file: str, entries: bytes) -> None:
     """Add entries with a single write, so that concurrent runs do not mix their entries. If the
-    disk is full, cut off what was written. Hold a lock, so that this cuts off no entries of another
+    disk is full, cut off what was written. A lock prevents that this cuts off entries of another
     run.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | OPEN_FLAGS, 0o600)
@@ -117,8 +117,8 @@ def _append(file: str, entries: bytes) -> None:
 def check_granted_paths(grants: Sequence[Grant], home: str) -> str:
     """Refuse grants that resolve to other files than before, and record new ones.
 
-    If the record cannot be read or written, for example because the disk is full, return a warning.
-    But raise PolicyError if the path of a grant contains a link.
+    If the record cannot be read or written, such as on a full disk, return a warning. If the path
+    of a grant contains a link, raise PolicyError instead.
     """
     linked = [grant for grant in grants if grant.written != grant.path]
     file = memory_file(home)

@@ -1,5 +1,5 @@
-"""Test clients' files: each file is replaced as a whole or not at all, keeps its mode, and can be
-restored.
+"""Test how corral edits clients' files: each file is replaced as a whole or not at all, keeps its
+mode, and can be restored.
 """
 
 import json
@@ -245,8 +245,8 @@ def test_a_broken_file_is_reported_and_not_changed(config, content):
 
 
 def test_a_half_written_file_is_an_error_or_is_complete(config):
-    """Cut a file at every byte, because a client that is killed while it writes leaves only the
-    beginning of a file.
+    """Cut the file off at every byte, because a client that is killed while it writes leaves only
+    the beginning of the file. corral has to refuse each of these files without changing it.
     """
     content = TEXT.encode()
     for length in range(1, len(content)):
@@ -264,7 +264,7 @@ def test_a_huge_file_is_refused_without_reading_it(config):
 
 
 def test_a_large_file_is_accepted(config):
-    """Use a large file, because `.claude.json` also has histories."""
+    """Use a large file, because Claude Code also keeps histories in `.claude.json`."""
     history = [{"display": f"line {n}", "pasted": {}} for n in range(5_000)]
     text = json.dumps(
         {"history": history, "projects": {"/p": {"mcpServers": {"a": {"command": "node"}}}}}
@@ -390,7 +390,7 @@ def test_a_state_directory_that_cannot_be_made_is_reported(config):
     os.makedirs(os.path.dirname(place))
     with open(place, "w", encoding="utf-8"):
         pass
-    with pytest.raises(SandboxError, match="cannot be recorded") as caught:
+    with pytest.raises(SandboxError, match="cannot record") as caught:
         wrap_file(str(config), REQUEST)
     assert caught.value.hint.startswith("nothing was changed; set XDG_STATE_HOME")
     assert config.read_bytes() == TEXT.encode()
@@ -544,7 +544,7 @@ REFUSED = {
     "cursor:far": "remote",
     "cursor:box": "container",
     "cursor:asks": "only the client itself",
-    "cursor:unset": "NOT_SET_ANYWHERE is not in the environment",
+    "cursor:unset": "the environment variable NOT_SET_ANYWHERE is not set",
 }
 
 
@@ -586,7 +586,7 @@ def test_corral_is_written_with_the_path_that_started_it(home, monkeypatch):
     link.parent.mkdir()
     link.symlink_to(real)
     monkeypatch.setattr(sys, "argv", [str(link)])
-    assert find_corral() == str(link)  # the target of the link may be removed by an upgrade
+    assert find_corral() == str(link)  # an upgrade may remove the target of the link
     monkeypatch.setattr(sys, "argv", ["-c"])
     monkeypatch.setattr(sys, "executable", str(home / "venvs" / "bin" / "python"))
     assert find_corral() == real
@@ -614,7 +614,7 @@ def test_a_corral_in_a_temporary_directory_is_refused(home, monkeypatch, place):
     monkeypatch.setattr(sys, "argv", [program(home / place)])
     with pytest.raises(SandboxError, match="temporary directory") as caught:
         find_corral()
-    assert "`uv tool install .`" in caught.value.hint  # no package index has corral
+    assert "`uv tool install .`" in caught.value.hint  # corral is not in any package index
 
 
 @pytest.mark.parametrize("word", ["corral", "/x/corral", "C:\\x\\corral.exe", "CORRAL.EXE"])

@@ -28,8 +28,8 @@ from corral.supervisor.prepare import CERTIFICATES
 CORRAL = "/home/me/.local/bin/corral"
 REQUEST = WrapRequest(corral=CORRAL)
 
-# Every character that a configuration file can have, except for NUL, which no command can have, and for characters that
-# `json.dumps` escapes in a way that TOML does not accept.
+# Every character that a configuration file can contain, with two exceptions: NUL, which a command
+# cannot contain, and characters that `json.dumps` escapes in a way that TOML does not accept.
 LETTERS = st.characters(
     exclude_categories=["Cs"], max_codepoint=0xFFFF, exclude_characters="\x00\x7f"
 )
@@ -178,7 +178,7 @@ class Writer:
                     return candidate
             except pyyaml.YAMLError:
                 continue
-        return reject()  # PyYAML does not read back what it writes for this value
+        return reject()  # PyYAML cannot read back what it writes for this value
 
 
 @st.composite
@@ -211,7 +211,7 @@ def configurations(draw):
     try:
         form.load(mark + text)
     except (ValueError, SandboxError):
-        reject()  # PyYAML's writer made an invalid text
+        reject()  # PyYAML wrote text that is not valid YAML
     return form, mark + text, servers
 
 
@@ -412,7 +412,7 @@ def test_a_list_of_servers_without_names_is_refused():
     good, refused = wrap(text, jsonc, REQUEST).outcomes
     assert (good.name, good.state) == ("good", "wrapped")
     assert (refused.name, refused.state) == ("0", "refused")
-    assert refused.why == "it has no name in the list mcpServers"
+    assert refused.why == "its entry in the list mcpServers has no name"
 
 
 NO_SERVERS = (
@@ -687,7 +687,9 @@ def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
 
 
 def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkeypatch):
-    """Make corral insert a wrong text, and check that corral notices it. This is the control for the test above."""
+    """Make corral insert a wrong text, and check that corral notices the mistake. This is the
+    control for the test above.
+    """
     monkeypatch.setattr(jsonc, "quote", lambda text: '"elsewhere"')
     text = '{"mcpServers": {"a": {"command": "node"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -727,10 +729,10 @@ STEERING = (
 
 @pytest.mark.parametrize("name", STEERING)
 def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
-    """Refuse variables for proxies, certificates, name lookups and version managers in a file. A proxy could read
-    everything that is sent to allowed hosts, and a search list could resolve allowed names to other hosts. A certificate
-    variable could name a secret file, which the target may then read, and links in a version manager's directory may
-    lead to any file.
+    """Refuse an entry that sets variables for proxies, certificates, name lookups or version
+    managers. A proxy could read everything that is sent to allowed hosts, and a search list could
+    resolve allowed names to other hosts. A certificate variable could name a secret file, which the
+    target could then read, and links in a version manager's directory may lead to any file.
     """
     entry = {"command": "srv", "env": {name: "/home/me/.ssh"}}
     monkeypatch.delenv(name, raising=False)
@@ -756,8 +758,8 @@ def test_a_file_cannot_choose_corrals_proxy_or_certificates(name, monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_installer(value, state, monkeypatch):
-    """Refuse a PATH in the project's file with directories that are not on the user's own PATH, because the installer
-    could come from them.
+    """Refuse an entry whose PATH contains directories that are not on the user's own PATH, because
+    corral could find the installer in one of them.
     """
     monkeypatch.setenv("HOME", "/home/me")
     monkeypatch.setenv("PATH", "/opt/node/bin:/home/me/.nvm/bin:/usr/bin")
@@ -877,7 +879,9 @@ def test_paths_in_a_servers_files_need_a_grant(monkeypatch, tmp_path):
 
 
 def resolved(command, sources, *, environment, cwd, notify):
-    """Do only one step of `prepare`, which is to read the server's files. This step works on any host."""
+    """Do only the step of `prepare` that reads the server's files, because this step works on any
+    host.
+    """
     from corral.programs.resolve import resolve
 
     home = os.environ["HOME"]
@@ -885,8 +889,8 @@ def resolved(command, sources, *, environment, cwd, notify):
 
 
 def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(monkeypatch):
-    """Leave an entry unchanged on Windows if no npm package was ever started there, because corral may not be able to
-    start one. The message names a command to try.
+    """Leave an entry unchanged on Windows if no npm package was ever started on this machine,
+    because corral may not be able to start one. The message names a command to try.
     """
     entry = '{"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.2.3"]}'
     text = f'{{"mcpServers": {{"a": {entry}, "good": {{"command": "node"}}}}}}'
@@ -895,4 +899,4 @@ def test_on_windows_an_entry_is_not_wrapped_if_no_such_package_was_ever_started(
     monkeypatch.setattr("corral.clients.wrap.why_unproven", lambda kind: f"no {kind} here yet")
     left, good = wrap(text, jsonc, REQUEST).outcomes
     assert (left.state, left.why, good.state) == ("left", "no npm here yet", "wrapped")
-    assert "`corral run npm:some-server@1.2.3` tries it" in left.hint
+    assert "try it with `corral run npm:some-server@1.2.3`" in left.hint

@@ -99,7 +99,7 @@ def test_a_link_swapped_after_the_digest_was_taken_is_noticed(store, server, tmp
     (tmp_path / "elsewhere").mkdir()
     (server / "data").rmdir()
     (server / "data").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(PolicyError, match="leads to another file than when you approved it"):
+    with pytest.raises(PolicyError, match="no longer leads to the file that you approved"):
         merge([source], home=str(tmp_path / "home"), cwd=str(tmp_path))
 
 
