@@ -94,7 +94,7 @@ CASES = {
     ),
     "the host's own": Case(
         allow=[NAME + ":{}"], found=("8.8.8.8",), own=("8.8.8.8",),
-        rows=[("guard", f"{NAME} (8.8.8.8:{{}})", "8.8.8.8:{}", "the host's own")],
+        rows=[("guard", f"{NAME} (8.8.8.8:{{}})", "8.8.8.8:{}", "the host's own address")],
     ),
     "no address": Case(
         allow=[NAME + ":{}"], found=(),

@@ -1,7 +1,7 @@
 """Parse and format IP addresses as bytes (4 or 16), without `ipaddress` or `socket`.
 
-Only the plain spelling of IPv4 is accepted, because programs interpret octal, hexadecimal and short
-forms differently.
+IPv4 addresses are accepted only as four decimal numbers, because programs interpret octal,
+hexadecimal and short forms differently.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ HEX = frozenset("0123456789abcdefABCDEF")
 MAPPED = bytes(10) + b"\xff\xff"
 MAX_TEXT_LENGTH = 45
 MAX_ADDRESSES = 16
-"""The number of addresses that are used for one name. Further addresses are ignored."""
+"""The maximum number of addresses that are used for one name. Further addresses are ignored."""
 
 
 @record
 class Network:
-    """A network: all addresses whose first `bits` bits are the same as in `address`. The other bits
-    of `address` are zero.
+    """A network: all addresses whose first `bits` bits are the same as in `address`. The remaining
+    bits of `address` are zero.
     """
 
     address: bytes
@@ -53,7 +53,9 @@ def address_or_none(text: str) -> bytes | None:
 
 
 def parse_network(text: str) -> Network:
-    """Parse `address` or `address/bits`. Raise ValueError if bits after the prefix are set."""
+    """Parse `address` or `address/bits`. Raise ValueError if the address is not zero after its
+    first `bits` bits.
+    """
     host, slash, length = text.partition("/")
     address = parse_address(host)
     most = len(address) * 8
@@ -63,7 +65,7 @@ def parse_network(text: str) -> Network:
         raise ValueError(f"the prefix length must be a number from 0 to {most}")
     bits = int(length)
     if int.from_bytes(address, "big") & ((1 << (most - bits)) - 1):
-        raise ValueError("bits are set beyond the prefix length")
+        raise ValueError(f"the address is not zero after its first {bits} bits")
     return Network(address=address, bits=bits)
 
 
@@ -114,7 +116,9 @@ def _groups(text: str, *, last: bool) -> list[int] | None:
 
 
 def format_address(address: bytes) -> str:
-    """Return the canonical text (RFC 5952). A mapped IPv4 address is written with dots."""
+    """Return the canonical text of an address (RFC 5952). An IPv4 address that is mapped to IPv6 is
+    written as `::ffff:` and the dotted IPv4 address.
+    """
     if len(address) == 4:
         return ".".join(map(str, address))
     if address.startswith(MAPPED):
@@ -139,12 +143,14 @@ def _longest_zeros(groups: list[int]) -> tuple[int, int]:
 
 
 def unmap(address: bytes) -> bytes:
-    """Return the IPv4 address inside a mapped address, because the kernel dials the IPv4 address.
-    Return any other address unchanged.
+    """Return the IPv4 address that is mapped to this IPv6 address, because the kernel would dial
+    the IPv4 address. Return any other address unchanged.
     """
     return address[12:] if len(address) == 16 and address.startswith(MAPPED) else address
 
 
 def deduplicate(addresses: Sequence[bytes]) -> list[bytes]:
-    """Return the first MAX_ADDRESSES different addresses, unmapped, in their order."""
+    """Return the first MAX_ADDRESSES distinct addresses in their order. Mapped IPv4 addresses
+    become IPv4 addresses first.
+    """
     return list(dict.fromkeys(map(unmap, addresses[: 4 * MAX_ADDRESSES])))[:MAX_ADDRESSES]

@@ -1,9 +1,9 @@
-"""Limit how many dials and descriptors of the supervisor, and how much of its time, a target can
+"""Limit how much of the supervisor's time, and how many of its dials and descriptors, a target can
 use up.
 
-The target decides how many connections there are, and whoever owns a DNS zone decides how many
-addresses a name has. Without limits they could use up the supervisor's descriptors, and the
-supervisor could no longer measure the target's usage.
+The target decides how many connections it makes, and the owner of a DNS zone decides how many
+addresses a name has. Without limits they could use up the supervisor's descriptors. Then the
+supervisor could no longer measure the target's resource usage.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 MAX_EXTRA_DIALS = 128
 ACCEPT_RETRY_SECONDS = 0.1
-"""The pause after an accept that failed because no descriptor was left. The client is still
-waiting, so an immediate retry would fail again.
+"""The pause after an accept that failed because no descriptor was free. The client is still
+waiting, so an immediate retry would only fail again.
 """
 RESUME_FRACTION = 1 / 4
-"""A pause of `RateLimit` ends when this fraction of the burst is available again. If it ended as
-soon as one request was allowed, the supervisor would wake up for each request.
+"""A pause of `RateLimit` ends when this fraction of the burst is available again. If the pause
+ended as soon as one request was allowed, the supervisor would wake up for every single request.
 """
 
 
@@ -33,9 +33,9 @@ soon as one request was allowed, the supervisor would wake up for each request.
 class Timeouts:
     """Time limits of a connection.
 
-    `request_seconds` is the time until an HTTP request or a TLS hello, which names the destination,
-    must have arrived. `connect_seconds` is the time until one of a host's addresses must have
-    answered. `idle_seconds` is the longest time without a byte in either direction.
+    An HTTP request or a TLS hello, which names the destination, must arrive within
+    `request_seconds`. One of a host's addresses must answer within `connect_seconds`. A connection
+    ends after `idle_seconds` without a byte in either direction.
     """
 
     request_seconds: float = 10.0
@@ -44,8 +44,8 @@ class Timeouts:
 
 
 class DialBudget:
-    """Limits the extra dials of all connections together. While a connection dials several
-    addresses at the same time, all but one of these dials are extra.
+    """Limits the extra dials of all connections together. If a connection dials several addresses
+    at the same time, the first dial does not count, and each further dial is an extra one.
     """
 
     def __init__(self, max_extra: int = MAX_EXTRA_DIALS) -> None:
@@ -64,10 +64,11 @@ class DialBudget:
 
 
 def reserve_descriptors(max_connections: int, *, others: int) -> int:
-    """Raise the descriptor limit to two descriptors for each connection, plus `others`.
+    """Raise the descriptor limit so that it allows two descriptors for each connection, plus
+    `others`.
 
-    Return the number of connections that the new limit allows. It may be less than
-    `max_connections`, because of the hard limit.
+    Return the number of connections that the new limit allows. This may be less than
+    `max_connections`, because the limit cannot exceed the hard limit.
     """
     if sys.platform == "win32":
         raise OSError("descriptors are not limited on Windows")
@@ -94,12 +95,14 @@ class RateLimit:
         self._seen = clock()
 
     def use(self, count: int = 1) -> None:
-        """Count requests. Requests beyond the budget lengthen the pause."""
+        """Count requests. If no requests are left, each further request makes the pause longer."""
         self._refill()
         self._left -= count
 
     def pause_seconds(self) -> float:
-        """Return for how long no request may be accepted, or 0 if the budget is not used up."""
+        """Return for how many seconds no request may be accepted. Return 0 if a request may be
+        accepted now.
+        """
         self._refill()
         if self._left >= 1:
             return 0.0

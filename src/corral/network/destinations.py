@@ -1,14 +1,15 @@
 """Check whether a target may connect to a destination, for both network engines.
 
 The gateway (Linux) and the HTTP proxies (macOS, Windows) dial only the addresses that
-`DestinationCheck` returned, and the host's own proxy. Both call its methods at the same points:
+`DestinationCheck` returns, or the host's own proxy. Both call these methods at the same points:
 
     allows              first: whether an entry allows the name or the address, and the port
     allows_hello        after a TLS client has named a server: whether an entry allows that name
     proxy_for           before the lookup: the host's own proxy, if the host uses one for this name
-    filter_addresses    after the lookup: the address guard
+    filter_addresses    after the lookup: the addresses that the address guard allows
 
-Each denial is recorded with the entry of `network.allow` that would allow it, if there is one.
+Each denial is recorded together with the entry of `network.allow` that would allow the destination,
+if an entry could allow it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ NO_PROXY = "no connection to the host's own proxy"
 
 @record
 class Destination:
-    """A host and a port. `host` is a name, or the text of `address` if that is not None."""
+    """A host and a port. `host` is a name, or the text of `address` if `address` is not None."""
 
     host: str
     port: int
@@ -56,9 +57,9 @@ class DestinationCheck:
     """Decides which destinations a target may reach, and records denials.
 
     `admitted` are networks from the user's config: allowed names may resolve to addresses in them.
-    `host_addresses` are the addresses of the host itself. The policy has to name each of them
-    exactly; only loopback addresses can also be admitted by naming a network. `synthetic` is
-    the network from which the gateway gives each name an address.
+    `host_addresses` are the addresses of the host itself. A network does not admit such an address
+    unless it contains only that address, except that a network can admit loopback addresses.
+    `synthetic` is the network from which the gateway assigns an address to each name.
     """
 
     def __init__(
@@ -98,8 +99,8 @@ class DestinationCheck:
         return False
 
     def remedy(self, destination: Destination) -> str:
-        """Return the entry of `network.allow` that would allow a destination, or "" if no entry
-        would.
+        """Return the entry of `network.allow` that would allow a destination, or "" if no entry can
+        allow it.
         """
         address = destination.address
         if address is not None and (address in self.synthetic or not is_admissible(address)):
@@ -107,7 +108,7 @@ class DestinationCheck:
         return str(destination)
 
     def needs_hello(self, destination: Destination) -> bool:
-        """Return whether a client has to send a TLS hello before its data is sent to the server."""
+        """Return whether a client must send a TLS hello before it is connected to the server."""
         return destination.port in self._tls_ports
 
     def allows_hello(self, hello: Hello, destination: Destination) -> bool | None:
@@ -115,8 +116,8 @@ class DestinationCheck:
         incomplete.
 
         Record a denial if the hello is malformed or names a server that is not allowed. A client
-        that does not use TLS, or whose hello names no server, is allowed: its connection goes to
-        the allowed host in any case.
+        that does not use TLS, or whose hello names no server, is allowed, because its connection
+        can only go to the allowed host.
         """
         port = destination.port
         if hello.state == "incomplete":
@@ -133,15 +134,17 @@ class DestinationCheck:
         return False
 
     def proxy_for(self, destination: Destination) -> Proxy | None:
-        """Return the host's own proxy if the host would use it for this destination, or None."""
+        """Return the host's own proxy, or None if the host would not use a proxy for this
+        destination.
+        """
         proxy = self._proxy
         return proxy if proxy is not None and proxy.is_used_for(destination.host) else None
 
     def filter_addresses(
         self, destination: Destination, found: Sequence[bytes]
     ) -> tuple[bytes, ...]:
-        """Return the addresses of a destination that may be dialled, and record the others as
-        denials. If no address was found, record that the destination is unreachable.
+        """Return the addresses of a destination that may be dialled. Record each refused address as
+        a denial. If `found` is empty, record that the destination is unreachable.
         """
         if not found:
             self.report_unreachable(destination, NO_ADDRESS)
@@ -161,14 +164,14 @@ class DestinationCheck:
         return tuple(good)
 
     def report_unreachable(self, destination: Destination, why: str) -> None:
-        """Record that the host itself could not connect to an allowed destination."""
+        """Record that an allowed destination could not be reached from the host."""
         self.denials.add("unreachable", str(destination), why=why)
 
 
 def check_from_policy(
     allow: Iterable[str], admit: Iterable[str], environment: Mapping[str, str], denials: Denials
 ) -> DestinationCheck:
-    """Build the check of one run. `environment` is the user's, and may name a proxy."""
+    """Build the check for one run. `environment` is the user's own, and may name a proxy."""
     return DestinationCheck(
         parse_rules(allow),
         denials,

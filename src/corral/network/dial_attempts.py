@@ -1,6 +1,6 @@
-"""Choose the order and number of attempts to dial a host with several addresses (RFC 8305).
+"""Choose in which order to dial the addresses of a host, and how many at the same time (RFC 8305).
 
-The name is not looked up again, so only addresses that were checked are dialled.
+The name is not looked up again, so only checked addresses are dialled.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STAGGER_SECONDS = 0.25
 
 
 class Attempts:
-    """Chooses the next address of a host to dial, within the budget that all connections share.
+    """Chooses which address of a host to dial next, within the budget that all connections share.
     `waiting` are the addresses that have not been tried.
     """
 
@@ -30,8 +30,8 @@ class Attempts:
     def next(self, under_way: int) -> bytes | None:
         """Return the next address to try while `under_way` attempts are running.
 
-        Return None if no address is left or the budget is used up. If `waiting` is not empty then,
-        call this again after STAGGER_SECONDS.
+        Return None if no address is left or the shared budget is used up. If `waiting` still
+        contains addresses then, call this method again after STAGGER_SECONDS.
         """
         self.settle(under_way)
         if not self.waiting or (under_way and not self._budget.acquire()):
@@ -40,8 +40,8 @@ class Attempts:
         return self.waiting.pop(0)
 
     def settle(self, under_way: int) -> None:
-        """Release the budget of attempts that have ended. `under_way` is the number of attempts
-        that still run.
+        """Return to the shared budget what attempts used that have ended. `under_way` is the number
+        of attempts that are still running.
         """
         needed = min(self._taken, max(0, under_way - 1))
         self._budget.release(self._taken - needed)

@@ -1,14 +1,14 @@
 """Refuse to dial addresses of the host, its neighbours and cloud services.
 
-This is the address guard. The owner of a DNS zone chooses its addresses, so an allowed name may
-resolve to such an address. corral has its own table of networks, because `ipaddress` calls
-::127.0.0.1 and fec0::1 global, and in older versions of Python also 64:ff9b:1::a00:1 and
-2002:7f00:1::. If an IPv6 address contains an IPv4 address, both are checked.
+This module is the address guard. An allowed name may resolve to such an address, because the owner
+of a DNS zone chooses the addresses of its names. corral has its own table of networks, because
+`ipaddress` says that ::127.0.0.1 and fec0::1 are global addresses. Older versions of Python say so
+of 64:ff9b:1::a00:1 and 2002:7f00:1:: too. If an IPv6 address contains an IPv4 address, both
+addresses are checked.
 
-The policy and the user's config can name networks whose addresses are admitted. A network admits a
-guarded address only if it is not larger than the guarded network that contains the address. So
-10.0.0.0/8 and 10.1.2.3 admit private addresses, but 0.0.0.0/0 means the internet and admits no
-guarded address.
+The policy and the user's config can name networks to admit. Such a network admits a guarded address
+only if it is not larger than the guarded network that contains the address. So 10.0.0.0/8 and
+10.1.2.3 admit private addresses, but 0.0.0.0/0 means the internet and admits no guarded address.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 class GuardedNetwork:
     """A network from TABLE, with the reason why its addresses are refused.
 
-    The smallest network that contains an address decides. If its `why` is empty, it refuses nothing
-    itself: the IPv4 address inside the IPv6 address decides.
+    For each address, the smallest guarded network that contains it decides. If `why` is empty, the
+    network itself refuses nothing, because the IPv4 address inside the IPv6 address decides.
     """
 
     network: Network
     why: str
 
 
-# The guarded networks, each with a reason: IANA's special-purpose registries, the multicast and
-# reserved blocks, and metadata services.
+# The guarded networks, each with the reason for its refusal. They come from IANA's special-purpose
+# registries, the multicast and reserved blocks, and the metadata services of clouds.
 TABLE = (
-    ("0.0.0.0/8", "unspecified"),  # the kernel dials loopback instead
+    ("0.0.0.0/8", "unspecified"),  # the kernel would dial loopback
     ("10.0.0.0/8", "private"),
     ("100.64.0.0/10", "shared by a carrier (CGNAT)"),
     ("127.0.0.0/8", "loopback"),
@@ -49,14 +49,14 @@ TABLE = (
     ("192.0.2.0/24", "reserved for documentation"),
     ("192.88.99.0/24", "a 6to4 relay"),
     ("192.168.0.0/16", "private"),
-    ("198.18.0.0/15", "benchmarking, and the gateway's own"),
+    ("198.18.0.0/15", "reserved for benchmarking, and used by corral's gateway"),
     ("198.51.100.0/24", "reserved for documentation"),
     ("203.0.113.0/24", "reserved for documentation"),
     ("224.0.0.0/4", "multicast"),
     ("240.0.0.0/4", "reserved"),
     ("255.255.255.255", "broadcast"),
     ("100.100.100.200", "metadata"),  # Alibaba
-    ("168.63.129.16", "metadata"),  # Azure, at a public address
+    ("168.63.129.16", "metadata"),  # Azure, a public address
     ("169.254.0.23", "metadata"),  # Tencent
     ("169.254.42.42", "metadata"),  # Scaleway
     ("169.254.169.253", "metadata"),  # the resolver of an Amazon VPC
@@ -64,7 +64,8 @@ TABLE = (
     ("169.254.170.2", "metadata"),  # credentials of Amazon's containers
     ("169.254.170.23", "metadata"),
     ("192.0.0.192", "metadata"),  # Oracle
-    # Only 2000::/3 is global unicast. All other addresses are refused, some with their own reason.
+    # Only 2000::/3 is global unicast. All other IPv6 addresses are refused, some of them for a
+    # reason of their own.
     ("::/3", "reserved"),
     ("4000::/2", "reserved"),
     ("8000::/1", "reserved"),
@@ -72,7 +73,7 @@ TABLE = (
     ("::1", "loopback"),
     ("::ffff:0:0/96", ""),  # mapped
     ("::/96", "IPv4-compatible"),
-    ("64:ff9b::/96", ""),  # NAT64, by which hosts without IPv4 reach IPv4 addresses
+    ("64:ff9b::/96", ""),  # NAT64, which takes hosts without IPv4 to IPv4 addresses
     ("64:ff9b:1::/48", "local NAT64"),
     ("100::/64", "discarded"),
     ("2001::/23", "reserved for protocols"),
@@ -93,8 +94,8 @@ TABLE = (
     ("fe80::a9fe:a9fe", "metadata"),  # OpenStack
 )
 NOT_ADMISSIBLE = frozenset({"unspecified", "multicast", "broadcast", "discarded"})
-"""A policy cannot admit addresses that are refused for these reasons, because they cannot be
-reached or are the host itself.
+"""A policy cannot admit addresses that are refused for one of these reasons, because such addresses
+cannot be reached or mean the host itself.
 """
 
 
@@ -102,7 +103,7 @@ _guarded_networks: list[GuardedNetwork] = []
 
 
 def guarded_networks() -> list[GuardedNetwork]:
-    """Return the table, smallest networks first. The table is parsed at the first call."""
+    """Return the networks of TABLE, smallest first. The table is parsed at the first call."""
     if not _guarded_networks:
         _guarded_networks.extend(
             sorted(
@@ -115,8 +116,8 @@ def guarded_networks() -> list[GuardedNetwork]:
 
 @record
 class Refusal:
-    """The reason why an address must not be dialled. `remedy` is the address to name in a policy
-    that allows it, or None if no policy can allow it.
+    """The reason why an address must not be dialled. `remedy` is the address that a policy has to
+    name to allow the connection, or None if no policy can allow it.
     """
 
     why: str
@@ -126,7 +127,7 @@ class Refusal:
 def find_refusal(
     address: bytes, *, host_addresses: Container[bytes] = (), admitted: Iterable[Network] = ()
 ) -> Refusal | None:
-    """Return why this address must not be dialled, or None if it may be dialled."""
+    """Return the reason why this address must not be dialled, or None if it may be dialled."""
     networks = tuple(admitted)
     for form in (address, *embedded_v4(address)):
         why = _why_refused(form, host_addresses, networks)
@@ -167,15 +168,15 @@ def _why_refused(
     why = "" if guarded is None else guarded.why
     if guarded is not None and why and (why in NOT_ADMISSIBLE or named < guarded.network.bits):
         return why
-    # The host's own addresses have to be admitted one by one. Loopback is an exception: a network
-    # can admit all loopback addresses.
+    # A network does not admit the host's own addresses: each of them has to be named by itself.
+    # Loopback is an exception, because a network can admit all loopback addresses.
     if address in host_addresses and named < len(address) * 8 and why != "loopback":
-        return "the host's own"
+        return "the host's own address"
     return None
 
 
 def embedded_v4(address: bytes) -> Iterator[bytes]:
-    """Yield each IPv4 address to which packets for an IPv6 address may be delivered."""
+    """Yield each IPv4 address to which packets for this IPv6 address may be delivered."""
     if len(address) != 16:
         return
     head = int.from_bytes(address[:12], "big")
@@ -184,8 +185,8 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
         yield address[12:]
     elif address.startswith(b"\x00\x64\xff\x9b\x00\x01"):
         # RFC 6052: the position of the IPv4 address depends on the length of the prefix, which is
-        # unknown. So the bytes at each position count as an address, unless the first byte is zero,
-        # because no host has such an address.
+        # unknown here. So the bytes at each possible position count as an address, unless the first
+        # byte is zero, because no host has an address that begins with zero.
         split = (address[6:8] + address[9:11], address[7:8] + address[9:12])
         yield from (found for found in (*split, address[9:13], address[12:]) if found[0])
     elif address.startswith(b"\x20\x02"):  # 6to4
@@ -200,9 +201,9 @@ def embedded_v4(address: bytes) -> Iterator[bytes]:
 class HostAddresses:
     """The current addresses of this host, as a container.
 
-    For packets to one of its own addresses, the kernel uses this same address as the source. So
-    `in` connects a datagram socket to the address and compares the socket's own address. This sends
-    nothing.
+    To test an address, `in` connects a datagram socket to it and compares it with the socket's own
+    address. The two are equal only if the address is one of the host's own, because then the kernel
+    uses it as the source, too. Nothing is sent.
     """
 
     def __contains__(self, address: object) -> bool:
@@ -212,9 +213,9 @@ class HostAddresses:
         try:
             probe = _socket.socket(family, _socket.SOCK_DGRAM)
         except OSError as error:
-            # If the host does not support the family, it cannot reach the address. After any other
-            # error, such as too many open descriptors, the address counts as the host's own and is
-            # not dialled.
+            # A host that does not support the address family cannot reach the address. After any
+            # other error, such as too many open descriptors, the address counts as the host's own
+            # and is not dialled.
             return error.errno != errno.EAFNOSUPPORT
         try:
             probe.connect((format_address(address), 9))

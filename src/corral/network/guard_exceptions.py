@@ -1,10 +1,10 @@
 """Parse the exceptions from the address guard in the user's config (`network.admit`).
 
-An exception is a network to whose addresses allowed names may resolve. It does not allow a name
-itself. Because it applies to every run and every allowed name, not every network is accepted: an
-exception may not be larger than the guarded network that contains it, each loopback or link-local
-address needs its own exception, and services that give out a cloud's credentials cannot be
-excepted.
+An exception is a network. Allowed names may resolve to its addresses, but the exception itself does
+not allow a name. Exceptions apply to every run and to every allowed name, so they are restricted:
+an exception may not be larger than the guarded network that contains it, and each loopback or
+link-local address needs an exception of its own. There are no exceptions for metadata services,
+which give out a cloud's credentials.
 """
 
 from corral.network.addresses import Network, parse_network
@@ -17,13 +17,15 @@ ADDRESS_BY_ADDRESS = {
 
 
 def parse_admitted(text: str) -> Network:
-    """Parse an entry of `network.admit`. The text of a ValueError explains what is wrong."""
+    """Parse an entry of `network.admit`. If the entry is invalid, raise ValueError with the reason
+    as its text.
+    """
     network = parse_network(text)
     guarded = find_guarded(network.address, network.bits)
     if guarded is None:
         _check_unguarded(network)
     elif not guarded.why:
-        raise ValueError("contains IPv4 addresses: name the IPv4 networks instead")
+        raise ValueError("contains IPv4 addresses: name an IPv4 network instead")
     elif guarded.why in NOT_ADMISSIBLE:
         raise ValueError(f"is {guarded.why}: nothing can be reached there")
     elif guarded.why == "metadata":
@@ -37,7 +39,9 @@ def parse_admitted(text: str) -> Network:
 
 
 def format_warning(network: Network) -> str:
-    """Return the warning that every run with an allowlist prints about this entry, or ""."""
+    """Return the warning about this entry that every run with an allowlist prints, or "" if the
+    entry needs no warning.
+    """
     guarded = find_guarded(network.address, network.bits)
     if guarded is None or guarded.why not in ADDRESS_BY_ADDRESS:
         return ""
@@ -49,13 +53,15 @@ def format_warning(network: Network) -> str:
 
 def _check_unguarded(network: Network) -> None:
     if _is_address(network):
-        return  # it may be the host's own address, which is guarded too
+        return  # the host's own addresses are guarded too, and this may be one
     inner = [
         guarded.network for guarded in guarded_networks() if guarded.network.address in network
     ]
     if inner:
         widest = min(inner, key=lambda found: found.bits)
-        raise ValueError(f"is wider than the guarded networks in it: name one, such as {widest}")
+        raise ValueError(
+            f"is wider than the guarded networks inside it: name one of these, such as {widest}"
+        )
     raise ValueError("is not guarded: allowed names may resolve to it anyway")
 
 

@@ -1,8 +1,8 @@
 """Connect through the host's own HTTP proxy with CONNECT (RFC 9110 9.3.6).
 
-A host behind such a proxy often cannot look up names, so the proxy looks up the name. The policy
-has to allow the name as usual. corral does not know the address that the proxy finds for a name, so
-the address guard checks only addresses that the target itself named.
+A host behind such a proxy often cannot look up names, so the proxy looks them up. The policy has to
+allow a name as usual. corral does not learn to which address the proxy connects, so the address
+guard checks an address only if the target itself named it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY")
 MAX_REPLY_BYTES = 1 << 14
 DEFAULT_PORT = 80
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Connections to these hosts never go through the proxy, because the proxy would connect to its own
-machine.
+"""Connections to these hosts never go through the proxy, because for the proxy these names mean its
+own machine.
 """
 
 
 @record
 class Proxy:
-    """The host's proxy. `authorization` is the value of Proxy-Authorization. Names that end in one
-    of `suffixes` and addresses in `networks` are reached directly; a suffix `*` means all names.
+    """The host's proxy, and the hosts that are reached without it.
+
+    `authorization` is the value of Proxy-Authorization. Names that end in one of `suffixes`, and
+    addresses in `networks`, are reached directly. The suffix `*` means all names and addresses.
     """
 
     host: str
@@ -48,7 +50,9 @@ class Proxy:
 
 
 def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
-    """Return the environment's proxy, or None. Raise ValueError if corral cannot use it."""
+    """Return the proxy that the environment names, or None. Raise ValueError if corral cannot use
+    the proxy.
+    """
     text = next((environment[name] for name in VARIABLES if environment.get(name)), "")
     if not text:
         return None
@@ -58,7 +62,7 @@ def proxy_from_environment(environment: Mapping[str, str]) -> Proxy | None:
     user, _, location = rest.partition("/")[0].rpartition("@")
     host, port = _split_location(location)
     if not host or not host.isascii() or not host.isprintable() or " " in host:
-        raise ValueError("the proxy has no host name")
+        raise ValueError("the proxy's URL has no valid host name")
     exceptions = next((environment[name] for name in EXCEPTIONS if environment.get(name)), "")
     suffixes, networks = _parse_exceptions(exceptions)
     return Proxy(
@@ -78,14 +82,12 @@ def _split_location(location: str) -> tuple[str, int]:
     if not port:
         return host, DEFAULT_PORT
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536):
-        raise ValueError("the proxy's port is not a number")
+        raise ValueError("the proxy's port is not a number from 1 to 65535")
     return host, int(port)
 
 
 def _parse_exceptions(text: str) -> tuple[tuple[str, ...], tuple[Network, ...]]:
-    """Parse NO_PROXY as curl does. A name, with or without a leading dot, includes its
-    subdomains.
-    """
+    """Parse NO_PROXY as curl does: a name, with or without a leading dot, includes subdomains."""
     suffixes: list[str] = []
     networks: list[Network] = []
     for item in text.replace(" ", ",").split(","):
@@ -108,7 +110,7 @@ def _authorization(user: str) -> str:
     try:
         raw = first + b"".join(binascii.unhexlify(part[:2]) + part[2:] for part in escaped)
     except binascii.Error:
-        raise ValueError("a % in the proxy's user or password is written %25") from None
+        raise ValueError("write %25 for a % in the proxy's user name or password") from None
     return "Basic " + binascii.b2a_base64(raw, newline=False).decode("ascii")
 
 

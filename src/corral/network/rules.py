@@ -4,10 +4,10 @@
     host  = name | "*." name | v4 | v4 "/" bits | v6 | v6 "/" bits
     ports = port | port "-" port
 
-A name consists of letter-digit-hyphen labels. Text that a resolver or a C library could read as
-another host (decimal and octal addresses, NUL, trailing dots, other scripts) is refused. An
-international name must be written in its xn-- form, because the two standards for encoding it (IDNA
-2003 and 2008) give the names of different hosts, and because different letters may look alike.
+A name consists of labels of letters, digits and hyphens. Text is refused if a resolver or a C
+library could read it as a different host (decimal and octal addresses, NUL, trailing dots, other
+scripts). An international name must be written in its xn-- form. The two standards for encoding it
+(IDNA 2003 and 2008) can give two different hosts, and different letters may look alike.
 
 `Rules` is the allowlist. A destination that no entry allows is denied.
 """
@@ -31,18 +31,20 @@ MAX_LABEL_LENGTH = 63
 MAX_PORT = 65535
 DEFAULT_PORTS = ((80, 80), (443, 443))
 MAX_PORTS = 64
-"""The maximum number of ports in the whole allowlist, because each port needs a listener in the
-sandbox.
+"""The maximum number of ports that all entries together may have. It is limited because each port
+needs a listener in the sandbox.
 """
 SYNTHETIC = Network(address=bytes((198, 18, 0, 0)), bits=15)
-"""The network from which the gateway gives each name an address. No entry can allow these
-addresses.
+"""The network from which the gateway assigns an address to each name. No entry can allow an address
+in this network.
 """
 
 
 @record
 class AllowEntry:
-    """One entry of the allowlist. `host` is in lower case; `ports` are inclusive ranges."""
+    """One entry of the allowlist. `host` is in lower case. Each pair in `ports` is a first and a
+    last port.
+    """
 
     host: str
     ports: tuple[tuple[int, int], ...] = DEFAULT_PORTS
@@ -60,7 +62,7 @@ class AllowEntry:
 
 @record
 class Rules:
-    """The allowlist. `under` has the wildcard entries, by the name after their `*.`."""
+    """The allowlist. `under` has the wildcard entries, keyed by the name without its `*.`."""
 
     names: Mapping[str, tuple[AllowEntry, ...]]
     under: Mapping[str, tuple[AllowEntry, ...]]
@@ -68,9 +70,9 @@ class Rules:
     ports: frozenset[int]
 
     def matches(self, name: str) -> tuple[AllowEntry, ...]:
-        """Return the entries for this name, whatever their ports. Wildcard entries come last."""
-        # Names beyond ASCII are refused before `lower`, which turns some letters into ASCII, for
-        # example the Kelvin sign into k.
+        """Return all entries for this name, whatever their ports. Wildcard entries come last."""
+        # Refuse a name that is not ASCII before calling `lower`, because `lower` turns some letters
+        # into ASCII letters, such as the Kelvin sign into k.
         name = name.lower() if name.isascii() else ""
         if not is_host_name(name):
             return ()
@@ -85,8 +87,8 @@ class Rules:
         return next((item for item in self.matches(name) if item.has_port(port)), None)
 
     def allows_address(self, address: bytes, port: int) -> AllowEntry | None:
-        """Return an entry that allows this address and port, or None. No entry allows a synthetic
-        address.
+        """Return an entry that allows this address and port, or None. A synthetic address is never
+        allowed.
         """
         address = unmap(address)
         for network, item in self.networks:
@@ -95,7 +97,9 @@ class Rules:
         return None
 
     def named_networks(self, port: int) -> tuple[Network, ...]:
-        """Return the networks that the policy names for a port. The address guard admits them."""
+        """Return the networks that the policy names for this port. The address guard admits
+        addresses in them.
+        """
         return tuple(network for network, item in self.networks if item.has_port(port))
 
 
@@ -119,7 +123,9 @@ def parse_rules(texts: Iterable[str]) -> Rules:
 
 
 def _parse_unmapped(host: str) -> Network:
-    """Parse a network. If it consists of IPv4 addresses mapped to IPv6, return the IPv4 network."""
+    """Parse a network. If all its addresses are IPv4 addresses mapped to IPv6, return the IPv4
+    network.
+    """
     network = parse_network(host)
     address = unmap(network.address)
     if len(address) == len(network.address) or network.bits < 96:
@@ -128,7 +134,7 @@ def _parse_unmapped(host: str) -> Network:
 
 
 def is_host_name(name: str) -> bool:
-    """Return whether `parse_entry` accepts `name`, which is in lower case, as a host name."""
+    """Return whether `parse_entry` accepts `name` as a host name. `name` must be in lower case."""
     if len(name) > MAX_NAME_LENGTH or not name.isascii() or _looks_like_v4(name):
         return False
     try:
@@ -144,7 +150,7 @@ def format_host_port(host: str, port: int) -> str:
 
 
 def parse_entry(text: str) -> AllowEntry:
-    """Parse an entry of `network.allow`. The `str` of the result is the canonical spelling."""
+    """Parse an entry of `network.allow`. `str` of the result is the entry's canonical spelling."""
     if not text:
         raise ValueError("the destination is empty")
     if not text.isascii():
@@ -162,11 +168,11 @@ def parse_entry(text: str) -> AllowEntry:
 
 
 def _find_host_of_url(text: str) -> str:
-    """Return the host and the port of a URL, which may lack its scheme. Return "" if the text is
-    not a URL, or if its host is not a name.
+    """Return the host and port of a URL, with or without a scheme. Return "" if the text is not a
+    URL, or if its host is not a name.
     """
     named = text.split("//", 1)[-1].partition("/")[0].rpartition("@")[2]
-    host, *more = named.split(":")  # a network such as fd00::/8 has several colons
+    host, *more = named.split(":")  # a network such as fd00::/8 has more colons
     return named if named != text and len(more) < 2 and is_host_name(host) else ""
 
 
@@ -174,7 +180,7 @@ def _split_ports(text: str) -> tuple[str, str | None]:
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")) or ":" not in host:
-            raise ValueError(f"{shown(text)}: an IPv6 address with a port is written [::1]:443")
+            raise ValueError(f"{shown(text)}: write an IPv6 address with a port as [::1]:443")
         return host, rest[1:] if rest else None
     if text.count(":") > 1:
         return text, None
@@ -187,7 +193,7 @@ def _parse_ports(text: str) -> tuple[tuple[int, int], ...]:
     first = _parse_port(low)
     last = _parse_port(high) if dash else first
     if last < first:
-        raise ValueError(f"the first port of {shown(text)} is above the last")
+        raise ValueError(f"the first port of {shown(text)} is higher than the last")
     return ((first, last),)
 
 
@@ -198,7 +204,7 @@ def _parse_port(text: str) -> int:
 
 
 def _parse_host(host: str, text: str) -> str:
-    """Return the canonical spelling of a host. Errors quote `text`, the whole entry."""
+    """Return the canonical spelling of a host. `text` is the whole entry, which errors quote."""
     if ":" in host or "/" in host or _looks_like_v4(host):
         try:
             network = parse_network(host)
@@ -228,16 +234,16 @@ def _check_label(label: str, text: str) -> None:
 
 
 def _looks_like_v4(host: str) -> bool:
-    """Return whether a resolver could read a host as a decimal, octal, hexadecimal or short
-    address.
+    """Return whether a resolver could read this host as an IPv4 address in decimal, octal,
+    hexadecimal or short form.
     """
     last = host.rpartition(".")[2]
     return is_digits(last) or (last.startswith("0x") and HEX.issuperset(last[2:]))
 
 
 def collect_ports(entries: Iterable[str], *, max_ports: int) -> frozenset[int]:
-    """Return the ports of these entries. Stop early if there are more than `max_ports`: the result
-    then has more than `max_ports` ports, but perhaps not all.
+    """Return the ports of these entries. If there are more than `max_ports`, stop early and return
+    more than `max_ports` of them, but not necessarily all.
     """
     found: set[int] = set()
     for text in entries:

@@ -1,7 +1,7 @@
 """Read the server name in a TLS ClientHello (RFC 8446 4.1.2, RFC 6066 3) without a TLS library.
 
-The parser is strict: a hello that two parsers could interpret differently is malformed. The name is
-only what the client claims: the server may serve other names too.
+The parser is strict: it treats a hello as malformed if two parsers could interpret it differently.
+The name is only what the client claims, because the server may serve other names too.
 """
 
 from corral.record import record
@@ -19,12 +19,12 @@ HOST_NAME = 0
 RECORD_HEADER = 5
 MAX_RECORD_BYTES = 1 << 14
 MAX_HELLO_BYTES = 1 << 15
-"""Larger hellos are refused. Even with post-quantum keys and session tickets a hello has only a few
-kilobytes.
+"""Larger hellos are refused. A real hello has only a few kilobytes, even with post-quantum keys and
+session tickets.
 """
 MAX_PREFIX_BYTES = 2 * MAX_HELLO_BYTES
-"""The limit of bytes that are read before the hello is complete. It is larger than MAX_HELLO_BYTES,
-because a hello may be in many small records, each with a header.
+"""The maximum number of bytes that are read while the hello is incomplete. It is larger than
+MAX_HELLO_BYTES, because a hello may be split into many small records, each with a header.
 """
 MAX_NAME_LENGTH = 255
 
@@ -69,8 +69,8 @@ class HelloReader:
     """Reads the first bytes of a connection as they arrive, until the hello is complete or
     malformed.
 
-    `data` has all bytes so far. Each record is parsed only once. Otherwise a target could keep
-    corral busy by sending many small records.
+    `data` contains all bytes so far. Each record is parsed only once, because otherwise a target
+    could keep corral busy by sending many small records.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class HelloReader:
         return Hello(state="no name") if name is None else Hello(state="name", name=name)
 
     def _next_records(self) -> bytes | None:
-        """Return the ClientHello without its header, or None while it is incomplete."""
+        """Return the ClientHello without its header, or None while more records are needed."""
         while (content := self._next_record()) is not None:
             self._message += content
             if self._message[0] != CLIENT_HELLO:
@@ -126,8 +126,8 @@ class HelloReader:
 
 
 def _classify_other(data: bytearray) -> Hello:
-    """Classify bytes that do not begin a TLS record. An SSL 2 hello counts as malformed and not as
-    "not TLS", because old servers accept it as a hello.
+    """Classify bytes that are not the start of a TLS record. An SSL 2 hello is classified as
+    malformed, not as "not TLS", because old servers would accept it as a hello.
     """
     if not data[0] & 0x80:
         return Hello(state="not TLS")
@@ -138,7 +138,7 @@ def _classify_other(data: bytearray) -> Hello:
 
 def _server_name(message: bytes) -> str | None:
     hello = _Reader(message)
-    if hello.number(1) != 3:  # the major version, which is 3 in every version of TLS
+    if hello.number(1) != 3:  # the major version, which is always 3 in TLS
         raise _MalformedError
     hello.take(1 + 32)  # minor version, random
     if len(hello.vector(1)) > 32:  # session ID
@@ -166,7 +166,7 @@ def _server_name(message: bytes) -> str | None:
 
 def _host_name(content: bytes) -> str:
     """Return the name in a server name extension. An extension with several names is malformed,
-    because parsers choose different ones.
+    because different parsers choose different names.
     """
     extension = _Reader(content)
     names = _Reader(extension.vector(2))

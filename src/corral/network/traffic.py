@@ -7,7 +7,9 @@ MAX_HOSTS = 4096
 
 @record
 class Traffic:
-    """Totals for one name or address. `up` are bytes from the target, `down` bytes to it."""
+    """The totals for one name or address. `up` counts bytes from the target, and `down` bytes to
+    it.
+    """
 
     connections: int = 0
     failed: int = 0

@@ -1,4 +1,6 @@
-"""Test which servers get a Containerfile, what their lock files may say, and as which user they are installed."""
+"""Test which servers get a Containerfile, what their lock files may contain, and which user
+installs them.
+"""
 
 import os
 
@@ -22,11 +24,11 @@ def home(tmp_path, monkeypatch):
         monkeypatch.setenv(name, str(tmp_path / "cache"))
     yield
     for name in ("cache", "home"):
-        remove_tree(str(tmp_path / name))  # pytest could not remove read-only directories
+        remove_tree(str(tmp_path / name))  # because pytest cannot remove read-only directories
 
 
 def put(kind: str, key: str, files: dict[str, str]) -> str:
-    """Put a tree with these files into the store, and return its path."""
+    """Put a tree with these files into the store, and return the path of the tree."""
     store.make_directories()
     place = store.make_staging(key)
     for name, text in files.items():
@@ -46,7 +48,9 @@ def put_node(kind: str = "npm", key: str = KEYS["npm"]) -> str:
 
 def test_a_bundle_with_the_files_of_a_package_gets_no_containerfile():
     for tree in (put_python(LOCK, "bundle", "bundle:1"), put_node("bundle", "bundle:2")):
-        with pytest.raises(SandboxError, match="not installed from npm or PyPI"):
+        with pytest.raises(
+            SandboxError, match="needs a server that corral installed from npm or PyPI"
+        ):
             build_package(tree)
     # The control: a package with the same files gets a Containerfile.
     assert "npm ci" in build_package(put_node()).text

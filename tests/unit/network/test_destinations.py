@@ -127,7 +127,7 @@ def test_a_hello_is_needed_on_tls_ports():
         ("api.example", 443, ["0.0.0.0"], [], [("api.example (0.0.0.0:443)", "", "unspecified")]),
         ("api.example", 443, ["169.254.169.254"], [],
          [("api.example (169.254.169.254:443)", "169.254.169.254:443", "metadata")]),
-        ("api.example", 443, ["9.9.9.9"], [], [("api.example (9.9.9.9:443)", "9.9.9.9:443", "the host's own")]),
+        ("api.example", 443, ["9.9.9.9"], [], [("api.example (9.9.9.9:443)", "9.9.9.9:443", "the host's own address")]),
         ("api.example", 443, ["172.16.0.9"], ["172.16.0.9"], []),  # the user's config admits it
         ("api.example", 22, ["10.9.9.9"], ["10.9.9.9"], []),  # the policy allows it at this port
         ("10.1.2.3", 22, ["10.1.2.3"], ["10.1.2.3"], []),

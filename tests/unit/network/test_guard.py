@@ -116,7 +116,7 @@ def test_public_addresses_are_accepted(text):
 
 def test_addresses_that_the_standard_library_calls_global_are_refused():
     """Check that corral refuses some addresses that the standard library calls global. If this test
-    fails, the standard library has changed.
+    fails, the standard library has changed its answer for these addresses.
     """
     taken = [text for text in REFUSED if ipaddress.ip_address(text).is_global]
     assert "64:ff9b::127.0.0.1" in taken
@@ -182,17 +182,17 @@ def test_an_embedded_address_is_admitted_like_the_address_itself():
 
 def test_the_hosts_own_addresses_are_refused():
     own = {parse_address("8.8.8.8"), parse_address("10.0.0.1"), parse_address("127.0.0.1")}
-    assert why_refused(parse_address("8.8.8.8"), host_addresses=own) == "the host's own"
+    assert why_refused(parse_address("8.8.8.8"), host_addresses=own) == "the host's own address"
     assert (
         why_refused(parse_address("64:ff9b::8.8.8.8"), host_addresses=own)
-        == "it contains an IPv4 address: the host's own"
+        == "it contains an IPv4 address: the host's own address"
     )
     assert why_refused(parse_address("8.8.4.4"), host_addresses=own) is None
     assert (
         why_refused(
             parse_address("8.8.8.8"), host_addresses=own, admitted=[parse_network("8.0.0.0/8")]
         )
-        == "the host's own"
+        == "the host's own address"
     )
     assert (
         why_refused(
@@ -204,7 +204,7 @@ def test_the_hosts_own_addresses_are_refused():
         why_refused(
             parse_address("10.0.0.1"), host_addresses=own, admitted=[parse_network("10.0.0.0/8")]
         )
-        == "the host's own"
+        == "the host's own address"
     )
     assert (
         why_refused(
@@ -227,7 +227,9 @@ def test_the_hosts_own_addresses_are_refused():
     ],
 )
 def test_an_address_is_accepted_once_all_suggested_remedies_are_admitted(text, named):
-    """Admit what each refusal suggests as its remedy, until the address is accepted or no remedy is left."""
+    """Admit the address that each refusal suggests as its remedy, until the address under test is
+    accepted or a refusal suggests nothing.
+    """
     admitted = []
     while (
         found := find_refusal(parse_address(text), admitted=admitted)

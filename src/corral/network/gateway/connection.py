@@ -1,7 +1,8 @@
 """Handle one connection of the target, from its accept to its end.
 
-The stages are: read the TLS hello if it is needed, look up the name, check the addresses with the
-address guard, dial, read the reply of the host's proxy if there is one, and copy.
+A connection goes through these stages: read the TLS hello if one is needed, look up the name, check
+the addresses with the address guard, dial, read the reply of the host's proxy if one is used, and
+copy.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4096
 MANY_CONNECTIONS = 32
 RECEIVE_BUFFER = 1 << 18
-"""The receive buffer of a socket to a server, if there are more than MANY_CONNECTIONS connections.
-The kernel's default is megabytes, and a target may open hundreds of connections that it never
-reads.
+"""The size of the receive buffer of a server socket, if there are more than MANY_CONNECTIONS
+connections. The kernel's default buffer has several megabytes, and a target may open hundreds of
+connections without reading from them.
 """
 
 
@@ -69,8 +70,8 @@ class Connection:
             self._look_up()
 
     def close(self, *, reset: bool) -> None:
-        """End the connection at any stage. With `reset`, target and server get a TCP reset instead
-        of an orderly end.
+        """End the connection, whatever its stage. With `reset`, the target and the server get a TCP
+        reset instead of an orderly end.
         """
         if self._closed:
             return
@@ -98,7 +99,9 @@ class Connection:
             self._timer = None
 
     def _read_hello(self) -> None:
-        """Read the client's TLS hello. Connect to the server only after the hello is allowed."""
+        """Read the client's TLS hello. Go on to the lookup only after the hello is complete and
+        allowed.
+        """
         try:
             chunk = self._client.recv(BLOCK_BYTES)
         except BlockingIOError:
@@ -134,7 +137,9 @@ class Connection:
             self._fail()
 
     def _find_addresses(self, host: str, done: Callable[[tuple[bytes, ...]], None]) -> None:
-        """Call `done` with the addresses of a host, unless the connection has ended meanwhile."""
+        """Call `done` with the addresses of a host, unless the connection has ended in the
+        meantime.
+        """
         address = address_or_none(host)
         if address is not None:
             done((address,))
@@ -179,7 +184,7 @@ class Connection:
         except OSError:
             whole = False
         if not whole:
-            self._fail()  # a request fits into a new socket's buffer, so the connection has failed
+            self._fail()  # a request fits into an empty send buffer, so this connection is broken
             return
         self._start_timer(self._context.timeouts.connect_seconds)
         self._context.loop.watch(server.fileno(), event_loop.IN, lambda _: self._read_reply(server))
@@ -204,7 +209,8 @@ class Connection:
     def _start_copy(self, server: _socket.socket, from_server: bytes) -> None:
         try:
             for end in (self._client, server):
-                # Turn off Nagle's delay: the sender has decided which bytes belong together.
+                # Turn off Nagle's delay, because the sender has already decided which bytes belong
+                # together.
                 end.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
                 end.setsockopt(_socket.SOL_SOCKET, _socket.SO_KEEPALIVE, 1)
         except OSError:

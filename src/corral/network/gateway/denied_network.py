@@ -1,4 +1,4 @@
-"""Serve a run without network access: answer lookups of all names but localhost with "no such
+"""Serve a run without network access. Answer lookups of all names except localhost with "no such
 name", and record refused connections.
 """
 
@@ -17,8 +17,8 @@ assert sys.platform == "linux" or not TYPE_CHECKING  # noqa: S101 - for type che
 class DeniedNetwork:
     """Answers the target's lookups and records its refused connections to loopback.
 
-    It owns the given sockets, and closes them. The caller polls `fileno` until `deadline`, and then
-    calls `run_ready`.
+    This object owns the given sockets and closes them. The caller polls `fileno` until `deadline`,
+    and then calls `run_ready`.
     """
 
     def __init__(self, denials: Denials, dns_udp: int, dns_tcp: int, resets: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Connect to the first address that answers, in the event loop."""
+"""Dial the addresses of a host in the event loop, and use the first that answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class Dial:
     """Dials the addresses of one host. Calls `done` once, with the first connected socket, or with
-    None. After `cancel`, `done` is not called.
+    None if no address answers. After `cancel`, `done` is not called.
     """
 
     def __init__(
@@ -52,9 +52,11 @@ class Dial:
         self._finish(None)
 
     def _try_next(self) -> None:
-        """Start one more connection attempt. Skip addresses to which connect fails immediately. If
-        addresses are left, the next attempt starts after STAGGER_SECONDS. If no address is left and
-        no attempt is running, report failure.
+        """Start one more connection attempt, and skip addresses for which connect fails
+        immediately.
+
+        If addresses are left, start the next attempt after STAGGER_SECONDS. If no address is left
+        and no attempt is running, report failure.
         """
         if self._stagger is not None:
             self._stagger.cancel()

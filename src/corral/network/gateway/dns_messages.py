@@ -1,7 +1,7 @@
 """Parse DNS queries strictly and build answers. RFC 1035, 6891 (EDNS), 9460 (HTTPS, SVCB).
 
 A query has one question and at most one OPT record. Compression pointers are refused, because they
-could form loops, and because a query has no earlier name to which they could point.
+could form loops, and because a query contains no earlier name to point to.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ MAX_QUERY_BYTES = 4096
 only a few hundred bytes.
 """
 PAYLOAD = 1232
-"""The largest UDP message that corral announces. It fits every network path (DNS flag day 2020)."""
+"""The largest UDP message that corral announces. A message of this size fits through every network
+path (DNS flag day 2020).
+"""
 QUESTION_POINTER = b"\xc0\x0c"
 TTL = 300
 PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_")
 
 
 class MalformedError(ValueError):
-    """A query that cannot be parsed; `code` is the response code of the answer."""
+    """Raised if a query cannot be parsed. `code` is the response code for the answer."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -45,8 +47,8 @@ class MalformedError(ValueError):
 
 @record
 class Query:
-    """A parsed query. `name` is in lower case. All characters of its labels except letters, digits,
-    `-` and `_` are escaped.
+    """A parsed query. `name` is in lower case, and all its characters are escaped except letters,
+    digits, `-`, `_` and the dots between labels.
     """
 
     id: int
@@ -87,7 +89,7 @@ def parse_query(data: bytes) -> Query:
 
 
 def parse_name(data: bytes, start: int) -> tuple[str, int]:
-    """Return the uncompressed name at `start`, and the position of its end."""
+    """Return the uncompressed name at `start`, and the position after it."""
     labels: list[str] = []
     at = start
     while True:
@@ -113,7 +115,7 @@ def escape_label(label: bytes) -> str:
 
 
 def parse_opt(data: bytes, start: int) -> tuple[int, int]:
-    """Parse an OPT record. Return its EDNS version, and the position of its end."""
+    """Parse an OPT record. Return its EDNS version, and the position after the record."""
     if len(data) < start + 11:
         raise MalformedError(FORMERR, "the additional record is truncated")
     root, kind, _payload, ttl, length = struct.unpack_from("!BHHIH", data, start)
@@ -135,7 +137,7 @@ def build_answer(query: Query, code: int, answers: Sequence[Answer] = ()) -> byt
 
 
 def build_error(data: bytes, code: int) -> bytes | None:
-    """Return the answer to a query that could not be parsed, or None if `data` is not a query."""
+    """Return an error as the answer to a malformed query, or None if `data` is not a query."""
     if len(data) < HEADER.size:
         return None
     number, flags = struct.unpack_from("!HH", data)
@@ -151,13 +153,15 @@ def build_name(name: str) -> bytes:
 
 
 class Framing:
-    """Splits a TCP stream into DNS messages. Before each message are two bytes with its length."""
+    """Splits a TCP stream into DNS messages. Each message follows two bytes that contain its
+    length.
+    """
 
     def __init__(self) -> None:
         self.buffer = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the messages that are complete now. Raise MalformedError if one is too long."""
+        """Return the messages that are now complete. Raise MalformedError if one is too long."""
         self.buffer += chunk
         found: list[bytes] = []
         while len(self.buffer) >= 2:

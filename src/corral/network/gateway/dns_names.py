@@ -1,10 +1,11 @@
 """Answer the target's DNS queries. No query of the target leaves the host.
 
-An allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
+Each allowed name gets its own address in 198.18.0.0/15 for the whole run, so a connection to that
 address is a connection to that name. The name has only an A record. Queries for other types get an
-empty answer, so that clients use the A record at once. For a name that is not allowed the answer is
-"no such name", and the denial is recorded. The answer is not REFUSED, because then musl's resolver
-would wait and ask again.
+empty answer, so that clients use the A record at once.
+
+A name that is not allowed gets the answer "no such name", and the denial is recorded. The answer is
+not REFUSED, because musl's resolver would then wait and ask again.
 """
 
 from corral.denials.records import allow_net
@@ -28,8 +29,8 @@ class Names:
         self._names: dict[bytes, str] = {}
 
     def destination(self, address: bytes, port: int) -> Destination:
-        """Return the destination of a connection to an address: the name that was given this
-        synthetic address, or else the address itself.
+        """Return the destination of a connection to an address. If the address is synthetic and was
+        assigned to a name, the destination is that name. Otherwise it is the address itself.
         """
         name = self._names.get(address)
         if name is None:
@@ -37,8 +38,8 @@ class Names:
         return Destination(host=name, port=port)
 
     def assign_address(self, name: str) -> bytes | None:
-        """Return the synthetic address of an allowed name, and assign one if the name has none.
-        Return None if already `max_names` names have one.
+        """Return the synthetic address of an allowed name. Assign an address if the name does not
+        have one. Return None if `max_names` names have an address already.
         """
         found = self._addresses.get(name)
         if found is None and len(self._names) < self._max_names:
@@ -49,7 +50,7 @@ class Names:
         return found
 
     def respond(self, data: bytes) -> bytes | None:
-        """Return the answer to a message, or None if the message gets no answer."""
+        """Return the answer to a message, or None if the message must not be answered."""
         try:
             query = dns.parse_query(data)
         except dns.MalformedError as error:
@@ -63,7 +64,8 @@ class Names:
     def _answer(self, query: dns.Query) -> bytes:
         if self.check.rules.matches(query.name):
             return self._answer_allowed(query)
-        # RFC 6761: localhost is loopback, here the sandbox's own loopback and not the host's.
+        # RFC 6761: localhost means loopback. Inside the sandbox this is the sandbox's own loopback
+        # and not that of the host.
         if query.name == "localhost" or query.name.endswith(".localhost"):
             own = LOOPBACK.get(query.kind)
             found = () if own is None else (dns.Answer(kind=query.kind, data=own),)
@@ -88,6 +90,8 @@ class Names:
 
 
 def _reverse_name_to_address(name: str) -> bytes:
-    """Parse 4.3.2.1.in-addr.arpa as 1.2.3.4. Return b"" for a name that contains no address."""
+    """Parse 4.3.2.1.in-addr.arpa as the address 1.2.3.4. Return b"" if the name contains no
+    address.
+    """
     parts = name.removesuffix(REVERSE).split(".")
     return address_or_none(".".join(reversed(parts))) or b""

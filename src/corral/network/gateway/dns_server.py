@@ -1,4 +1,4 @@
-"""Serve the target's DNS queries by UDP and TCP, with answers from `Names`."""
+"""Receive the target's DNS queries by UDP and TCP, and send the answers that `Names` returns."""
 
 import _socket
 import errno
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Pair(Protocol):
-        """A socket pair. The target has one end, and uses it as if it were a datagram socket.
+        """A socket pair. The target uses one end as if it were a datagram socket.
 
-        If `is_resolver` returns true, the target's datagrams are DNS queries. Otherwise they are
-        refused.
+        If `is_resolver` returns true, the target's datagrams are DNS queries. Otherwise the
+        datagrams are refused.
         """
 
         def is_resolver(self) -> bool: ...
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
 
 
 BATCH = 64
-"""The number of datagrams that are answered in a row, before other clients are served."""
+"""The number of datagrams that are answered in a row before other clients are served."""
 BURST, RATE = 256, 2048
-"""The rate limit for the queries of all clients: a burst of BURST, and then RATE per second.
-Further datagrams wait in the kernel's buffer, and are lost if the buffer is full.
+"""The rate limit for the queries of all clients together: BURST queries at once, and RATE per
+second after that. Further datagrams wait in the kernel's buffer, and are lost if the buffer is
+full.
 """
 MAX_STREAMS = 32
 MAX_PAIRS = 128
-"""The maximum number of socket pairs. A target without a network namespace has one in place of each
-datagram socket.
+"""The maximum number of socket pairs. If a target has no network namespace, each of its datagram
+sockets is replaced with a socket pair.
 """
 IDLE_SECONDS = 10.0
-"""A TCP client is closed if it sends no query for this time."""
+"""A TCP client that sends no query for this many seconds is disconnected."""
 
 
 class DnsServer:
-    """Answers the target's DNS queries. It owns the given sockets, and closes them."""
+    """Answers the target's DNS queries. This object owns the given sockets and closes them."""
 
     def __init__(
         self, loop: event_loop.Loop, names: Names, *, udp: int = -1, tcp: int = -1
@@ -75,7 +76,9 @@ class DnsServer:
         self.inputs.add(end, self._answer_pair)
 
     def add_stream(self, client: _socket.socket) -> None:
-        """Serve a client that sends queries by TCP, or close it if there are too many clients."""
+        """Serve a client that sends queries by TCP. If there are too many clients already, close
+        it.
+        """
         if len(self.streams) >= MAX_STREAMS:
             client.close()
         else:
@@ -89,7 +92,7 @@ class DnsServer:
             try:
                 data, sender = end.recvfrom(dns.MAX_QUERY_BYTES + 1)
             except OSError:
-                return  # no datagrams are left, or an earlier answer could not be delivered
+                return  # no datagrams are left, or an earlier answer was not delivered
             self.inputs.count_requests(1)
             answer = self.names.respond(data)
             if answer is None:
@@ -97,7 +100,7 @@ class DnsServer:
             try:
                 end.sendto(answer, sender)
             except OSError:
-                pass  # a client that does not get its answer asks again
+                pass  # a client that gets no answer asks again
 
     def _accept(self, listener: _socket.socket) -> None:
         client = self.inputs.accept(listener)
@@ -119,8 +122,8 @@ class DnsServer:
     def _answer_datagram(self, end: _socket.socket) -> bool:
         """Answer a datagram, and return whether the pair stays open.
 
-        A datagram that is not for the resolver stays in the socket, so that the target gets
-        ECONNRESET when the pair is closed, instead of waiting for an answer.
+        A datagram that is not for the resolver is left in the socket. Because of this the target
+        gets ECONNRESET when the pair is closed, and does not wait for an answer.
         """
         pair = self._pairs[end]
         peek = 0 if pair.is_resolver() else _socket.MSG_PEEK
@@ -173,8 +176,9 @@ class _Stream:
             answers = [self._server.names.respond(item) for item in self._framing.feed(chunk)]
             self._server.inputs.count_requests(1 + len(answers))
             reply = b"".join(dns.frame_message(item) for item in answers if item is not None)
-            # If the client's buffer is full, `send` raises BlockingIOError or sends only a part.
-            # Then the client is closed, because it would wait for the lost bytes.
+            # If the client's buffer is full, `send` raises BlockingIOError or sends only a part of
+            # the reply. The client is closed then, because it would wait for the lost bytes
+            # forever.
             whole = client.send(reply) == len(reply) if reply else True
         except (OSError, dns.MalformedError):
             self.close()

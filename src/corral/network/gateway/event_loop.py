@@ -1,7 +1,7 @@
 """Run handlers for descriptors and timers in an event loop that the caller drives.
 
-The loop never waits. When `fileno()` becomes readable, or at `deadline()`, the caller calls
-`run_ready()`.
+The loop itself never waits. The caller calls `run_ready()` when `fileno()` becomes readable, and at
+`deadline()`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 IN, OUT = 1, 4
 BATCH = 64
 NO_CLIENT = frozenset({errno.EAGAIN, errno.ECONNABORTED})
-"""Errors of `accept` which mean that no client is waiting any more."""
+"""Errors of `accept` that mean that no client is waiting any more."""
 
 
 class Timer:
@@ -57,7 +57,7 @@ class Loop:
         return self._epoll.fileno()
 
     def watch(self, fd: int, mask: int, handler: Handler) -> None:
-        """Call `handler` whenever an event of `mask` or an error occurs at the descriptor."""
+        """Call `handler` whenever an event in `mask` or an error occurs on the descriptor."""
         if mask == 0:
             self.forget(fd)  # with an empty mask the kernel would still report hang-ups
             return
@@ -78,7 +78,7 @@ class Loop:
     def after(self, seconds: float, call: Callable[[], None]) -> Timer:
         if len(self._timers) > 4 * BATCH:
             # Remove cancelled timers, because short connections cancel their timers long before
-            # they are due.
+            # these are due, and the list would grow.
             live = [timer for timer in self._timers if timer.call is not None]
             if len(live) * 2 < len(self._timers):
                 heapq.heapify(live)
@@ -88,7 +88,7 @@ class Loop:
         return timer
 
     def deadline(self) -> float | None:
-        """Return the time of `clock` at which `run_ready` must be called, or None if no timer is
+        """Return the time (of `clock`) by which `run_ready` must be called, or None if no timer is
         set.
         """
         while self._timers and self._timers[0].call is None:
@@ -96,17 +96,19 @@ class Loop:
         return self._timers[0].when if self._timers else None
 
     def run_ready(self) -> None:
-        """Run up to BATCH handlers that are ready, and all timers that are due, without waiting."""
+        """Run up to BATCH ready handlers and all timers that are due, without waiting."""
         for fd, events in self._epoll.poll(0, BATCH):
             _, handler = self._watched.get(fd, (0, None))
-            # An earlier handler of this batch may have closed the descriptor. If its number was
-            # reused, the new handler is called without need, which every handler tolerates.
+            # An earlier handler of this batch may have closed the descriptor. If the number of the
+            # descriptor was reused, its new handler is called although nothing has happened. Every
+            # handler tolerates this.
             if handler is None:
                 continue
             try:
                 handler(events)
             except OSError:
-                # An error that a handler does not catch must not end the supervisor.
+                # An error that a handler does not catch must not end the supervisor, so only this
+                # descriptor is given up.
                 self.forget(fd)
         now = self.clock()
         while (when := self.deadline()) is not None and when <= now:
@@ -121,10 +123,11 @@ class Loop:
 
 
 class Inputs:
-    """A set of sockets whose reading is started, stopped and paused together.
+    """A set of sockets that are watched for input, and whose reading is started, stopped and paused
+    together.
 
-    Data that arrives during a pause waits in the kernel. Requests beyond `rate_limit` cause a
-    pause.
+    Data that arrives during a pause waits in the kernel. If there are more requests than
+    `rate_limit` allows, reading pauses.
     """
 
     def __init__(self, loop: Loop, rate_limit: RateLimit | None = None) -> None:
@@ -152,9 +155,7 @@ class Inputs:
             self._loop.forget(fd)
 
     def start(self) -> None:
-        """Start to read again. During a pause do nothing, because reading starts when the pause
-        ends.
-        """
+        """Start to read again. During a pause do nothing, because its end starts reading again."""
         if not self.active and not self._paused:
             self.active = True
             for fd, handler in self._handlers.items():
@@ -177,13 +178,13 @@ class Inputs:
         self.start()
 
     def accept(self, listener: _socket.socket) -> _socket.socket | None:
-        """Return the next connection as a non-blocking socket, or None if accept fails."""
+        """Return the next connection as a non-blocking socket, or None if `accept` fails."""
         try:
-            # `socket.accept` calls this private method too, but importing `socket` is slow.
+            # `socket.accept` calls this private method too, but `socket` itself is slow to import.
             fd, _ = listener._accept()  # type: ignore[attr-defined]  # noqa: SLF001
         except OSError as error:
             # The usual cause is that no descriptor is free. The client is still waiting, so without
-            # a pause the loop would retry at once, again and again.
+            # a pause the loop would retry again and again.
             if error.errno not in NO_CLIENT:
                 self.pause(ACCEPT_RETRY_SECONDS)
             return None

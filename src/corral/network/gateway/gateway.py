@@ -1,11 +1,13 @@
-"""Accept the target's connections in a run with an allowlist, check them, dial their destinations,
+"""Accept the target's connections in a run with an allowlist, check and dial their destinations,
 and copy the data.
 
 The gateway is part of the supervisor, outside the sandbox. Its listeners are in the target's
-network namespace, where connections to every address arrive at them. The local address of an
-accepted socket is the target's destination, so no data of the target is used as an address. Without
-namespaces the gateway has no listeners. Then the socket broker asks it about an address
-(`find_destination`) and gives it the connections (`admit`).
+network namespace, where they receive the connections to all addresses. The local address of an
+accepted socket is the destination that the target wanted, so the gateway never takes an address
+from the target's data.
+
+Without namespaces the gateway has no listeners. The socket broker then asks the gateway whether an
+address is allowed (`find_destination`) and hands over the connections (`admit`).
 
     gateway = Gateway(DestinationCheck(...), listeners=[...], dns_udp=..., dns_tcp=...)
     poll(gateway.fileno(), until gateway.deadline()) -> gateway.run_ready(); gateway.close()
@@ -39,20 +41,21 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 512
 MAX_ACCEPTED = 16
-"""The number of connections that are accepted in a row, before other inputs are served."""
+"""The number of connections that are accepted in a row before other inputs are served."""
 MAX_FAILED = 256
-"""The limit for connections that are denied, or fail before they transfer data: a burst of this
-many, and then this many per second.
+"""The rate limit for connections that are denied, or that fail before they transfer data: this many
+at once, and this many per second after that.
 """
 MAX_WAITING = 256
-"""The number of the socket broker's connections that may wait until other connections end."""
+"""The number of connections from the socket broker that may wait for other connections to end."""
 OTHER_DESCRIPTORS = 128
-"""The number of descriptors that stay free for the supervisor itself, DNS clients and lookups."""
+"""The number of descriptors that are kept free for the supervisor itself, DNS clients and lookups.
+"""
 
 
 class Gateway:
-    """Serves the target's connections and DNS queries. It owns the given descriptors, and closes
-    them.
+    """Serves the target's connections and DNS queries. This object owns the given descriptors and
+    closes them.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Gateway:
             self._inputs.add(listener, self._accept)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return the traffic of connections that have ended, by host."""
+        """Return, for each host, the traffic of all connections that have ended."""
         return dict(self._traffic)
 
     def close(self) -> None:
@@ -124,8 +127,7 @@ class Gateway:
                 self._inputs.stop()
                 return
             if seconds := self._rate_limit.pause_seconds():
-                # The pause makes a flood of denied connections more expensive for the target than
-                # for the host.
+                # The pause makes a flood of denied connections cost the target more than the host.
                 self._inputs.pause(seconds)
                 return
             client = self._inputs.accept(listener)
@@ -147,7 +149,9 @@ class Gateway:
             self._open(client, destination)
 
     def find_destination(self, address: bytes, port: int) -> Destination | None:
-        """Return the destination of a connection to an address, or None if it is denied."""
+        """Return the destination of a connection to an address, or None if the destination is
+        denied.
+        """
         destination = self.names.destination(address, port)
         if self._context.check.allows(destination):
             return destination
@@ -157,8 +161,8 @@ class Gateway:
     def admit(self, client: _socket.socket, destination: Destination) -> None:
         """Handle a connection to a destination that `find_destination` returned.
 
-        If there are too many connections, this one waits until another connection ends. It is reset
-        if MAX_WAITING connections are waiting already.
+        If too many connections are open, the new connection waits until another connection ends. If
+        MAX_WAITING connections are waiting already, the new connection is reset.
         """
         if not self._is_full():
             self._open(client, destination)
@@ -190,11 +194,11 @@ class Gateway:
         self._inputs.start()
 
     def _open_waiting(self) -> None:
-        """Open waiting connections while there is room.
+        """Open waiting connections until the maximum number of connections is reached.
 
-        A connection that fails immediately calls `_ended`, which calls this method again. This
-        inner call returns without doing anything, because otherwise hundreds of waiting connections
-        could exhaust the stack.
+        A connection that fails immediately calls `_ended`, which calls this method again. The inner
+        call then returns at once, because otherwise hundreds of waiting connections could exhaust
+        the stack.
         """
         if self._opens_waiting:
             return

@@ -1,8 +1,9 @@
-"""Look up names as programs of this host do, without blocking the event loop.
+"""Look up names in the same way as other programs on this host, without blocking the event loop.
 
-Only the C library supports everything that an administrator may have configured: /etc/hosts,
-nsswitch, search lists, split DNS. Its getaddrinfo blocks, so child processes call it. The children
-die with the supervisor. An alarm signal ends a child whose lookup takes too long.
+Only the C library supports everything that an administrator may have configured, such as
+/etc/hosts, nsswitch, search lists and split DNS. Its getaddrinfo blocks, so child processes call
+it. The kernel kills the children when the supervisor ends, and an alarm signal ends a child whose
+lookup takes too long.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ else:
 
 MAX_CHILDREN = 4
 LOOKUP_SECONDS = 10
-"""The time limit of one lookup. It is enough to ask two DNS servers, because the C library waits
+"""The time limit of one lookup. This is enough to ask two DNS servers, because the C library waits
 five seconds for each.
 """
 MAX_REPLY_BYTES = 4096
@@ -44,7 +45,7 @@ class LookupProcess:
 
 
 class Lookups:
-    """Looks up each name once for all callers that wait for it. Answers are not cached."""
+    """Looks up a name only once while several callers wait for it. Answers are not cached."""
 
     def __init__(self, loop: event_loop.Loop, lookup: Lookup = look_up_addresses) -> None:
         self._loop = loop
@@ -54,8 +55,8 @@ class Lookups:
         self._asked: dict[str, list[Done]] = {}
 
     def ask(self, name: str, done: Done) -> None:
-        """Look up a name, and call `done` later with its addresses, if any. Raise OSError if no
-        process can be started.
+        """Look up a name, and later call `done` with its addresses (none if the lookup fails).
+        Raise OSError if a process is needed and cannot be started.
         """
         if name in self._asked:
             self._asked[name].append(done)
@@ -65,8 +66,8 @@ class Lookups:
         try:
             self._assign()
         except OSError:
-            # Only this name fails. The callers that wait for other names get their answers from
-            # children that have been started before.
+            # Only the lookup of this name fails. Callers that wait for other names still get
+            # answers from the children that are already running.
             if name in self._waiting:
                 self._waiting.remove(name)
             del self._asked[name]
@@ -100,12 +101,12 @@ class Lookups:
         self._children.remove(child)
         self._loop.forget(child.channel.fileno())
         child.channel.close()
-        # A child keeps its pid until it is reaped, so this cannot kill another process.
+        # A child keeps its pid until it is reaped, so this signal cannot reach another process.
         try:
             os.kill(child.pid, SIGKILL)
             os.waitpid(child.pid, 0)
         except (ProcessLookupError, ChildProcessError):
-            pass  # the program that uses corral ignores SIGCHLD, so the kernel has reaped the child
+            pass  # the calling program ignores SIGCHLD, so the kernel has already reaped the child
 
     def _start(self) -> LookupProcess:
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -133,7 +134,7 @@ class Lookups:
         except OSError:
             reply = b""
         name, child.name = child.name, None
-        # Keep one child for the next name. An empty reply means that the child has ended.
+        # Keep one idle child for the next name. An empty reply means that the child has ended.
         if not reply or (not self._waiting and len(self._children) > 1):
             self._drop(child)
         for done in self._asked.pop(name, []) if name is not None else []:
@@ -144,8 +145,8 @@ class Lookups:
             self._fail_waiting()
 
     def _fail_waiting(self) -> None:
-        """Answer all waiting callers with an empty list of addresses, if no child is left and none
-        can be started.
+        """Answer all waiting callers with an empty list of addresses, if no child is running to
+        look up their names.
         """
         if self._children:
             return
@@ -155,8 +156,8 @@ class Lookups:
 
 
 def pack(addresses: Sequence[bytes]) -> bytes:
-    """Return the reply that a child sends for these addresses. It is never empty, because the
-    parent reads an empty message when the child has ended.
+    """Return the reply that a child sends for these addresses. The reply is never empty, because an
+    empty message tells the parent that the child has ended.
     """
     return " ".join(["", *map(bytes.hex, deduplicate(addresses)), ""]).encode("ascii")
 
@@ -166,7 +167,9 @@ def unpack(reply: bytes) -> tuple[bytes, ...]:
 
 
 def _serve(channel: int, lookup: Lookup, parent: int) -> None:
-    """Serve lookups in a child. Never return, because the child must not run its parent's code."""
+    """Answer lookups in a child process. Never return, because the child must not go on to run the
+    parent's code.
+    """
     try:
         _drop_inherited(channel, parent)
         import signal
@@ -186,8 +189,8 @@ def _serve(channel: int, lookup: Lookup, parent: int) -> None:
 
 
 def _drop_inherited(channel: int, parent: int) -> None:
-    """Close all inherited descriptors except `channel`, in particular the target's stdin and
-    stdout. Make the kernel kill this child when its parent ends.
+    """Close all inherited descriptors except `channel`, above all the target's stdin and stdout.
+    Let the kernel kill this child when its parent ends.
     """
     from corral.abi import linux as abi
 

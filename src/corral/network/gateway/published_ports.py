@@ -30,8 +30,9 @@ MAX_CONNECTIONS = 256
 
 
 class PublishedPorts:
-    """Forwards connections from listeners on the host to the target. `listeners` has a descriptor
-    for each published port. The caller polls `fileno` until `deadline`, and then calls `run_ready`.
+    """Forwards connections from listeners on the host to the target. `listeners` maps each
+    published port to the descriptor of its listener. The caller polls `fileno` until `deadline`,
+    and then calls `run_ready`.
     """
 
     def __init__(self, listeners: Mapping[int, int], dialer: Dialer) -> None:

@@ -1,11 +1,11 @@
-"""Record the target's refused connections and lost datagrams. Raw sockets in the target's network
-namespace see them.
+"""Record the target's refused connections and lost datagrams, which raw sockets in the target's
+network namespace receive.
 
-This module denies nothing: the target's packets cannot leave its loopback device anyway. The kernel
-answers a refused connection with a TCP reset, whose sender is the wanted address. A refused
-connection to loopback is recorded, because the target usually wants a service of the host, but the
-sandbox has its own loopback. Datagrams to loopback are not recorded, because they are the target's
-own traffic.
+This module denies nothing, because the target's packets cannot leave its loopback device anyway.
+When a connection is refused, the kernel sends a TCP reset from the address that the target wanted
+to reach, and this module records that address. A refused connection to loopback is recorded too,
+because the target usually wanted a service on the host but reached the sandbox's own loopback.
+Datagrams to loopback are not recorded, because they are the target's own traffic.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 BATCH = 64
 BURST, RATE = 128, 256
-"""The rate limit for reading packets: a burst of BURST, and then RATE per second. Without it a
-flood could keep the host busy.
+"""The rate limit for reading packets: BURST packets at once, and RATE per second after that.
+Without a limit, a flood of packets could keep the host busy.
 """
 HEADERS = 128
 IPV6_PKTINFO = 50
@@ -44,8 +44,8 @@ WHY = "nothing listens there inside; the sandbox does not share the host's loopb
 class Packet:
     """A packet from a raw socket: its sender, its receiver, and the bytes after the IP header.
 
-    A raw IPv6 socket does not deliver the IP header. `recvmsg` returns the two addresses
-    separately.
+    A raw IPv6 socket does not deliver the IP header, so the two addresses come separately from
+    `recvmsg`.
     """
 
     def __init__(self, one: _socket.socket) -> None:
@@ -61,8 +61,8 @@ class Packet:
 
 
 class RawPackets:
-    """Reads raw sockets, and records their packets as denials. `names` is None if the run has no
-    allowlist. This object owns the sockets.
+    """Reads raw sockets and records their packets as denials. `names` is None if the run has no
+    allowlist. This object owns the sockets and closes them.
     """
 
     def __init__(

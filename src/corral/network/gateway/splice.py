@@ -1,8 +1,8 @@
 """Copy between two sockets in both directions, through pipes in the kernel if possible.
 
-A direction writes what it has read before it reads again, so a slow reader slows down its sender.
-When one direction ends, end of file is sent to the reader, and the other direction continues. A
-direction has a pipe only while bytes are in it, so an idle connection needs no buffer.
+Each direction writes what it has read before it reads again, so a slow reader slows down its
+sender. When one direction ends, its reader gets end of file, and the other direction continues. A
+direction uses a pipe only while it has bytes to write, so an idle connection needs no buffer.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 20
 COPY_BYTES = 1 << 14
-"""The size of a read without a pipe. It is small, because every connection may have this many bytes
-in memory.
+"""The size of a read without a pipe. The size is small, because every connection may keep this many
+bytes in memory.
 """
 MAX_PIPES = 128
 MAX_LARGE_PIPES = 16
-"""This many pipes have the size BLOCK_BYTES, and all others have the kernel's default size. This
-limits the memory that is used for a target which does not read.
+"""The number of pipes that have the size BLOCK_BYTES. All other pipes have the kernel's default
+size. This limits the memory that a target can use up by not reading.
 """
 MAX_FREE_PIPES = 4
 ROUNDS = 4
-"""How many times in a row one direction may read, before other directions are served."""
+"""How many times in a row one direction may read before other directions are served."""
 FEW_BYTES = 4096
-"""After a read of fewer bytes, no second read is tried, because there are rarely more bytes."""
+"""After a read of fewer bytes than this, no second read is tried, because it would rarely find
+more.
+"""
 F_SETPIPE_SZ = 1031
 FLAGS = getattr(os, "SPLICE_F_MOVE", 0) | getattr(os, "SPLICE_F_NONBLOCK", 0)
 ERRORS = 0x008 | 0x010
@@ -51,7 +53,7 @@ class Pipe:
             try:
                 fcntl.fcntl(self.writer, F_SETPIPE_SZ, size)
             except OSError:
-                pass  # the user's quota for pipes is used up; the default size works too
+                pass  # the user's quota for pipes is used up, but the default size works too
 
     def close(self) -> None:
         os.close(self.reader)
@@ -88,7 +90,9 @@ class Pipes:
 
 
 class Direction:
-    """Copies from one socket to another. `stuck` counts the bytes read but not yet written."""
+    """Copies from one socket to another. `stuck` is the number of bytes that were read but not yet
+    written.
+    """
 
     def __init__(
         self, source: _socket.socket, sink: _socket.socket, pipes: Pipes, head: bytes
@@ -117,7 +121,7 @@ class Direction:
                 try:
                     self.sink.shutdown(_socket.SHUT_WR)
                 except OSError:
-                    pass  # the sink is closed in both directions
+                    pass  # the sink is already closed in both directions
                 return
             if self.stuck < FEW_BYTES:
                 break
@@ -130,7 +134,9 @@ class Direction:
         self._in_pipe = 0
 
     def _drain(self) -> bool:
-        """Write the bytes that were read. Return False if some are left or the sink failed."""
+        """Write the bytes that were read. Return False if some could not be written yet or the sink
+        failed.
+        """
         try:
             while self._unsent:
                 sent = self.sink.send(self._unsent)
@@ -143,7 +149,7 @@ class Direction:
         except BlockingIOError:
             return False
         except OSError:
-            # End only this direction: the peer has stopped reading, but it may still send.
+            # End only this direction, because a peer that has stopped reading may still send.
             self.close()
             return False
         self._return_pipe()
@@ -167,8 +173,8 @@ class Direction:
         except OSError as error:
             if self._pipe is None or error.errno not in UNSPLICED:
                 raise
-            # The kernel has no splice, or a seccomp filter around corral denies it. Use no more
-            # pipes.
+            # The kernel has no splice, or a seccomp filter around corral denies the call. Stop
+            # using pipes.
             self._pipes.max_pipes = 0
             self._return_pipe()
         return True
@@ -238,7 +244,9 @@ class SplicedCopy:
     def _watch(
         self, reading: Direction, writing: Direction, handler: Callable[[int], None]
     ) -> None:
-        """Watch one socket. The direction `reading` reads from it, and `writing` writes to it."""
+        """Watch the socket that is the source of `reading` and the sink of `writing`, for the
+        events that these two directions wait for.
+        """
         mask = event_loop.IN if not (reading.done or reading.ended or reading.stuck) else 0
         if writing.stuck and not writing.done:
             mask |= event_loop.OUT

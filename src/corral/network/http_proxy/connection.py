@@ -1,4 +1,4 @@
-"""Handle one connection to an HTTP proxy: read its request, check it, then copy."""
+"""Handle a connection to an HTTP proxy: read its request, check the destination, dial, copy."""
 
 import hmac
 import socket
@@ -12,8 +12,8 @@ from corral.network.tls_hello import HelloReader
 
 
 class Stream(Protocol):
-    """The connection to the client. All methods raise OSError if the connection is lost. `recv`
-    raises TimeoutError after `timeout` seconds.
+    """The connection to the client. All methods raise OSError if the connection is lost, and `recv`
+    raises TimeoutError if nothing arrives for `timeout` seconds.
     """
 
     def recv(self, timeout: float, /) -> bytes: ...
@@ -23,7 +23,7 @@ class Stream(Protocol):
 
 
 class Copy(Protocol):
-    """Copies in both directions until both have ended. `up` and `down` count the bytes."""
+    """Copies in both directions until both have ended. `up` and `down` count the copied bytes."""
 
     up: int
     down: int
@@ -49,19 +49,21 @@ class Connection:
         self._reached_server = False
 
     def serve(self) -> None:
-        """Serve until the connection ends. After an error reset the connection to the client."""
+        """Serve the client until its connection ends. After an error, reset the connection."""
         try:
             self._serve()
         except (OSError, ValueError):
             try:
                 self._stream.reset()
             except OSError:
-                pass  # the client is lost already
+                pass  # the connection is already lost
 
     def pause_seconds(self) -> float:
-        """Return for how many seconds after its end this connection still counts towards the
-        maximum number of connections. This is 0 if it reached a server. Otherwise count it as
-        failed.
+        """Return for how many seconds this connection still counts as open after its end, for the
+        maximum number of connections.
+
+        This is 0 for a connection that reached a server. Any other connection is counted as failed,
+        and too many failed connections lead to a delay.
         """
         return 0.0 if self._reached_server else self._out.count_failed()
 
@@ -71,12 +73,12 @@ class Connection:
         except RefusedError as error:
             self._answer("400 Bad Request", str(error))
             return
-        # Check the password first, so that a process outside the run learns nothing about the run's
-        # policy.
+        # Check the password first, so that a process outside the run cannot learn anything about
+        # the run's policy.
         if not hmac.compare_digest(request.password if self._password else b"", self._password):
             self._answer(
                 "407 Proxy Authentication Required",
-                "this proxy is for one run of corral, whose proxy variables have the password",
+                "this proxy is for one run of corral, and needs the password in its variables",
                 'Proxy-Authenticate: Basic realm="corral"\r\n',
             )
             return
@@ -117,8 +119,8 @@ class Connection:
         return time.monotonic() + self._out.timeouts.request_seconds
 
     def _recv(self, deadline: float) -> bytes:
-        """Receive some bytes before `deadline`. Callers pass one deadline to all calls of a loop,
-        so that a client cannot get more time by sending single bytes.
+        """Receive some bytes before `deadline`. A caller that loops passes the same deadline each
+        time, so a client cannot get more time by sending single bytes.
         """
         left = deadline - time.monotonic()
         if left <= 0:
@@ -138,8 +140,8 @@ class Connection:
                 raise RefusedError("the request is incomplete")
 
     def _read_first(self, request: Request) -> bytes | None:
-        """Return the first bytes for the server, or None if the client's TLS hello is denied or
-        incomplete.
+        """Return the first bytes to send to the server. Return None if the client's TLS hello is
+        denied or incomplete.
         """
         check, destination = self._out.check, request.destination
         if not request.tunnel or not check.needs_hello(destination):
@@ -162,8 +164,8 @@ class Connection:
         )
         self._stream.send(head.encode("ascii") + body)
         self._stream.end()
-        # Read and drop further data of the client. Otherwise the kernel would send a reset, and the
-        # client could lose the answer that corral has just sent.
+        # Read and drop further data from the client. Otherwise the kernel would send a reset, and
+        # the client could lose the answer that corral has just sent.
         deadline = self._deadline()
         while self._recv(deadline):
             pass

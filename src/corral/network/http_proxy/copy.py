@@ -1,7 +1,7 @@
 """Copy between two sockets in both directions, in one thread that waits for both.
 
-A direction keeps at most one block, and writes it before it reads again, so a slow reader slows
-down its sender. When one direction ends, end of file is sent to the reader, and the other direction
+Each direction keeps at most one block, and writes it before it reads again, so a slow reader slows
+down its sender. When one direction ends, its reader gets end of file, and the other direction
 continues.
 """
 
@@ -27,15 +27,13 @@ class Direction:
 
     @property
     def waits_for(self) -> tuple[socket.socket, int] | None:
-        """Return the socket and the poll event to wait for next, or None once this direction has
-        ended.
-        """
+        """Return the socket and poll event that this direction waits for, or None at its end."""
         if self._unsent:
             return self.sink, select.POLLOUT
         return None if self.ended else (self.source, select.POLLIN)
 
     def pump(self) -> None:
-        """Read or write once. Raise OSError if either end is broken."""
+        """Read or write once. Raise OSError if the source or the sink is broken."""
         try:
             if not self._unsent:
                 self._unsent = memoryview(self.source.recv(BLOCK_BYTES))
@@ -53,8 +51,9 @@ class Direction:
 class PolledCopy:
     """Copies until both directions have ended.
 
-    End of file on the descriptor `stop`, `idle_seconds` without a byte, and any error end the copy
-    early. Both peers then get a reset, because an orderly end would look like complete data.
+    The copy ends early at end of file on the descriptor `stop`, after `idle_seconds` without a
+    byte, or after any error. Both peers then get a reset, because an orderly end would look as if
+    the data were complete.
     """
 
     def __init__(
@@ -71,7 +70,8 @@ class PolledCopy:
         try:
             for end in ends:
                 end.setblocking(False)
-                # Turn off Nagle's delay: the sender has decided which bytes belong together.
+                # Turn off Nagle's delay, because the sender has already decided which bytes belong
+                # together.
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while self._step():
                 pass
@@ -95,16 +95,17 @@ class PolledCopy:
             masks[end.fileno()] = masks.get(end.fileno(), 0) | mask
         ready = wait(masks, self._idle_milliseconds, stop=self._stop)
         for direction, end, mask in waiting:
-            # After an error or a hang-up, let the direction read or write anyway, because this
-            # raises the error.
+            # After an error or a hang-up, let the direction read or write anyway, because the call
+            # then raises the error.
             if ready.get(end.fileno(), 0) & (mask | ~(select.POLLIN | select.POLLOUT)):
                 direction.pump()
         return True
 
 
 def wait(masks: dict[int, int], milliseconds: int, *, stop: int) -> dict[int, int]:
-    """Return the ready descriptors with their events. Raise TimeoutError if none is ready in time,
-    and ConnectionAbortedError if `stop` is ready, because then the run is over.
+    """Wait for descriptors, and return the ready ones with their events. Raise TimeoutError if none
+    is ready in time. Raise ConnectionAbortedError if `stop` is ready, because this means that the
+    run is over.
     """
     poll = select.poll()
     poll.register(stop, select.POLLIN)

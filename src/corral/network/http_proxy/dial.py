@@ -1,4 +1,4 @@
-"""Connect to the first address that answers, in a thread that may wait."""
+"""Dial the addresses of a host, and use the first that answers. The calling thread waits."""
 
 import os
 import selectors
@@ -14,7 +14,9 @@ from corral.network.dial_attempts import STAGGER_SECONDS, Attempts
 def connect(
     addresses: Sequence[bytes], port: int, *, timeout_seconds: float, budget: DialBudget
 ) -> socket.socket:
-    """Return a blocking socket to the first address that answers, or raise the last OSError."""
+    """Return a blocking socket that is connected to the first address that answers. If no address
+    answers, raise the last OSError.
+    """
     dial = _Dial(addresses, port, budget)
     deadline = time.monotonic() + timeout_seconds
     try:
@@ -35,7 +37,7 @@ class _Dial:
         self.error = OSError("no address")
         self.attempts = Attempts(addresses, budget)
         self._port = port
-        # Unlike epoll and kqueue, poll and select need no descriptor of their own.
+        # poll and select need no descriptor of their own, in contrast to epoll and kqueue.
         self._selector: selectors.BaseSelector = getattr(
             selectors, "PollSelector", selectors.SelectSelector
         )()
@@ -47,7 +49,7 @@ class _Dial:
             family = socket.AF_INET if len(address) == 4 else socket.AF_INET6
             try:
                 end = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:  # no descriptors, or no support for this family
+            except OSError as error:  # no free descriptor, or unsupported family
                 self.error = error
                 continue
             try:
@@ -64,7 +66,7 @@ class _Dial:
         return bool(under_way)
 
     def wait(self, seconds: float) -> socket.socket | None:
-        """Return a connected socket, or None if no socket is connected within `seconds`."""
+        """Return a connected socket, or None if no socket connects within `seconds`."""
         for key, _ in self._selector.select(seconds):
             end: socket.socket = key.data
             self._selector.unregister(end)

@@ -1,6 +1,6 @@
 """Look up, check, dial and count the servers to which an HTTP proxy connects for a target.
 
-A proxy has one thread for each connection, so these functions may wait for lookups and dials.
+The functions of this module may block, because a proxy has one thread for each connection.
 """
 
 import socket
@@ -17,8 +17,8 @@ from corral.network.sockets import look_up_addresses
 from corral.network.traffic import Traffic, count_connection
 
 MAX_FAILED = 200
-"""The budget for connections that reach no server: a burst of this many, and then this many per
-second.
+"""The rate limit for connections that reach no server: this many at once, and this many per second
+after that.
 """
 
 
@@ -44,13 +44,13 @@ class Outbound:
         self._rate_limit = RateLimit(clock, burst=MAX_FAILED, rate=MAX_FAILED)
 
     def traffic(self) -> Mapping[str, Traffic]:
-        """Return the traffic of connections that have ended, by host."""
+        """Return, for each host, the traffic of all connections that have ended."""
         with self._lock:
             return dict(self._traffic)
 
     def stop_counting(self) -> None:
-        """Stop counting, because the report is made now. Connections that end after this call are
-        not counted.
+        """Stop counting, because the report is about to be made. Connections that end after this
+        call are not counted.
         """
         with self._lock:
             self._stopped = True
@@ -61,11 +61,11 @@ class Outbound:
                 count_connection(self._traffic, host, failed=failed, up=up, down=down)
 
     def count_failed(self) -> float:
-        """Count a connection that reached no server. Return for how many seconds it still counts
-        towards the maximum number of connections.
+        """Count a connection that reached no server. Return for how many seconds it still counts as
+        open, for the maximum number of connections.
 
-        This slows down a flood of connections. The CPU limit of the target would not, because the
-        proxy's CPU time does not count against it.
+        This delay slows down a flood of connections. The target's CPU limit does not, because the
+        target is not charged for the proxy's CPU time.
         """
         with self._lock:
             self._rate_limit.use()
@@ -121,7 +121,7 @@ def _ask_proxy(
     server.sendall(build_connect_request(proxy, destination.host, destination.port))
     data = b""
     while parse_connect_reply(data) is None:
-        chunk = server.recv(1)  # one byte, because bytes after the reply belong to the server
+        chunk = server.recv(1)  # one byte, because all bytes after the reply are for the client
         if not chunk:
             raise OSError(0, "the host's proxy hung up")
         data += chunk

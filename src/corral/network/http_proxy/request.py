@@ -1,8 +1,9 @@
 """Parse requests to an HTTP proxy (RFC 9112 3.2) strictly, and find their destination.
 
 After `CONNECT host:port` all bytes are copied unchanged. A request with an absolute `http://` URL
-is rewritten for the server, with the URL's host as Host. It also gets `Connection: close`, because
-a second request on the same connection could name another host and would not be checked.
+is rewritten for the server: its Host field becomes the host of the URL. The proxy also adds
+`Connection: close`, because a second request on the same connection could name another host and
+would not be checked.
 """
 
 from corral.network.addresses import address_or_none
@@ -15,19 +16,20 @@ MAX_HEAD_BYTES = 1 << 14
 TOKEN = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 VERSIONS = (b"HTTP/1.1", b"HTTP/1.0")
 PASSWORD = b"proxy-authorization"
-# Header fields that are not sent to the server: those for the proxy, and Host, which is replaced.
+# Header fields that are not sent to the server, because they are meant for the proxy. Host is among
+# them because it is replaced.
 DROPPED = frozenset({b"connection", b"proxy-connection", b"keep-alive", PASSWORD, b"host", b"te"})
 DEFAULT_PORT = 80
 
 
 class RefusedError(ValueError):
-    """Raised if a request is invalid. The text is sent to the client."""
+    """Raised if a request is invalid. The text of the error is sent to the client."""
 
 
 @record
 class Request:
     """A request. `head` and then `rest` are sent to the server. `password` is the value of
-    Proxy-Authorization, which is never in `head`.
+    Proxy-Authorization, which is always left out of `head`.
     """
 
     destination: Destination

@@ -1,11 +1,11 @@
 """Serve an HTTP proxy on one loopback port, the only port that the sandbox lets its target use.
 
-Every process of the host can connect to a loopback port, so the proxy requires a password, which
+Every process of the host can connect to a loopback port. So the proxy requires a password, which
 only the target's environment contains. A client without the password learns nothing about the
-policy, and no denial is recorded for it.
+policy, and its attempts are not recorded as denials.
 
 The proxy has threads, so it starts after the supervisor has forked the target. A lookup cannot be
-interrupted, so a thread that waits for a lookup may run until the process ends.
+interrupted, so a thread that waits for one may run until the process ends.
 """
 
 import os
@@ -28,9 +28,11 @@ assert sys.platform != "win32" or not TYPE_CHECKING  # noqa: S101 - for type che
 
 MAX_CONNECTIONS = 128
 OTHER_DESCRIPTORS = 64
-"""The number of descriptors that stay free for the supervisor itself and for lookups."""
+"""The number of descriptors that are kept free for the supervisor itself and for lookups."""
 CLOSE_SECONDS = 0.5
-"""How long `close` waits for threads, so that corral ends within a second of its target."""
+"""How long `close` waits for threads. The time is short, so that corral ends within a second of its
+target.
+"""
 NO_TIMEOUT = -1
 
 
@@ -70,8 +72,8 @@ class ClientSocket:
 
 
 class HttpProxy:
-    """Accepts connections, and serves each in a thread. It owns the listener. `password` is the
-    value of Proxy-Authorization that clients have to send.
+    """Accepts connections, and serves each in a thread. This object owns the listener and closes
+    it. `password` is the value of Proxy-Authorization that clients have to send.
     """
 
     def __init__(
@@ -100,8 +102,8 @@ class HttpProxy:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes ready only at `close`. Until then the proxy's own
-        threads do all the work.
+        """Return a descriptor that does not become ready until `close`. The caller has nothing to
+        do before, because the proxy's own threads do all the work.
         """
         return self._stop
 
@@ -109,14 +111,14 @@ class HttpProxy:
         return None
 
     def run_ready(self) -> None:
-        """Do nothing, because the proxy's threads do the work."""
+        """Do nothing, because the proxy's own threads do the work."""
 
     def traffic(self) -> Mapping[str, Traffic]:
         return self._out.traffic()
 
     def close(self) -> None:
-        """Reset the open connections. Only those that end within CLOSE_SECONDS are counted in the
-        report.
+        """Reset the open connections. The report counts only connections that end within
+        CLOSE_SECONDS.
         """
         self._closed.set()
         os.close(self._stopping)
@@ -127,7 +129,7 @@ class HttpProxy:
         self._out.stop_counting()
         self._listener.close()
         # A thread that is still running waits for a lookup or a dial, and will poll this descriptor
-        # later. So the descriptor is not closed then.
+        # afterwards. So the descriptor stays open if any thread is left.
         if not left:
             os.close(self._stop)
 
