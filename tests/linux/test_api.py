@@ -151,8 +151,8 @@ def test_leaving_the_context_stops_the_target(caller):
 
 
 def test_leaving_the_context_stops_the_targets_children(caller):
-    """Start a daemon that keeps its stdout open, which is a pipe. End of file on the pipe shows that the daemon has
-    ended.
+    """Start a daemon that keeps its stdout, which is a pipe, open. End of file on the pipe shows
+    that the daemon has ended.
     """
     caller.run(
         "import select\n"
@@ -228,8 +228,8 @@ def test_a_mistaken_argument_is_the_callers_error(caller, launch, arguments, err
     "call", ["corral.run", "lambda *a, **k: asyncio.run(corral.run_async(*a, **k))"]
 )
 def test_text_as_input_is_the_callers_error(caller, call):
-    """Check that `input` must be bytes. Otherwise a target that reads its input would wait for
-    ever.
+    """Check that `input` must be bytes. With text, a target that reads its input would wait
+    forever.
     """
     caller.run(
         "import asyncio\n"
@@ -245,7 +245,7 @@ def test_text_as_input_is_the_callers_error(caller, call):
 def test_a_policy_of_a_wrong_type_is_the_callers_error(caller, policy):
     caller.run(
         f"error = refused(lambda: corral.run(['/bin/true'], {policy}), TypeError)\n"
-        "assert str(error).startswith('policy is a mapping or the path of a file, not '), error\n"
+        "assert str(error).startswith('policy must be a mapping or the path of a file, not '), error\n"
         "assert corral.run(['/bin/true'], {}).exit_code == 0  # the control\n"
     )
 

@@ -1,4 +1,6 @@
-"""Provide the asyncio API, in its own module, because importing asyncio is slower than a launch."""
+"""Provide the asyncio API. It is in a separate module, because importing asyncio takes longer than
+a launch.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,16 @@ else:
 
 
 class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
-    """A sandbox with asyncio's streams, for `async with launch_async(...) as sandbox`."""
+    """Controls a running target, whose streams are asyncio streams.
+
+    `async with launch_async(...) as sandbox` provides one.
+    """
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
         self.pid = sandbox.pid
-        # Each stream may be None; the overloads of `launch_async` tell type checkers which are not.
+        # A stream may be None. The overloads of `launch_async` tell type checkers which ones are
+        # not.
         self.stdin = cast("Stdin", None)
         self.stdout = cast("Stdout", None)
         self.stderr = cast("Stderr", None)
@@ -53,7 +59,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
         self._sandbox.send_signal(number)
 
     async def wait(self) -> int:
-        if sys.platform == "win32":  # the event loop cannot wait for corral's pipe there
+        if sys.platform == "win32":  # on Windows the event loop cannot wait for corral's pipe
             return await asyncio.get_running_loop().run_in_executor(None, self._sandbox.wait)
         if self._sandbox.report is None:
             if self._ended is None:
@@ -97,7 +103,9 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
             self._ended.set_result(None)
 
     async def open_streams(self, ends: Mapping[str, BinaryIO]) -> None:
-        """Connect the streams to the event loop. A stream in `ends` replaces the sandbox's own."""
+        """Connect the streams to the event loop. A stream in `ends` replaces the sandbox's stream
+        of the same name.
+        """
         if stdin := ends.get("stdin", self._sandbox.stdin):
             self.stdin = cast("Stdin", await self._writer(stdin))
         if stdout := ends.get("stdout", self._sandbox.stdout):
@@ -123,7 +131,7 @@ class AsyncSandbox(Generic[Stdin, Stdout, Stderr]):
 
 
 class _Launch(Generic[Stdin, Stdout, Stderr]):
-    """A launch that a caller can await or use as an async context manager."""
+    """Starts a sandbox when a caller awaits this object or enters it with `async with`."""
 
     def __init__(self, start: functools.partial[Sandbox], streams: Mapping[str, Stream]) -> None:
         self._start = start
@@ -139,8 +147,8 @@ class _Launch(Generic[Stdin, Stdout, Stderr]):
                 await asyncio.shield(starting)
             )
         except asyncio.CancelledError:
-            # The thread that starts the sandbox cannot be stopped. So the sandbox is closed as soon
-            # as it exists.
+            # The thread that starts the sandbox cannot be stopped, so close the sandbox as soon as
+            # it exists.
             starting.add_done_callback(_discard)
             raise
         try:

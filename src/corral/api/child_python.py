@@ -3,7 +3,7 @@
 import os
 
 # The directory with the corral package is on `sys.path` only while corral is imported, so that
-# other packages in it cannot replace Python's own modules.
+# other packages in that directory cannot replace Python's own modules.
 FIND_CORRAL = "import sys; sys.path.insert(0, sys.argv.pop(1)); import corral; del sys.path[0]; "
 
 

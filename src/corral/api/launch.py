@@ -80,7 +80,7 @@ def probe(*, fresh: bool = False) -> Host:
 
 
 _known_hosts: list[Host] = []
-"""The list is empty until this machine was probed.
+"""This machine with its findings, or an empty list until this machine was probed.
 
 All launches of this process use the same findings.
 """
@@ -107,7 +107,7 @@ def plan(
         if argv and (argv[0].startswith(PACKAGES) or argv[0].lower().endswith(BUNDLES)):
             error.hint = (
                 "argv is a program and its arguments; for a package or a bundle use `sandboxed` "
-                f'of corral\'s module `mcp`: sandboxed({{"command": {shown(argv[0], 200)}}}), '
+                f'from `corral.mcp`: sandboxed({{"command": {shown(argv[0], 200)}}}), '
                 f"or type: corral run {shell_word(argv[0])}"
             )
         raise
@@ -224,5 +224,5 @@ def load_manifest(policy: PolicyLike) -> Manifest:
     if isinstance(policy, str | os.PathLike):
         return load(os.fspath(policy))
     if not isinstance(policy, Mapping):
-        raise TypeError(f"policy is a mapping or the path of a file, not {policy!r}")
+        raise TypeError(f"policy must be a mapping or the path of a file, not {policy!r}")
     return from_data({"version": 1, **policy}, "policy")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 MAX_SPARES = 64
-"""Each spare is a sandbox with three processes, even while it is not used."""
+"""The number is limited, because each spare keeps three processes even while it is not used."""
 
 
 @record
@@ -44,14 +44,14 @@ class _Spare:
 class Pool:
     """Launches sandboxes, and keeps spares ready for the next launches.
 
-    Each launch is followed by new spares for the same program, so the first launch of a program is
-    an ordinary one. A pool is a context manager: leaving it ends the spares, but not the sandboxes
-    that it launched.
+    After each launch the pool makes new spares for the same program, so the first launch of a
+    program cannot use a spare. A pool is a context manager: leaving it ends the spares, but not the
+    sandboxes that it launched.
     """
 
     def __init__(self, policy: PolicyLike = None, *, spares: int = 1) -> None:
         if not 1 <= spares <= MAX_SPARES:
-            raise ValueError(f"spares: {spares} is not between 1 and {MAX_SPARES}")
+            raise ValueError(f"spares must be from 1 to {MAX_SPARES}, not {spares}")
         self._policy = launching.load_manifest(policy)
         self._max_spares = spares
         self._spares: list[_Spare] = []
@@ -68,7 +68,7 @@ class Pool:
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> Sandbox:
-        """Do what `corral.launch` does, in a spare if a suitable one exists."""
+        """Start a target as `corral.launch` does, but use a spare if a suitable one exists."""
         if self._closed:
             raise ValueError("the pool is closed")
         plan = launching.plan(argv, self._policy, env=env, cwd=cwd)
@@ -83,7 +83,7 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        """End the spares, and return when they have ended."""
+        """End the spares, and wait until they have ended."""
         with self._lock:
             self._closed = True
             spares, self._spares = self._spares, []
@@ -110,7 +110,9 @@ class Pool:
             return self._spares.pop(0) if self._spares else None
 
     def _refill(self, shape: Plan) -> None:
-        """Ask for new spares without waiting. An error is ignored: the next launch reports it."""
+        """Ask for new spares without waiting for them. Ignore errors, because the next launch
+        reports them.
+        """
         if current.load().find_spare_maker(shape) is None:
             return
         with self._lock:

@@ -74,7 +74,7 @@ else:
 
 
 def end_zygote() -> None:
-    """End the process that is kept ready for the next run. Running sandboxes continue."""
+    """End the process that corral keeps ready for the next run. Running sandboxes continue."""
     supervisors.close()
 
 
@@ -82,8 +82,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     """Controls a running target. As a context manager, it stops all the target's processes at exit.
 
     `stdin`, `stdout` and `stderr` are files if PIPE was given for them, otherwise None. `pid` is
-    the target's process id on the host. `report` lists what was requested, enforced and used. It is
-    None until `wait` has seen the end of the target.
+    the target's process id on the host. `report` lists what was requested, enforced and used.
+    `report` is None until `wait` has seen that the target has ended.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
         stderr: Stream,
         connect: Connect | None = None,
     ) -> None:
-        """Start the target. `connect` returns the channel to the target's supervisor. Without
-        `connect` a new supervisor is started.
+        """Start the target. `connect` returns the channel to the target's supervisor. The default
+        is to start a new supervisor.
         """
         self.plan = plan
         self.stdin: Stdin = None  # type: ignore[assignment]
@@ -142,7 +142,7 @@ class Sandbox(Generic[Stdin, Stdout, Stderr]):
     def send_signal(self, number: int) -> None:
         """Send a signal to the target's processes. Kill those that remain after the grace time."""
         if not 0 < number <= LAST_SIGNAL:
-            raise ValueError(f"{number} is not a signal")
+            raise ValueError(f"{number} is not a signal: use a number from 1 to {LAST_SIGNAL}")
         if self.report is None:
             try:
                 self._channel.send(bytes([number]))
@@ -211,8 +211,8 @@ def _close_stream(stream: object) -> None:
 
 
 def _open_stream(wanted: Stream, number: int, ends: list[int]) -> tuple[BinaryIO | None, int]:
-    """Return the caller's end of a stream, if there is one, and the target's end. Descriptors that
-    the caller has to close are appended to `ends`.
+    """Return the caller's end of a stream, or None if the caller has no end, and the target's end.
+    Append descriptors that have to be closed to `ends`.
     """
     if wanted is None:
         return None, number

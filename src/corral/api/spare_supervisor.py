@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def receive_request(fd: int) -> Request | None:
     """Make a sandbox and wait for its command. Return None if no command came, or if the sandbox
-    could not be used for it.
+    could not be used for the command.
     """
     message = wire_format.read_message(lambda size: os.read(fd, size))
     if not message:

@@ -1,7 +1,7 @@
 """Supervise one run for another process, which sends the plan and gets the result over a channel.
 
-A message is `B` and the target's pid once the target runs, `R` and an Ending when the target has
-ended, or `E` and an error. The caller makes the report from its plan and the Ending.
+The supervisor sends `B` and the target's pid once the target runs, `R` and an Ending when the
+target has ended, or `E` and an error. The caller makes the report from its plan and the Ending.
 """
 
 from __future__ import annotations

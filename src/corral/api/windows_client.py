@@ -52,7 +52,8 @@ class Supervisors:
 class Channel:
     """Exchanges messages with a supervisor.
 
-    A thread reads the supervisor's pipe, because Windows cannot wait for its data with a timeout.
+    A thread reads the supervisor's pipe, because Windows cannot wait for a pipe's data with a
+    timeout.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], writing: int, reading: int) -> None:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     Data = None | str | int | float | list["Data"] | dict[str, "Data"]
 
 CLASS = "$"
-HEADER = 8  # bytes before a message, which contain its length
+HEADER = 8  # the number of bytes before each message that contain its length
 MAX_READ_BYTES = 1 << 20
 ACKNOWLEDGES = sys.platform == "darwin"
-"""Whether a receiver of descriptors sends an answer. If it does, the sender keeps its own
-descriptors open until the answer arrives. Chromium found that macOS loses sockets that the sender
-closes too early.
+"""Whether a receiver of descriptors acknowledges them. If it does, the sender keeps its own
+descriptors open until then. Chromium found that macOS loses sockets that the sender closes too
+early.
 """
 
 
@@ -41,7 +41,7 @@ SENT_ERRORS: dict[str, type[SandboxError]] = {
     cls.__name__: cls
     for cls in (CommandError, LaunchError, PolicyError, SupervisionError, SandboxError)
 }
-"""Errors of these classes are sent with their class.
+"""The classes of errors that keep their class when they are sent.
 
 Any other error is sent as its nearest base class in this table.
 """
@@ -102,7 +102,7 @@ def encode_error(error: SandboxError | OSError) -> bytes:
 
 
 def decode_error(raw: bytes) -> SandboxError | OSError:
-    """Return the error that was sent. OSError and the SENT_ERRORS keep their class."""
+    """Decode an error. Keep its class if it is an OSError or one of the SENT_ERRORS."""
     name, message, hint, step, cause, code = raw.decode(errors="surrogateescape").split("\0")
     if name == "LaunchError":
         return LaunchError(step, cause, hint=hint or None)

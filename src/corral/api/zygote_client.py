@@ -36,7 +36,7 @@ SERVE = "from corral.api.zygote import serve; serve(int(sys.argv[1]))"
 class Zygote:
     """Starts the zygote process when it is first needed.
 
-    Starts another one in a fork of the caller, or if the zygote has died.
+    Starts a new zygote if the old one has died, and in a fork of the caller.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Zygote:
                 self._send(ancillary)
 
     def _send(self, ancillary: Ancillary) -> None:
-        """Send descriptors. On macOS, wait until they were received."""
+        """Send descriptors. On macOS, wait until the zygote has received them."""
         connection = self._connection()
         connection.sendmsg([b"L"], ancillary)
         if wire_format.ACKNOWLEDGES and not connection.recv(1):
@@ -121,12 +121,13 @@ class Zygote:
                 self._process.wait()
             except PermissionError:
                 # The caller has changed its user since, so it may not kill the zygote. The zygote
-                # ends at end of file, which a fork of the caller may delay forever.
+                # ends when every copy of its connection is closed, but a fork of the caller may
+                # keep one open forever.
                 self._process.returncode = 0
         self._requests = self._process = None
 
     def _forget(self) -> None:
-        """Close everything that this fork has inherited: it belongs to the fork's parent."""
+        """Close everything that this fork has inherited, because it belongs to the parent."""
         self._lock = threading.Lock()  # a thread that was not forked may have locked the old one
         for channel in (self._requests, *self._channels):
             if channel is not None:
@@ -147,7 +148,7 @@ def hand_over(channel: Channel, plan: Plan, stdio: tuple[int, int, int]) -> bool
 
 
 def end_spare(channel: Channel) -> None:
-    """End a spare; return when it and its supervisor have ended."""
+    """End a spare, and wait until the spare and its supervisor have ended."""
     assert isinstance(channel, socket.socket)  # noqa: S101 - for type checkers
     try:
         channel.shutdown(socket.SHUT_WR)

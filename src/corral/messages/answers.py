@@ -9,7 +9,7 @@ from corral.messages.frames import Message, as_table, has_lookalikes, id_key
 from corral.messages.rules import Refusal, Rules
 
 REFUSED = -32010
-"""The error code of refusals, in JSON-RPC's range for implementations. No SDK uses it."""
+"""The error code of refusals. It is in JSON-RPC's range for implementations, and no SDK uses it."""
 URL_ELICITATION_REQUIRED = -32042
 """With this error code a server asks the client to open URLs (protocol 2025-11-25)."""
 ELICITATION = "elicitation/create"
@@ -70,9 +70,9 @@ class Answers:
         return None
 
     def _filter(self, message: Message, result: Message, listed: ListMethod) -> Message:
-        """Remove the items of a list that the rules forbid or that differ from the pinned
-        definitions. Replace the answer with an error if it has no list, or if another key differs
-        from the list's key only in case.
+        """Remove items that the rules forbid, or that differ from the pinned definitions, from a
+        list. Replace the answer with an error if it has no list, or if another key differs from the
+        list's key only in case.
         """
         found = result.get(listed.field)
         if not isinstance(found, list) or has_lookalikes(result, {listed.field}):
@@ -90,7 +90,7 @@ class Answers:
             self._reporter.deny(Refusal(kind=listed.kind, what=str(name), rule=rule))
             return False
         if self._rules.check_name(listed.kind, name) is not None:
-            return False  # it is only listed and not called, so no denial is reported
+            return False  # do not report a denial, because the item is only listed and not called
         return self._is_as_pinned(listed.kind, name, item)
 
     def _check_instructions(self, message: Message, result: Message) -> Message:
@@ -103,8 +103,8 @@ class Answers:
         return {**message, "result": kept}
 
     def _is_as_pinned(self, kind: str, name: str, definition: object) -> bool:
-        """Report how a definition differs from its pinned one. Return whether the client may get
-        it.
+        """Report how a definition differs from the pinned definition. Return whether the client may
+        get the definition.
         """
         changes = self._rules.compare(kind, name, definition)
         for line in changes:

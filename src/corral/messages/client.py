@@ -43,7 +43,7 @@ class Answer:
 
 
 class Client:
-    """Sends one request at a time, ignores notifications and refuses requests of the server.
+    """Sends one request at a time, ignores notifications and refuses the server's requests.
 
     `strays` counts the lines that are not JSON-RPC messages.
     """
@@ -93,7 +93,7 @@ class Client:
             params = {"cursor": page.get("nextCursor")}
             if not isinstance(params["cursor"], str):
                 return found
-        raise ConversationError(f"{method}: the server has more than {MAX_PAGES} pages")
+        raise ConversationError(f"{method}: the list has more than {MAX_PAGES} pages")
 
     def call_tool(self, tool: str, arguments: Mapping[str, object]) -> Answer:
         result = self.request("tools/call", {"name": tool, "arguments": arguments})
@@ -142,7 +142,8 @@ class Client:
             self._received += self._frames.feed(chunk)
         frame = self._received.pop(0)
         if isinstance(frame, TooLong):
-            raise ConversationError(f"the server sent a line of {frame.size} bytes")
+            why = f"the server sent a line of {frame.size} bytes, more than {MAX_MESSAGE_BYTES}"
+            raise ConversationError(why)
         try:
             message = decode(frame)
         except ValueError:

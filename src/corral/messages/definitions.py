@@ -23,7 +23,7 @@ Pin = tuple[str, str, str]
 @record
 class ListMethod:
     """A method that lists definitions. `field` is the field of the result that has the list. `name`
-    is the field of each item that has its name.
+    is the field of each item that has the item's name.
     """
 
     kind: str
@@ -53,7 +53,7 @@ def canonical(definition: object) -> str:
 
 
 def group_pins(pins: Iterable[Pin]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return {(kind, name): all definitions of this name}.
+    """Group definitions by kind and name.
 
     A server may offer several definitions with one name. All of them are pinned, because otherwise
     the order of the pins would decide which one counts.
@@ -85,7 +85,7 @@ def compare_pins(old: Iterable[Pin], new: Iterable[Pin]) -> list[str]:
 
 
 def describe_changes(old: str, new: str) -> list[str]:
-    """Return the differences of two canonical texts, one line for each value."""
+    """Return the differences between two canonical texts, one line for each value."""
     found = list(_differences("", json.loads(old), json.loads(new)))
     if len(found) > MAX_DIFFERENCES:
         found[MAX_DIFFERENCES:] = [f"and {len(found) - MAX_DIFFERENCES} more differences"]
@@ -110,8 +110,8 @@ def _differences(path: str, old: object, new: object) -> Iterable[str]:
 
 
 def _show_both(old: object, new: object) -> tuple[str, str]:
-    """Describe two values that differ. Of long texts, show the part around the first difference. If
-    only the start were shown, a server could hide a change behind it.
+    """Describe two values that differ. Show the part of a long text around the first difference,
+    because a server could hide a change behind a start that stays the same.
     """
     if old is ABSENT:
         return "absent", _show(_to_text(new))

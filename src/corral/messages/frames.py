@@ -17,11 +17,13 @@ Kind = Literal["request", "notification", "answer"]
 IdKey = tuple[type, object]
 
 KEPT_BYTES = 512
-"""The number of bytes that are kept of each end of an overlong line, to find its id."""
+"""The number of bytes that corral keeps of the start and of the end of an overlong line, to find
+the message's id.
+"""
 MAX_ID_LENGTH = 1024
 MAX_VALUES = 300_000
-"""The maximum number of values in a message. Each takes 2 bytes or more in a line, but up to 200
-bytes of memory.
+"""The maximum number of values in a message. A value takes at least 2 bytes in a line, but up to
+200 bytes of memory.
 """
 ENVELOPE = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
@@ -51,7 +53,7 @@ class TooLong:
 
 
 class FrameReader:
-    """Splits a stream at line feeds. A frame is the bytes of a line with its line feed."""
+    """Splits a stream at line feeds. A frame is one line, as bytes, with its line feed."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -1,8 +1,9 @@
-"""Decide for each message between a client and its server whether it is passed on.
+"""Decide for each message between a client and its server whether to pass the message on.
 
-The client is the user's and is trusted, but the server may mislead its model. The server is not
-trusted. A message to which no rule applies is passed on unchanged. A refused request is answered
-with an error that names the rule, so that no side waits forever.
+The guard trusts the client, which belongs to the user, but the server may mislead the client's
+model. The guard does not trust the server. If no rule applies to a message, the guard passes it on
+unchanged. It answers a refused request with an error that names the rule, so that neither side
+waits forever.
 """
 
 import time
@@ -45,8 +46,8 @@ name)}.
 """
 REFERENCES = {"ref/prompt": ("prompt", "name"), "ref/resource": ("resource", "uri")}
 Judge = Callable[[Message, Kind, int, list[bytes]], Message | None]
-"""A judge is called with a message. It returns the message to pass on, or None to drop the message.
-It appends answers for the sender to the list that it is given.
+"""The type of a function that judges a message. The function returns the message to pass on, or
+None to drop the message, and appends answers for the sender to its last argument.
 """
 
 
@@ -210,7 +211,7 @@ class Guard:
         )
 
     def _cancel(self, identity: object) -> None:
-        """Remove a cancelled request from the pending ones, because its answer may come late or
+        """Remove a cancelled request from the pending requests, because its answer may come late or
         never.
         """
         key = _key(identity)
@@ -222,8 +223,8 @@ class Guard:
             self._cancelled.popitem(last=False)
 
     def _without_capabilities(self, message: Message, method: str, params: Message) -> Message:
-        """Remove capabilities that the server may not use. Older protocols have them in
-        `initialize`, newer ones in every request.
+        """Remove capabilities that the server may not use. Older protocols have capabilities in
+        `initialize`, newer protocols in every request.
         """
         if method == "initialize":
             return _replaced(message, ("params", "capabilities"), self._offered)
@@ -292,8 +293,8 @@ class Guard:
         return refusal
 
     def _drop_long_answer(self, frame: TooLong) -> Routed:
-        """Drop an overlong message. If it shows which request it answers, send an error in its
-        place.
+        """Drop an overlong message. If the kept part shows which request the message answers, send
+        an error instead.
         """
         refusal = self._refuse_size(frame, "the server")
         identity = frame.find_id()
@@ -321,7 +322,7 @@ class Guard:
 
 
 def _judge_frame(frame: bytes, judge: Judge) -> Routed:
-    """Judge each message of a frame. If no message is changed, pass on the same frame."""
+    """Judge each message of a frame. If no message is changed, pass on the frame as it is."""
     value = decode(frame)
     messages = value if isinstance(value, list) else [value]
     kinds = [kind_of(message) for message in messages]
@@ -341,8 +342,8 @@ def _judge_frame(frame: bytes, judge: Judge) -> Routed:
 
 
 def _replaced(message: Message, path: Sequence[str], change: Callable[[object], object]) -> Message:
-    """Return a copy of the message with the value at `path` changed; the message itself if nothing
-    changes.
+    """Return a copy of the message with a changed value at `path`. If the value stays the same,
+    return the message itself.
     """
     key, *rest = path
     old = message.get(key)

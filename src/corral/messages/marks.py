@@ -34,7 +34,7 @@ ADDRESSED = (
         r"\b(?:tell|inform|mention|show|reveal|notify|ask)\w*\b.{0,30}\buser\b"
     ),
     r"\bhid(?:e|den)\b.{0,30}\b(?:from|user)\b",
-    # Without bounds the time would be quadratic in the number of spaces.
+    # The numbers of spaces have bounds, because otherwise a search could take quadratic time.
     r"<\s{0,9}/?\s{0,9}(?:important|system|instructions?|secret|assistant|critical)\s{0,9}>",
     r"\bsystem prompt\b",
     r"\byou are (?:now |an? )\b",
@@ -54,7 +54,7 @@ FIELDS = (*(listed.field for listed in LISTS.values()), "instructions")
 class Mark:
     """A warning. `kind` is "hidden" (invisible characters), "bidirectional", "addressed" (text that
     addresses a model), "out of view" (text after many spaces or empty lines), "name" (an unusual
-    tool name) or "shadows" (confusable with another server's tool).
+    tool name) or "shadows" (a name or text that can be confused with another server's tool).
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Mark:
 
 
 def find_marks(offer: Mapping[str, object], others: Mapping[str, Iterable[str]]) -> list[Mark]:
-    """Return the marks of a server's definitions. `others` are the tools of other servers."""
+    """Return the marks of a server's definitions. `others` has the tools of each other server."""
     texts = list(_texts("", {field: offer.get(field) for field in FIELDS}))
     names = [str(item.get("name")) for item in list_items(offer, "tools")]
     marks = [mark for where, text in texts for mark in _mark_text(where, text)]
@@ -173,6 +173,6 @@ def _find_shadows(
 
 
 def _fold(name: str) -> str:
-    """Return a name in a form that is equal for names which a person or a model may confuse."""
+    """Return a form of a name that is the same for names that a person or a model may confuse."""
     plain = unicodedata.normalize("NFKC", name).casefold()
     return re.sub(r"[\W_]+", "", plain)

@@ -10,7 +10,7 @@ from corral.record import record
 from corral.safe_text import shell_word, shown
 
 RULES = {"tool": "tools", "prompt": "prompts", "resource": "resources", "template": "resources"}
-"""{kind: table of the policy with `allow` and `deny` patterns for this kind}."""
+"""The table of the policy that has the `allow` and `deny` patterns for each kind."""
 
 Patterns = Sequence[str] | None
 CONTROLS = re.compile("[\\x00-\\x1f]")
@@ -18,8 +18,8 @@ CONTROLS = re.compile("[\\x00-\\x1f]")
 
 @record
 class Refusal:
-    """The policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows it, or ""
-    if no flag does.
+    """Says that the policy's `rule` forbids `what`. `allow` is the flag of `corral run` that allows
+    it, or "" if no flag does.
     """
 
     kind: str
@@ -32,8 +32,9 @@ class Refusal:
 
 
 class Rules:
-    """The rules of a conversation. `allow` and `deny` have patterns for each table (tools, prompts,
-    resources). If `allow` has None for a table, everything in it is allowed.
+    """Checks the messages of one conversation. `allow` and `deny` have patterns for each table
+    (tools, prompts, resources). If `allow` has None for a table, everything in the table is
+    allowed.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Rules:
         return Refusal(kind=kind, what=name, rule=f"mcp.pins: {why}")
 
     def check_name(self, kind: str, name: str) -> Refusal | None:
-        """Check a name against the patterns of the policy, and a URI in each of its spellings."""
+        """Check a name against the patterns of the policy. Check a URI in each of its spellings."""
         table = RULES[kind]
         spellings = _spellings(name) if table == "resources" else (name,)
         shorter = _shorter_spellings(spellings[-1]) if table == "resources" else ()
@@ -88,15 +89,15 @@ class Rules:
         return Refusal(kind=kind, what=name, rule=f"mcp.{table}.allow", allow=flag)
 
     def may_request(self, method: str) -> bool:
-        """Return whether a server may make a request. A rule `sampling` allows every
-        `sampling/...`.
+        """Return whether a server may make a request. The rule `sampling` allows every method that
+        begins with `sampling/`.
         """
         family = method.partition("/")[0]
         return any(pattern == family or fnmatchcase(method, pattern) for pattern in self._requests)
 
     def compare(self, kind: str, name: str, definition: object) -> list[str]:
-        """Return the differences between a definition and its pinned one; [] if the rules have no
-        pins.
+        """Return the differences between a definition and the pinned definition, or [] if the rules
+        have no pins.
         """
         if self._pins is None or kind == "resource":
             return []
@@ -142,8 +143,8 @@ def _without_dots(uri: str, *, is_part: bool) -> str:
 
 
 def _shorter_spellings(uri: str) -> tuple[str, str]:
-    """Return other names of the same resource, which a `deny` pattern must cover as well: with
-    fewer slashes, without the host of a file, without a query.
+    """Return the URI with fewer slashes and without the host of a file, and the same without a
+    query. They name the same resource, so a `deny` pattern must cover them, too.
     """
     short = re.sub(r"^file:(?://localhost(?=/))?/+", "file:///", re.sub("(?<=[^:/])/+", "/", uri))
     return short, re.split("[?#]", short, maxsplit=1)[0]

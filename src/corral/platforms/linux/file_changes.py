@@ -2,12 +2,12 @@
 
 Landlock does not control these changes, so the filter passes the calls to the supervisor. A "place"
 is a file or directory that the target may write to. A thread of the supervisor copies a call's path
-once, and looks it up beneath a place with a flag that makes the kernel refuse a path that leads
-out of the place. So the file that is found is always inside a place, even if the target replaces
-files meanwhile. A path outside of all places is not looked up.
+once, and looks it up beneath a place with a flag that makes the kernel refuse a path that leads out
+of the place. So the thread finds only files inside a place, even if the target replaces files
+meanwhile. The thread does not look up a path outside of all places.
 
-The calls are done in a thread, because a call on a file waits while the target writes to it. The
-thread has the target's ids and no capabilities, so the kernel checks owners as for the target.
+The calls are made in a thread, because such a call has to wait while the target writes to the file.
+The thread has the target's ids and no capabilities, so the kernel checks owners as for the target.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 
 LATER = Decision(verdict="answer_later")
 BURST_SECONDS = 2.0
-"""The processor time that a burst of calls may use. It is enough for about 10 000 calls: a git
-clone or an archive of a thousand files is not delayed.
+"""The processor time that a burst of calls may use. It is enough for about 10 000 calls, so that a
+git clone or an archive of a thousand files is not delayed.
 """
 SHARE = 0.06
-"""The share of a processor that calls may use once BURST_SECONDS are used up. It is enough for
-about 150 calls per second.
+"""The maximum number of calls that may wait for the thread. Without it a target could add calls
+without end, by killing its waiting threads and starting new threads.
 """
 LISTENER_SECONDS = 0.0001
 """The processor time that the listener itself needs for a call."""
@@ -62,11 +62,9 @@ RESOLVE = abi.RESOLVE_BENEATH | abi.RESOLVE_NO_MAGICLINKS | abi.RESOLVE_NO_XDEV
 ever.
 """
 MAX_LINKS, MAX_PARTS = 16, 64
-"""The kernel follows links that stay inside a place. corral itself follows links out of a place: at
-most MAX_LINKS, and only among the first MAX_PARTS names of a path.
-"""
+"""How many times corral tries a lookup with `..` while other processes move files."""
 MAX_RETRIES = 8
-"""How often a lookup with `..` is repeated while files are moved."""
+"""The error numbers of a lookup that left the place (EXDEV) or that needs openat2 (ENOSYS)."""
 MICROSECONDS = 1_000_000
 OWN_DESCRIPTORS = ("/proc/self/fd/", "/proc/thread-self/fd/")
 NOT_HERE = frozenset((errno.EXDEV, errno.ENOSYS))
@@ -86,8 +84,8 @@ class Place:
     written: str
 
     def names(self) -> tuple[str, ...]:
-        """Return the paths by which the target knows the place. If the place was moved, this is
-        only its new path.
+        """Return the paths by which the target knows the place. If the place was moved, return only
+        its new path.
         """
         now = os.readlink(f"/proc/self/fd/{self.fd}")
         return (now, self.written) if now == self.path else (now,)
@@ -119,7 +117,7 @@ CALLS = {
 
 
 class FileChanges:
-    """Decides calls that change modes and times. Its thread answers them.
+    """Decides calls that change modes and times, and answers them in a thread.
 
     `uid` and `gid` are the target's ids. `own` is the identity of corral's own directory, which is
     never changed, even if it is in a grant of /tmp.
@@ -148,8 +146,8 @@ class FileChanges:
         return LATER
 
     def release(self) -> None:
-        """Close the files. If the thread has been started, only tell the thread to close them, and
-        do not wait, because the thread may be waiting for a file system.
+        """Close the files of the places. If the thread has been started, only tell the thread to
+        close them. Do not wait for the thread, because it may be waiting for a file system.
         """
         if self._listener >= 0:
             self._jobs.put(None)
@@ -206,7 +204,7 @@ class Budget:
 
 
 def _has_become(uid: int, gid: int) -> bool:
-    """Give this thread the target's ids and take away its capabilities, for ever. Return whether
+    """Permanently give this thread the target's ids and take away its capabilities. Return whether
     that worked.
     """
     try:
@@ -221,9 +219,9 @@ def _has_become(uid: int, gid: int) -> bool:
 
 
 def _change(finder: Finder, call: str, request: Notification) -> int:
-    """Change the mode or times of a file as a call asks. Return 0, or the error number."""
+    """Perform a call that changes the mode or times of a file. Return 0, or the error number."""
     try:
-        ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread has them already
+        ids = calling_thread.TargetIds(uid=-1, gid=-1)  # this thread already has the target's ids
         thread = calling_thread.CallingThread(request, ids)
         _do(finder, thread, CALLS[call], request.arguments)
     except calling_thread.HiddenMemoryError:
@@ -260,8 +258,8 @@ def find_file(
 ) -> int:
     """Return an O_PATH descriptor of the file that a call would change.
 
-    First read the caller's memory and descriptors, then check that the caller still waits. If it
-    had ended, another process with the same pid could have been read.
+    First read the caller's memory and descriptors, then check that the caller still waits. If the
+    caller has ended, corral may have read from another process with the same pid.
     """
     flags = calling_thread.to_int(arguments[given.flags]) if given.flags >= 0 else 0
     if flags & ~FLAGS:
@@ -318,7 +316,7 @@ def _find_open_file(
 
 
 def _own_descriptor(text: str) -> int | None:
-    """Return N for /proc/self/fd/N. C libraries use this path to change a mode by a descriptor."""
+    """Return N for /proc/self/fd/N, which C libraries use to change the mode of an open file."""
     for start in OWN_DESCRIPTORS:
         number = text.removeprefix(start)
         if number != text and number.isascii() and number.isdecimal() and len(number) < 10:
@@ -338,8 +336,8 @@ def join(base: str, text: str) -> str:
 
 
 def clean(text: str) -> str:
-    """Remove empty names and `.` from an absolute path. Keep a slash at the end: with it, the
-    kernel follows a link that is the last name.
+    """Remove empty names and `.` from an absolute path. Keep a slash at the end, because it makes
+    the kernel follow a link that is the last name.
     """
     parts = [part for part in text.split("/") if part not in {"", "."}]
     ending = "/" if text.endswith(("/", "/.")) else ""
@@ -374,8 +372,8 @@ class Finder:
         raise OSError(errno.ELOOP, "too many links")
 
     def _locate(self, text: str) -> tuple[Place, str, str]:
-        """Return the innermost place that contains a path, the place's own path, and the part of
-        the path after it.
+        """Return the innermost place that contains a path, the place's own path, and the rest of
+        the path.
         """
         found = [
             (len(name), place, name)
@@ -390,7 +388,7 @@ class Finder:
 
 
 def open_beneath(directory: int, path: str, *, follow: bool) -> int:
-    """Open a path that may not lead out of `directory`. Raise OSError (EXDEV) if it does."""
+    """Open a path beneath `directory`. Raise OSError (EXDEV) if the path leads out of it."""
     flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     how = struct.pack("=QQQ", flags, 0, RESOLVE)
     for _ in range(MAX_RETRIES):
@@ -430,7 +428,7 @@ def _follow_link(directory: int, name: str, rest: str, *, follow: bool) -> str:
 
 def read_times(thread: CallingThread, kind: Times, pointer: int) -> bytes | None:
     """Copy the access and modification times, as two struct timespec. Return None if the caller
-    wants the present time.
+    wants the current time.
     """
     if not pointer:
         return None

@@ -1,9 +1,9 @@
 """Record the paths that a target uses.
 
-This module restricts nothing: every call with a path continues. Another thread of the target can
-change a path after corral has read it and before the kernel reads it. So the kernel may have used
-another path than the recorded one. `corral learn` watches all calls with a path. Other runs watch
-calls that create files.
+This module does not restrict the target: it lets every call with a path continue. Another thread of
+the target can change a path after corral has read it and before the kernel reads it. So the kernel
+may have used a different path than the recorded one. `corral learn` watches all calls with a path.
+Other runs watch calls that create files.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 20_000
 MAX_CHARACTERS = 4 << 20
-"""The most characters of all paths together. The target chooses the paths, and each can be long."""
+"""The maximum total number of characters of all paths, because the target chooses the paths, and
+each can be long.
+"""
 MAX_READ = 1000
-"""The maximum number of created files whose paths are read in a run without `corral learn`."""
+"""The maximum number of created files whose paths corral reads in a run without `corral learn`."""
 AT_FDCWD = (1 << 32) - 100
 WORD = 0xFFFFFFFF
 O_ACCMODE, O_CREAT, O_TRUNC = 3, 0o100, 0o1000
@@ -49,8 +51,8 @@ CONTINUED = Decision(verdict="continue")
 class PathWatch:
     """Records for `corral learn` what the target uses.
 
-    `seen` counts calls by (path, whether they write). `unreadable` counts calls whose path could
-    not be read. `bound` is the first name that the target wanted to give its own Unix socket.
+    `seen` counts calls by (path, whether the call writes). `unreadable` counts calls whose path
+    could not be read. `bound` is the first name that the target wanted to give its own Unix socket.
     `memory` is the largest amount of memory that a limit denied. `seconds` is the total time that
     calls waited for this object. With `only_opens`, calls that only read metadata are not counted,
     because Landlock allows them.
@@ -101,8 +103,8 @@ class PathWatch:
             self._count((os.path.normpath(os.path.join("/", path)), False))
 
     def _give_socket(self, kind: int) -> Decision:
-        """Give the target one end of a socket pair instead of a new Unix socket. This end is
-        connected already, so `connect` fails, but the path that it names is recorded.
+        """Give the target one end of a socket pair instead of a new Unix socket. The end is already
+        connected, so the target's `connect` fails, but corral records the path in this call.
 
         The pair was made in the sandbox, because a socket that the supervisor makes would belong to
         the host's network namespace.
@@ -129,7 +131,7 @@ class PathWatch:
 
 
 class CreationWatch:
-    """Calls `then` with the name of the call and the path, for each call that creates a file, once
+    """For each call that creates a file, calls `then` with the name of the call and the path when
     the call continues. Reads at most MAX_READ paths.
     """
 
@@ -152,7 +154,7 @@ class CreationWatch:
 
 
 def _read_unix_address(request: Notification) -> str | None:
-    """Return the path in a Unix address, "" for an abstract one, None for other families."""
+    """Return the path in a Unix address, "" for an abstract address, or None for other families."""
     with denied_starts.Memory(request.pid) as memory:
         if memory.word(request.arguments[1]) & 0xFFFF != AF_UNIX:
             return None
@@ -161,7 +163,7 @@ def _read_unix_address(request: Notification) -> str | None:
 
 
 def read_accesses(call: str, request: Notification) -> list[Access]:
-    """Return each path of a waiting call, and whether the call changes the file there."""
+    """Return each path of a waiting call, and whether the call changes the file at this path."""
     found = []
     with denied_starts.Memory(request.pid) as memory:
         for number, (position, directory) in enumerate(PATHS[call]):
@@ -188,7 +190,7 @@ def read_denied_memory(request: Notification) -> int:
 
 
 def _read_base(request: Notification, directory: int) -> str:
-    """Return the directory to which a path is relative, as the target sees it."""
+    """Return the directory to which a relative path belongs, as the target sees it."""
     fd = AT_FDCWD if directory < 0 else request.arguments[directory] & WORD
     name = "cwd" if fd == AT_FDCWD else f"fd/{fd}"
     return os.readlink(f"/proc/{request.pid}/{name}")

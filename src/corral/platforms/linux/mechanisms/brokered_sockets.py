@@ -1,8 +1,8 @@
 """Prepare the sockets with which `socket_broker` serves a target without a network namespace.
 
-The ports of `network.listen` are bound before the target starts. If a port is in use, the run
-fails. The granted unix sockets are opened before the start too. So later connections go to the
-granted files, even if other files have taken their paths.
+The supervisor binds the ports of `network.listen` before the target starts. If a port is in use,
+the run fails. The supervisor also opens the granted unix sockets before the start. So later
+connections go to the granted files, even if other files have taken their paths.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class PreparedSockets:
 class BrokeredSockets:
     """Opens the sockets before the target starts, and has the settings of the broker.
 
-    `unix` has (path as written, path, device, inode) of granted sockets. `uid` and `gid` are the
-    target's ids. If `same_file` is true, the broker connects the target's own TCP socket. Otherwise
-    the broker connects a new socket, which replaces the target's socket.
+    `unix` has (path as written, path, device, inode) for each granted socket. `uid` and `gid` are
+    the target's ids. If `same_file` is true, the broker connects the target's own TCP socket.
+    Otherwise the broker connects a new socket, which replaces the target's socket.
     """
 
     name = "brokered_sockets"

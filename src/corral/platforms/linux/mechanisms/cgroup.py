@@ -1,9 +1,9 @@
-"""Limit the whole tree with cgroup v2, which the kernel enforces. v1 is never used.
+"""Limit the whole tree with cgroup v2, whose limits the kernel enforces. corral never uses v1.
 
 Each run has its own cgroup, the leaf `corral/<id>`, in a cgroup that this user may write to. The
 leaf is beside the cgroups that have processes, not below them, because a cgroup with processes of
-its own cannot enable controllers for its children. Every value that corral writes is read back.
-Init is moved into the leaf while it waits for its id maps, so the target is in the leaf before its
+its own cannot enable controllers for its children. corral reads back every value that it writes. It
+moves init into the leaf while init waits for its id maps, so the target is in the leaf before its
 first instruction.
 """
 
@@ -44,7 +44,8 @@ share below a hundredth needs a period longer than PERIOD.
 @record
 class Base:
     """A cgroup directory in which leaves can be made, and the controllers that the leaves get. If
-    `manager` is true, it is systemd's own, and systemd makes a cgroup for the leaf below it.
+    `manager` is true, the directory is systemd's own, and systemd makes a cgroup in it for the
+    leaf.
     """
 
     path: str
@@ -57,8 +58,8 @@ class Cgroup:
     path: str
 
     def add_counts(self, reaped: Reaped) -> Reaped:
-        """Add to the result of a run what the kernel has counted, and the limits that were reached.
-        Call this before the leaf is removed.
+        """Add the kernel's counts, and the limits that were reached, to the result of a run. Call
+        this before the leaf is removed.
         """
         events = table(f"{self.path}/memory.events")
         hit = ["memory"] if events.get("oom_kill") or events.get("oom_group_kill") else []
@@ -79,8 +80,8 @@ class Cgroup:
 
 @record
 class Leaf:
-    """Makes a leaf. `settings` are (file, value). `controllers` are enabled in every directory from
-    `base` down to the leaf.
+    """Makes a leaf. `settings` has pairs of a file and its value. `controllers` are enabled in
+    every directory from `base` down to the leaf.
     """
 
     name = "cgroup"
@@ -139,8 +140,8 @@ _found: list[Base | None] = []
 
 
 def _find() -> Base | None:
-    """Return the base with the most controllers. The candidates are this process's own cgroup, the
-    one above it, systemd's cgroup, and for root also the top of the hierarchy.
+    """Return the base with the most controllers. The candidates are this process's own cgroup, its
+    parent, systemd's cgroup, and for root also the top of the hierarchy.
     """
     mounted = mount()
     if mounted is None:
@@ -154,8 +155,8 @@ def _find() -> Base | None:
 
 
 def _managed(top: str, best: Base | None) -> Base | None:
-    """Return the cgroup of this user's systemd, or None if it has no more controllers than `best`,
-    or if systemd cannot be called.
+    """Return the cgroup of this user's systemd. Return None if `best` has as many controllers, or
+    if systemd cannot be called.
     """
     uid = os.geteuid()
     path = f"{top}/user.slice/user-{uid}.slice/user@{uid}.service" if uid else top
@@ -170,7 +171,9 @@ def _managed(top: str, best: Base | None) -> Base | None:
 
 
 def mount(process: str = "self") -> tuple[str, str] | None:
-    """Return (mount point of cgroup v2, a process's directory in it), also in hybrid layouts."""
+    """Return the mount point of cgroup v2 and a process's directory in it. Hybrid layouts work,
+    too.
+    """
     mounts, own = abi.read_file("/proc/self/mountinfo"), abi.read_file(f"/proc/{process}/cgroup")
     found = locate(mounts, own)
     if found is None:
@@ -325,7 +328,9 @@ def _check_cgroup(fd: int, path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Kill the processes of a leaf and remove it. Try again while the kernel reports it as busy."""
+    """Kill the processes of a leaf, and remove the leaf. Try again while the kernel reports that
+    the leaf is busy.
+    """
     head, _, name = path.rpartition("/")
     try:
         above = _open_cgroup(head)

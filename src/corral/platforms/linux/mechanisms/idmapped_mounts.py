@@ -1,8 +1,9 @@
-"""Make idmapped mounts: in the mount files belong to the target, on disk still to their owner.
+"""Make idmapped mounts, which show files of another user as files of the target.
 
-Only the host's root may make such mounts. So the supervisor makes them before the namespaces exist,
-and init attaches them. Some file systems, such as overlayfs, cannot be idmapped. On them the target
-can use only files that its own id may use, and the run fails if a grant needs more.
+On disk the files still belong to their owner. Only the host's root may make such mounts. So the
+supervisor makes them before the namespaces exist, and init attaches them. Some file systems, such
+as overlayfs, cannot be idmapped. On such a file system the target can use only files that its own
+id may use, and the run fails if a grant needs more.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class IdmappedMounts:
     """Makes a mount for each bind. In the mount, the files of the owner belong to the target.
 
     Each entry of `binds` is a bind with the uid and gid of the owner on disk. `uid` and `gid` are
-    the target's. All ids are the host's, not those of the target's namespace. `state` is the
+    the target's ids. All ids are ids of the host, not of the target's namespace. `state` is the
     directory that corral keeps for the target. If this directory cannot be idmapped, corral gives
     it to the target with chown.
     """
@@ -62,8 +63,8 @@ class IdmappedMounts:
                     )
                 source = root_filesystem.open_source(bind)
                 try:
-                    # If masks cover the mounts below a path, clone the path without them. They may
-                    # belong to the kernel's own file systems, which cannot be idmapped.
+                    # If masks cover the mounts below a path, clone the path without these mounts.
+                    # They may belong to the kernel's own file systems, which cannot be idmapped.
                     clone = abi.OPEN_TREE_CLONE if bind.covers else root_filesystem.CLONE_ALL
                     tree = abi.open_tree(source, "", clone | abi.AT_EMPTY_PATH)
                     trees.fds[bind.source] = tree
@@ -111,7 +112,7 @@ class IdmappedMounts:
 
 
 def _find_unmappable(top: str, userns: int) -> tuple[str, str]:
-    """Return a mount at or below `top` that cannot be idmapped, and its file system's type."""
+    """Return a mount at or below `top` that cannot be idmapped, and the type of its file system."""
     points = [point for point in read_mounts() if is_below(point, top)]
     for point in (top, *points):
         fd = abi.open_tree(abi.AT_FDCWD, point, abi.OPEN_TREE_CLONE)

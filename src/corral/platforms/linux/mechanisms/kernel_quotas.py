@@ -1,8 +1,9 @@
 """Lower the kernel's quotas inside the namespaces, so that a target cannot use up the host's.
 
-What a user namespace uses also counts for the user outside. Without a lower maximum a target could
-use up the user's inotify instances. The maxima of System V objects and message queues belong to the
-IPC namespace. They are lowered because the supervisor reads the list of all these objects.
+The kernel also counts what a user namespace uses for the user outside. So without a lower maximum a
+target could use up the user's inotify instances. The maxima of System V objects and message queues
+belong to the IPC namespace. corral lowers them because the supervisor reads the list of all these
+objects.
 """
 
 from __future__ import annotations

@@ -36,6 +36,6 @@ class Keyring:
             # kernel.keys.maxkeys (200). Then the target keeps the caller's keyring, but cannot use
             # its keys: the target's filter denies the calls for keys, and a private root masks
             # /proc/keys. Only without a private root can a target that may start processes read the
-            # names of the keys there.
+            # names of the keys in /proc/keys.
             if error.errno not in {errno.ENOSYS, errno.EPERM, errno.EDQUOT}:
                 raise

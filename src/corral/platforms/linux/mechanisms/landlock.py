@@ -25,9 +25,9 @@ PROC_FILES = (
     "/proc/uptime", "/proc/loadavg", "/proc/sys/vm/overcommit_memory", "/proc/sys/kernel/osrelease",
     "/proc/sys/kernel/cap_last_cap", "/proc/sys/kernel/random", "/proc/sys/kernel/ngroups_max",
 )  # fmt: skip
-# The files in its own /proc directory that the target may read. `net` is missing, because it shows
-# the host's sockets, and so is `task`, because it has a `net` for each thread. Links such as `exe`
-# need no rule: what counts are the rules for the files that they lead to.
+# The files that the target may read in its own /proc directory. `net` and `task` are missing: `net`
+# shows the host's sockets, and `task` has a `net` for each thread. Links such as `exe` need no
+# rule, because only the rules for the files that they lead to count.
 OWN_FILES = (
     "auxv", "cgroup", "cmdline", "comm", "environ", "fdinfo", "io", "limits", "maps", "mem",
     "mountinfo", "mounts", "oom_score", "oom_score_adj", "sched", "schedstat", "smaps",
@@ -53,15 +53,15 @@ class Landlock:
     """Restricts files: the target may read and execute everything below `read` and `write`, and
     change everything below `write`.
 
-    `private` is writable too. Sockets can be made only there, because a socket in `write` could
-    deceive a program of the host. A directory cannot be moved from `write` into `private`, because
-    the kernel refuses moves that add rights.
+    `private` is writable too. The target can make sockets only there, because a socket in `write`
+    could deceive a program of the host. A directory cannot be moved from `write` into `private`,
+    because the kernel refuses moves that add rights.
 
-    With `unix_scope` the target can connect only to the unix sockets `sockets` and to those that it
-    made itself. If the target sees the host's /proc, `proc` says what it may read there: nothing,
-    its own directory, or everything. `seen` has (path, device, inode) of granted files. The step
-    fails if another file has taken such a path. With `deny_tcp` the target cannot bind or connect
-    TCP sockets, if this kernel's Landlock can deny that.
+    With `unix_scope` the target can connect only to its own unix sockets and to those in `sockets`.
+    If the target sees the host's /proc, `proc` says what the target may read there: nothing, its
+    own directory, or everything. `seen` has (path, device, inode) of granted files. If another file
+    has taken such a path, the step fails. With `deny_tcp` the target cannot bind or connect TCP
+    sockets, if this kernel's Landlock can deny that.
     """
 
     name = "landlock"
@@ -127,7 +127,8 @@ class Landlock:
 def scope_signals() -> None:
     """Put this process and everything that it starts into a domain that no signal can leave.
 
-    Raise OSError if a signal to its parent, which is outside, is not denied afterwards.
+    Raise OSError if this process can still send a signal to its parent, which is outside of the
+    domain.
     """
     parent = os.getppid()
     os.kill(parent, 0)
@@ -146,11 +147,12 @@ def scope_signals() -> None:
 
 
 def open_proc_files(pid: int) -> list[int]:
-    """Open the files in /proc that have rules, so that the rules stay valid. The caller keeps them
-    open and has to outlive the target.
+    """Open the files in /proc that have rules, so that the rules stay valid. The caller has to keep
+    the files open until the target has ended.
 
-    A rule belongs to an inode. When memory is short, procfs drops inodes that no process has open
-    and makes new ones later. Then the target would lose access to its own directory.
+    A rule belongs to an inode. When memory is short, procfs drops inodes that no process has open,
+    and later makes new inodes without the rule. Then the target would lose access to its own
+    directory.
     """
     return [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (f"/proc/{pid}", *_proc_files(pid))]
 

@@ -40,7 +40,7 @@ class Loopback:
             os.close(fd)
 
     def verify(self, _results: Results) -> None:
-        """Check that there is a route to loopback, but none to TEST-NET-1, which has no hosts."""
+        """Check that a route leads to loopback, but no route to TEST-NET-1, which has no hosts."""
         if not self.alone:
             return
         fd = abi.syscall("socket", abi.AF_INET, abi.SOCK_DGRAM | abi.SOCK_CLOEXEC, 0)

@@ -1,16 +1,16 @@
-"""Find the paths inside granted directories that are hidden from the target, or read-only for it.
+"""Find the paths inside granted directories to hide from the target or to make read-only.
 
-In every grant these are *hidden*: credentials, data of browsers and clients, shell start-up files
-and `.env` files. In write grants these are *protected* (read-only): version-control directories and
-the files that they use, editor tasks, files of direnv, and client configuration. A path that the
-user grants by name is not masked.
+corral *hides* these in every grant: credentials, data of browsers and clients, shell start-up files
+and `.env` files. It *protects* these in write grants, which means that they are read-only:
+version-control directories and the files that they use, editor tasks, files of direnv, and client
+configuration. It does not mask a path that the user grants by name.
 
 `package.json`, `Makefile` and sources are not protected, because they run only when the user starts
 them, and a coding server has to change them.
 
 A mask does not always last: `replaced_files` says why. A path that does not exist cannot be covered
-without leaving a file behind, so it is reported if it exists after the run. The search does not
-find hard links to a secret, and skips `node_modules` and `site-packages`.
+without leaving a file behind, so corral reports the path if it exists after the run. The search
+does not find hard links to a secret, and skips `node_modules` and `site-packages`.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ MAX_SECONDS = 2.0
 OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LISTABLE = os.R_OK | os.X_OK
 MAX_READ_DEPTH = 2
-"""The number of levels that are searched in a read grant, which may be a whole disk."""
+"""The number of levels that the search enters in a read grant, which may be a whole disk."""
 MAX_MASKS = 1000
-MAX_PATH = 4000  # in bytes: the kernel takes 4095, but a target can make longer paths
+MAX_PATH = 4000  # in bytes: the kernel accepts 4095, but a target can make longer paths
 
 
 @record
 class Found:
     """The result of a search.
 
-    `masks` are ordered from the outermost. `absent` are paths that should be covered and do not
+    `masks` are ordered from the outermost to the innermost. `absent` are paths to cover that do not
     exist, but that the target can create. `named` are paths that corral warns about, because
-    through them the target can make git run programs: repositories, and paths in a repository's
-    settings. Each of them is a write grant or contains one. `unsearched` are paths that the search
-    had to skip.
+    through them the target can make git run programs: repositories, and paths that a repository's
+    settings name. Each of them is a write grant or contains a write grant. `unsearched` are paths
+    that the search had to skip.
     """
 
     masks: tuple[root_filesystem.Mask, ...] = ()
@@ -78,8 +78,8 @@ def find(
     grants: Sequence[Grant], home: str, needed: Sequence[str] = (), empty: Sequence[str] = ()
 ) -> Found:
     """Return the paths to cover in these grants. `needed` are paths that the program itself has to
-    read. They stay visible. `empty` are directories that the target sees as empty, so they are not
-    searched.
+    read, so they stay visible. `empty` are directories that the target sees as empty, so they are
+    not searched.
     """
     search = _Search(grants, home.rstrip("/"), needed)
     directories = [grant for grant in grants if grant.directory]
@@ -161,8 +161,8 @@ class _Search:
                         self.repository(f"{above}/{name}", above)
 
     def walk(self, top: str, empty: Container[str], *, writable: bool) -> None:
-        """Search a grant level by level, so that the upper levels are searched even if a huge inner
-        tree uses up the budget.
+        """Search a grant level by level, so that the upper levels are searched even if the search
+        of a huge inner tree reaches MAX_ENTRIES or MAX_SECONDS.
         """
         searched = searched_directories.SearchedDirectories(top, keep=writable)
         level, depth = [top], 0
@@ -185,10 +185,10 @@ class _Search:
     def _list(self, directory: str, searched: SearchedDirectories, *, writable: bool) -> list[str]:
         """Return the subdirectories to search. Hide `.env` files, and record repositories.
 
-        In a write grant, also hide two kinds of directories. One is a directory that this user may
-        not list: the target runs as the same user, and could make it readable again. The other is a
-        directory that was there a moment ago and is now missing, a file or a link: the target of
-        another run could move it back after the search.
+        In a write grant, also hide a directory that this user may not list, because the target runs
+        as the same user and could make it readable again. Also hide a directory that has just
+        disappeared or become a file or a link, because the target of another run could move the
+        directory back after the search.
         """
         fd = -1
         try:
@@ -204,8 +204,8 @@ class _Search:
             names, inner = searched.list_names(fd, seen, max(0, self.left) + 1)
             self.left -= len(names)
             below = [name for name in inner if name not in UNSEARCHED]
-            # Most directories have none of the searched names, and one test of all names together
-            # is fast.
+            # Test all names of a directory together, because that is fast, and most directories
+            # have none of the searched names.
             text = "/".join(("", *names)).lower()
             is_plain = "/." not in text and "/head" not in text and text.isascii()
             is_plain = is_plain or not self._cover(directory, fd, {*names}.difference(inner))
@@ -225,9 +225,9 @@ class _Search:
         return []
 
     def _cover(self, directory: str, fd: int, files: Iterable[str]) -> bool:
-        """Hide the `.env` files of a directory. If it is a repository that the target can write to,
-        record it, so that `project` covers it later. Return whether the directory is a repository
-        or has `.env` files.
+        """Hide the `.env` files of a directory. If the directory is a repository that the target
+        can write to, record it, so that `project` covers it later. Return whether the directory is
+        a repository or has `.env` files.
         """
         secrets = [name for name in files if is_environment_file(name.lower())]
         for path in (f"{directory}/{name}" for name in secrets):
@@ -281,7 +281,7 @@ class _Search:
 
     def protect(self, path: str, role: Role = "", *, named: bool = False) -> None:
         """Protect a path, unless the user granted its repository by name (`named`). If the path is
-        a write grant or contains one, record it for a warning.
+        a write grant or contains a write grant, record it for a warning.
         """
         if not named:
             self.consider(path, "protect", role=role)
@@ -379,7 +379,7 @@ def _has(fd: int, name: str) -> bool:
 
 def _accounts() -> list[str]:
     """Return the homes in /etc/passwd. Leave out homes that only a directory server knows, because
-    asking it could take seconds.
+    asking the server could take seconds.
     """
     try:
         with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as file:

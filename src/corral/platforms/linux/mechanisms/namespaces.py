@@ -1,4 +1,8 @@
-"""Make new namespaces: user, mount, pid, network, ipc and uts when init is cloned, cgroup later."""
+"""Make new namespaces.
+
+The clone of init makes the user, mount, pid, network, ipc and uts namespaces. Init makes the cgroup
+namespace later.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +28,9 @@ FLAGS = {
 
 @record
 class HostNamespaces:
-    """The host's namespaces, which the sandbox's must differ from: {kind: its link in /proc}."""
+    """The links in /proc of the host's namespaces, by kind. The sandbox's links must differ from
+    these.
+    """
 
     links: dict[str, str]
 
@@ -54,7 +60,9 @@ class HostCgroupNamespace:
 
 @record
 class CgroupNamespace:
-    """Makes the cgroup namespace. Its root is init's cgroup, so init must have joined it before."""
+    """Makes the cgroup namespace. Its root is init's cgroup, so init has to be in its cgroup
+    already.
+    """
 
     name = "cgroup_namespace"
     stage: Stage = "init"

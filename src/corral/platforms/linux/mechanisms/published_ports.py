@@ -1,9 +1,10 @@
 """Publish ports of the target on the host's loopback (`network.listen`).
 
-The ports are bound on the host before anything starts, on loopback unless the user chose otherwise.
-To connect to the target, corral needs sockets of the target's network namespace. So a small process
-joins the target's user and network namespaces, makes sockets there, and sends them to the
-supervisor. It joins no other namespace, so the target cannot see it.
+corral binds the ports on the host before anything starts. It binds them on loopback, unless the
+user chose all addresses. To connect to the target, corral needs sockets of the target's network
+namespace. So a small process joins the target's user and network namespaces, makes sockets there,
+and sends them to the supervisor. The process does not join the other namespaces, so the target
+cannot see it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BACKLOG = 128
 
 @record
 class HostSockets:
-    """{port: a listening socket on the host}, until a service takes it over."""
+    """The listening sockets on the host by port, until a service takes them over."""
 
     fds: dict[int, int]
 
@@ -79,8 +80,8 @@ class NamespaceHandles:
 
 @record
 class OpenNamespaces:
-    """Opens init's namespaces while init waits, because they cannot be opened after its
-    lockdown.
+    """Opens init's namespaces while init waits, because they cannot be opened after init has
+    dropped its privileges.
     """
 
     name = "namespace_handles"

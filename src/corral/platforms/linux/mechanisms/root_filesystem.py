@@ -40,7 +40,9 @@ MAX_PARENTS = 64
 TRIED = "/.corral"
 """The link that the target's process tries to create, to check that the root is read-only."""
 PRIVATE = "private-{}"
-"""The name of a directory in the private space. The number is its position in `View.private`."""
+"""The name of a directory in the private space. The number is the directory's position in
+`View.private`.
+"""
 BYTES_PER_INODE = 16384
 """The private space gets one inode for this many bytes. Otherwise 300 000 empty files would fit
 into a tmpfs of 16 MB, and each of them uses a kilobyte of kernel memory.
@@ -52,8 +54,8 @@ class Bind:
     """A path of the host to mount in the sandbox.
 
     `device` and `inode` identify the file that the policy saw. They are 0 for a path of the system,
-    which is not compared. `covers` is true if masks cover the mounts below the path. An idmapped
-    mount of the path then leaves these mounts out.
+    because corral does not compare such a path. `covers` is true if masks cover the mounts below
+    the path. An idmapped mount of the path then leaves these mounts out.
     """
 
     source: str
@@ -84,14 +86,14 @@ class Mask:
 
 @record
 class OpenedSources:
-    """{path on the host: its descriptor in init}"""
+    """The descriptors of the sources in init, by path on the host."""
 
     fds: dict[str, int]
 
 
 @record
 class DetachedTrees:
-    """{path on the host: a detached mount of it}, used in place of the source."""
+    """The detached mounts to use instead of sources, by path of the source on the host."""
 
     fds: dict[str, int]
 
@@ -125,9 +127,9 @@ class View:
     """Builds the private root and enters it.
 
     `private` directories share one tmpfs of `size` bytes, which is their common disk limit.
-    `anchors` are directories in a write grant that contain a bind or a mask. They are bound onto
-    themselves, so that the target cannot rename them. Otherwise the host would later find another
-    directory under that name.
+    `anchors` are directories in a write grant that contain a bind or a mask. corral binds them onto
+    themselves, so that the target cannot rename them. Otherwise the host would later find a
+    different directory under that name.
     """
 
     name = "root_filesystem"
@@ -256,7 +258,7 @@ class _NewRoot:
         os.close(space)
         self.made = 0
         self.hidden: list[str] = []
-        # {path: descriptor} of parent directories, so that each is looked up only once.
+        # The descriptors of parent directories by path, so that each is looked up only once.
         self.parents: dict[str, int] = {}
         self.own = {self.root}
         """The descriptors in `parents` that are on the sandbox's own tmpfs, not on the host."""
@@ -298,7 +300,7 @@ class _NewRoot:
             os.close(self._open(mask.path))
         except PermissionError:
             # The directory has lost its permissions since the search, but the target could restore
-            # them. So the whole directory is hidden.
+            # them. So hide the whole directory.
             self.mask(Mask(path=os.path.dirname(mask.path), kind="hide", directory=True))
             return
         if mask.kind == "protect":
@@ -310,7 +312,7 @@ class _NewRoot:
 
     def _make_empty(self, *, directory: bool) -> int:
         """Make an empty file or directory in the private space, where the target cannot reach it.
-        Its name is not removed, because an unlinked file cannot be mounted (ENOENT).
+        Do not remove its name, because an unlinked file cannot be mounted (ENOENT).
         """
         self.made += 1
         name = f".space/{self.made}"
@@ -340,7 +342,9 @@ class _NewRoot:
         os.close(fd)
 
     def enter(self) -> None:
-        """Make this the root with pivot_root, make it read-only, and detach the old root."""
+        """Make the new root the process's root with pivot_root, make it read-only, and detach the
+        old root.
+        """
         for path in self.hidden:
             fd = self._open(path)
             abi.mount_setattr(fd, "", abi.AT_EMPTY_PATH, attr_set=ATTRIBUTES["read"])

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 EPERM, EBUSY = 1, 16
 NO_LISTENER = frozenset((EPERM, EBUSY))
-"""Errors which mean that an outer filter has a listener (EBUSY) or forbids one (EPERM). corral's
-own filter forbids a listener too, so corral gets EPERM if it runs inside another corral's sandbox.
+"""The errors which mean that an outer filter has a listener (EBUSY) or forbids listeners (EPERM).
+corral's own filter also forbids listeners, so corral gets EPERM if it runs inside another corral's
+sandbox.
 """
 TIOCSTI = 0x5412
 
@@ -62,9 +63,7 @@ class Seccomp:
 
     @property
     def is_killable(self) -> bool:
-        """Return whether the filter is loaded in such a way that only deadly signals interrupt a
-        call that the supervisor has received.
-        """
+        """Return whether only deadly signals interrupt a call that the supervisor has received."""
         return self.broker or self.limit_tasks or self.file_changes
 
     def describe(self) -> str:
@@ -87,8 +86,8 @@ class Seccomp:
 
         Return False if a seccomp filter around corral prevents a listener and this run can do
         without one. The caller then loads a filter without a listener. That filter denies process
-        starts and changes of modes and times, but no denial is reported. Raise OSError for any
-        other failure, also if the run needs the listener.
+        starts and changes of modes and times, but corral does not report these denials. Raise
+        OSError for any other failure, and if the run needs the listener.
         """
         channel = results.get(DescriptorChannel)
         if self.watch_paths:
@@ -125,8 +124,8 @@ class Seccomp:
             _check_no_connection()
 
 
-# In a cached filter, these six words take the place of the cookie. They occur nowhere else in it,
-# because no address, flag or jump looks like them.
+# These six words take the place of the cookie in a cached filter. They occur nowhere else in the
+# filter, because no address, flag or jump looks like them.
 PLACEHOLDER = (0xC0FFEE01_C0FFEE02, 0xC0FFEE03_C0FFEE04, 0xC0FFEE05_C0FFEE06)
 SOURCES = (
     "seccomp.py",
@@ -173,7 +172,7 @@ def load_filters(steps: Iterable[Step]) -> None:
 
 
 def warm_up(machine: str) -> None:
-    """Load the filters that most runs need, in the process that is forked for each run."""
+    """Load the filters that most runs need into the process that is forked for each run."""
     default = Seccomp(machine=machine, subprocess=False, unix_sockets=False, notices=True)
     load_filters((default, replace(default, subprocess=True, notices=False)))
 
@@ -258,7 +257,9 @@ def _check_no_internet() -> None:
 
 
 def _check_no_connection() -> None:
-    """Check that the supervisor decides socket calls. It denies them until the target executes."""
+    """Check that the supervisor decides socket calls. Until the target's exec, the supervisor
+    denies these calls.
+    """
     from corral.abi import linux_sockets as sockets
 
     made = sockets.socket(sockets.AF_INET, sockets.SOCK_STREAM)

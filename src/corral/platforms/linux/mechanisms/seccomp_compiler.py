@@ -1,16 +1,16 @@
 """Compile rules about syscalls into a classic BPF program for seccomp(2).
 
 A rule is an action or a `Choice`. A `Choice` has alternatives, which are tried in order, and an
-action if none of them is met. An alternative is met if all its conditions on arguments are. There
-is no "not equal": an earlier alternative with another action takes its place.
+action if none of them is met. An alternative is met if all its conditions on arguments are met.
+Conditions cannot test for "not equal". Use an earlier alternative with a different action instead.
 
 The program kills a process that makes a call of another architecture. Then it finds the syscall's
-number by binary search over ranges that share a rule. For numbers that are always allowed, no
-argument is loaded, so kernels since 5.11 answer from a bitmap without the program.
+number by binary search over ranges that share a rule. For numbers that are always allowed, the
+program loads no argument, so kernels since 5.11 answer from a bitmap without the program.
 
-Instructions are emitted from the last to the first, so the distance of every jump is known. A
-conditional jump has 8 bits for the distance. If that is too few, a copy of the return or a long
-unconditional jump is inserted.
+The compiler emits instructions from the last to the first, so the distance of every jump is known.
+A conditional jump has 8 bits for the distance. If a jump is longer, the compiler inserts a copy of
+the return or a long unconditional jump.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    # (index of the argument, mask, value): met if `argument & mask == value`. For an argument that
-    # the kernel truncates, the mask has 32 bits, so the high word is ignored.
+    # (index of the argument, mask, value). The condition is met if `argument & mask == value`. If
+    # the kernel truncates the argument, the mask has 32 bits, so the high word is ignored.
     Condition = tuple[int, int, int]
     Alternative = tuple[tuple[Condition, ...], int]
     Choice = tuple[tuple[Alternative, ...], int]
@@ -55,7 +55,7 @@ ARGS_AT = 16
 
 
 def errno_action(number: int) -> int:
-    """Return SECCOMP_RET_ERRNO: the syscall is not executed and fails with this errno."""
+    """Return the action that makes a syscall fail with this errno without being executed."""
     return 0x00050000 | number
 
 
@@ -69,7 +69,7 @@ def whole(index: int, value: int) -> Condition:
 
 
 class Backwards:
-    """A program under construction, last instruction first. Labels are counted from the end."""
+    """Builds a program from its last instruction to its first. Labels count from the end."""
 
     def __init__(self) -> None:
         self.emitted: list[Instruction] = []
@@ -90,8 +90,8 @@ class Backwards:
         """Return a label within reach of a conditional jump: `label`, or another label with the
         same effect.
 
-        A conditional jump reaches 255 instructions. The limit is lower, because `near` is called
-        for both targets of a jump, and each call can add an instruction.
+        A conditional jump reaches 255 instructions. The limit here is lower, because `near` is
+        called for both targets of a jump, and each call can add an instruction.
         """
         if len(self.emitted) - label <= 250:
             return label
@@ -124,8 +124,8 @@ def _words(condition: Condition) -> list[tuple[int, int, int]]:
 
 def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, int]]:
     """Return how to test a word of the syscall's data: the code and operand of the jump, whether
-    its branches are swapped, and the (offset, mask) of the word to load before the jump. JSET
-    itself tests only the bits of its operand, so for JSET the word is loaded without a mask.
+    its branches are swapped, and the (offset, mask) of the word to load before the jump. For JSET
+    the word is loaded without a mask, because JSET itself tests only the bits of its operand.
     """
     at, mask, value = word
     if mask == WORD:
@@ -138,8 +138,8 @@ def _comparison(word: tuple[int, int, int]) -> tuple[int, int, bool, tuple[int, 
 
 
 # Where a test jumps to: (label, label after the load, (offset, mask) of the load). The code at the
-# first label loads a masked word. Code that has already loaded the same word jumps to the second
-# label instead.
+# first label loads a masked word. If a jump comes from code that has already loaded the same word,
+# it goes to the second label instead.
 Destination = tuple[int, int, "tuple[int, int] | None"]
 
 
@@ -209,8 +209,8 @@ def _search(out: Backwards, ranges: list[tuple[int, Rule]], labels: dict[Choice,
 def assemble(
     rules: Mapping[int, Rule], *, arch: int, unknown: int, number_limit: int | None = None
 ) -> bytes:
-    """Return the program. It kills a process that makes a call of another architecture, or with a
-    number from `number_limit` on.
+    """Emit a balanced tree over the ranges. Return the label of its root, which may be an earlier
+    instruction than the last one.
     """
     out = Backwards()
     ranges = _ranges(rules, unknown)
@@ -230,10 +230,10 @@ def assemble(
 def assemble_by_name(
     machine: str, named: Mapping[str, Rule], *, unknown: int, others: int | None = None
 ) -> bytes:
-    """Return the program for a machine. `named` are the rules by syscall name. Leave out syscalls
+    """Return the program for a machine. `named` has the rules by syscall name. Leave out syscalls
     that this machine does not have.
 
-    `others` is the rule for all other syscalls of the machine; by default it is `unknown`.
+    `others` is the rule for all other syscalls of the machine. Its default is `unknown`.
     """
     table = TABLES[machine]
     rules: dict[int, Rule] = {} if others is None else dict.fromkeys(table.values(), others)

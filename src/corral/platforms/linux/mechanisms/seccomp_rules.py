@@ -1,10 +1,10 @@
 """List the target's syscall rules as data, from which `seccomp_compiler` makes a filter.
 
-The filter denies calls that reach out of the sandbox, and allows the rest, because servers are
-ordinary programs, which need most calls. Numbers newer than the table fail with ENOSYS, as on an
-older kernel. A filter sees only registers, so it cannot check memory behind a pointer (clone3's
-flags, paths). If the kernel truncates an argument to 32 bits, the rule compares only these bits.
-Otherwise junk in the high word would get past the rule.
+The filter denies calls that reach out of the sandbox. It allows all others, because servers are
+ordinary programs and need most calls. Numbers newer than the table fail with ENOSYS, as on an older
+kernel. A filter sees only registers, so it cannot check memory behind a pointer (clone3's flags,
+paths). If the kernel truncates an argument to 32 bits, the rule compares only these bits. Otherwise
+a target could get past the rule with junk in the high word.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_OPTION = errno_action(92)  # ENOPROTOOPT
 NOT_SUPPORTED = errno_action(95)  # EOPNOTSUPP
 DONE = errno_action(0)
 
-# {reason: names of the calls that are denied for it}. mbind, set_mempolicy and seccomp are not
+# The names of the calls that are denied for each reason. mbind, set_mempolicy and seccomp are not
 # denied, because they affect only the caller, and programs should be able to sandbox themselves.
 _DENIED = {
     "does file and socket work that no filter sees": """
@@ -64,10 +64,10 @@ _DENIED = {
     "changes the flags of files that are only open for reading": "file_setattr",
 }
 
-# Reason -> names of calls that are denied without namespaces, because Landlock does not cover them.
-# Calls on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough
-# to change a file's mode. With a listener, the supervisor changes modes and times for the target,
-# but only of files that the target may write to.
+# The names of calls that are denied without namespaces, because Landlock does not cover them. Calls
+# on descriptors are as dangerous as calls on paths: a descriptor opened for reading is enough to
+# change a file's mode. With a listener, the supervisor changes modes and times for the target, but
+# only of files that the target may write to.
 _DENIED_WITHOUT_NAMESPACES = {
     "changes mode, owner, times or attributes of files without write access": """
         chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat
@@ -86,11 +86,11 @@ DENIED_WITHOUT_NAMESPACES: dict[str, str] = {
     name: why for why, names in _DENIED_WITHOUT_NAMESPACES.items() for name in names.split()
 }
 
-# Calls that change extended attributes fail as on a file system without attributes. `cp -p` and
-# `install`, which set access lists, go on after this error, but not after EPERM.
+# Calls that change extended attributes fail as on a file system without attributes, because `cp -p`
+# and `install`, which set access lists, continue after this error, but not after EPERM.
 ATTRIBUTES = frozenset(name for name in DENIED_WITHOUT_NAMESPACES if "xattr" in name)
 
-# These calls have a reserved number, but no kernel ever implemented them on these machines.
+# These calls have a number, but no kernel has ever implemented them on these machines.
 _NEVER_IMPLEMENTED = (
     "_sysctl afs_syscall epoll_ctl_old epoll_wait_old get_thread_area getpmsg putpmsg security "
     "set_thread_area tuxcall vserver"
@@ -103,9 +103,9 @@ CLONE_THREAD = 0x10000
 CLONE_NEW = (0x80, 0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000)
 CLONE_NEW_ANY = sum(CLONE_NEW)
 
-# The arguments of personality(2) that are allowed, as in Docker: PER_LINUX and PER_LINUX32, each
-# also with UNAME26, and the query of the current personality. Flags that turn off address
-# randomization or make readable pages executable are missing.
+# The arguments of personality(2) that are allowed, as in Docker: PER_LINUX and PER_LINUX32, both
+# also with UNAME26, and the query of the current personality. Not allowed are flags that turn off
+# address randomization or make readable pages executable.
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 
 PR_SET_PDEATHSIG = 1
@@ -121,18 +121,19 @@ SECCOMP_FILTER_FLAG_NEW_LISTENER = 8
 S_IFMT, S_IFIFO, S_IFREG = 0xF000, 0x1000, 0x8000
 
 TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
-# The target may not change the size of a terminal. The terminal would keep it after the run, and
-# corral could not tell whether the user has changed it.
+# The target may not change the size of a terminal. The terminal would keep the new size after the
+# run, and corral could not tell whether the user or the target has set it.
 TIOCSWINSZ = 0x5414
 IOC_TYPE = 0xFF00
 # All ioctls of btrfs and bcachefs are denied. With a snapshot a target could put a whole subvolume,
-# ~/.ssh included, under a granted path; in old versions of btrfs any descriptor in the subvolume is
-# enough for that. Landlock does not control making and removing subvolumes. FICLONE, FICLONERANGE
-# and FIDEDUPERANGE, with which cp shares blocks, have the type of btrfs's ioctls and are allowed.
+# including ~/.ssh, under a granted path; in old versions of btrfs any descriptor in the subvolume
+# is enough for that. Landlock does not control making and removing subvolumes. FICLONE,
+# FICLONERANGE and FIDEDUPERANGE, with which cp shares blocks, are allowed, although they have the
+# type of btrfs's ioctls.
 BTRFS_IOCTL, BCACHEFS_IOCTL = 0x9400, 0xBC00
 FICLONE, FICLONERANGE, FIDEDUPERANGE = 0x40049409, 0x4020940D, 0xC0189436
 # ioctls that can change a file through a descriptor that was opened only for reading, such as a
-# standard stream. Verity even makes the file immutable for good.
+# standard stream. Verity even makes the file immutable permanently.
 FS_IOC_CHANGES = (
     0x40086602,  # FS_IOC_SETFLAGS
     0x401C5820,  # FS_IOC_FSSETXATTR
@@ -165,11 +166,11 @@ TCP_ULP = 31
 NETLINK_ADDRESS_BYTES = 12  # sizeof(struct sockaddr_nl)
 MSG_FASTOPEN = 0x20000000
 SOL_SOCKET, SOL_IP, SOL_IPV6, SOL_NETLINK = 1, 0, 41, 270
-# The options that the target may set on a TCP socket. Options that connect, choose another device,
-# protocol or route, or let another process of the user share a port are missing.
+# The options that the target may set on a TCP socket. Options are missing here if they connect,
+# choose another device, protocol or route, or let another process of the user share a port.
 SOCKET_OPTIONS = {
-    # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT
-    # RCVTIMEO SNDTIMEO, the last two also with 64 bits
+    # REUSEADDR BROADCAST SNDBUF RCVBUF KEEPALIVE OOBINLINE PRIORITY PASSCRED RCVLOWAT RCVTIMEO
+    # SNDTIMEO (the last two also in their 64-bit form)
     SOL_SOCKET: (2, 6, 7, 8, 9, 10, 12, 16, 18, 20, 21, 66, 67),
     # NODELAY MAXSEG CORK KEEPIDLE KEEPINTVL KEEPCNT SYNCNT LINGER2 DEFER_ACCEPT WINDOW_CLAMP
     # QUICKACK USER_TIMEOUT NOTSENT_LOWAT
@@ -177,10 +178,10 @@ SOCKET_OPTIONS = {
     SOL_IP: (1,),  # TOS
     SOL_IPV6: (26, 67),  # V6ONLY TCLASS
 }
-# Setting one of these options succeeds without effect. Resolvers give up if they cannot set
+# Setting one of these options succeeds but has no effect. Resolvers give up if they cannot set
 # RECVERR, MTU_DISCOVER and PKTINFO, but the target's datagram sockets are not internet sockets and
-# do not have these options. With LINGER, the process that closes a socket last has to wait. The
-# target could send its socket to the supervisor, which would then wait.
+# do not have these options. LINGER makes the process that closes a socket last wait, and the target
+# could send its socket to the supervisor, which would then have to wait.
 IGNORED_OPTIONS = {SOL_SOCKET: (13,), SOL_IP: (8, 10, 11), SOL_IPV6: (23, 25, 49)}
 
 RLIMIT_CORE = 4
@@ -191,8 +192,8 @@ PRIO_USER, IOPRIO_WHO_USER = 2, 3
 def _sockets(
     *, unix_sockets: bool, namespaces: bool, broker: bool, notices: bool
 ) -> dict[str, Rule]:
-    """Return the rules for sockets. With namespaces or the broker, TCP and UDP are allowed, by
-    number or as protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
+    """Return the rules for sockets. With namespaces or the broker, the target may make TCP and UDP
+    sockets, by the protocol's number or by protocol 0. MPTCP, SCTP, SMC and raw sockets are denied.
 
     An unknown family fails with the error of a kernel that does not support it, which clients can
     handle. AF_INET with SOCK_PACKET, which the kernel turns into AF_PACKET, is denied, because only
@@ -215,14 +216,14 @@ def _sockets(
                 typed = (low(0, family), low(1, kind, SOCK_TYPE_MASK))
                 choices.append(((*typed, low(2, 0)), action))
                 choices.append(((*typed, low(2, protocol)), action))
-        # Denied AF_INET6 sockets are not reported, because libraries make one just to see whether
-        # the host has IPv6.
+        # Denied AF_INET6 sockets are not reported, because libraries make such a socket only to see
+        # whether the host has IPv6.
         denied = NOTIFY if notices and family == AF_INET else DENY
         choices.append(((low(0, family),), NO_PROTOCOL if namespaces or broker else denied))
     choices.append(((low(0, AF_NETLINK), low(2, NETLINK_ROUTE)), ALLOW))
     choices.append(((low(0, AF_NETLINK),), NO_PROTOCOL))
     # Pairs of datagram sockets are denied, because either end can connect or send to another
-    # socket, such as the host's log socket. For the kernel a SOCK_RAW pair is a datagram pair too.
+    # socket, such as the host's log socket. To the kernel, a SOCK_RAW pair is also a datagram pair.
     pairs: list[Alternative] = [
         ((low(0, AF_UNIX), low(1, kind, SOCK_TYPE_MASK)), ALLOW)
         for kind in (SOCK_STREAM, SOCK_SEQPACKET)
@@ -268,10 +269,11 @@ def _brokered() -> dict[str, Rule]:
 def _netlink_binds(*, notified: bool) -> Rule:
     """Return the rule for `bind` without namespaces and broker.
 
-    The target has only unix pairs and netlink sockets then. It must not bind unix sockets, because
+    The target then has only unix pairs and netlink sockets. It must not bind unix sockets, because
     their abstract names belong to the host. The filter sees only the length of the address, so it
-    denies all lengths but that of a netlink address. If there is a listener, the supervisor checks
-    the rest. Otherwise the target can still bind a unix name of exactly this length.
+    denies all lengths except the length of a netlink address. With a listener, the supervisor
+    checks the address itself. Without a listener, the target can still bind a unix name of exactly
+    this length.
     """
     return (((low(2, NETLINK_ADDRESS_BYTES),), NOTIFY if notified else ALLOW),), DENY
 
@@ -281,7 +283,7 @@ def _processes(
 ) -> dict[str, Rule]:
     """Return the rules for processes.
 
-    clone3 fails with ENOSYS, because its flags are behind a pointer; libc then uses clone. With
+    clone3 fails with ENOSYS, because its flags are behind a pointer. libc then uses clone. With
     `notices`, the filter passes process starts to the supervisor, which denies and reports them.
     """
     namespaces: Alternative = ((low(0, 0, CLONE_NEW_ANY),), ALLOW)
@@ -315,7 +317,7 @@ S_ISUID, S_ISGID = 0o4000, 0o2000
 O_CREAT, O_TMPFILE = 0o100, 0o20000000
 PROT_WRITE = 2
 OPEN_FLAGS = {"open": 1, "openat": 2}
-"""{call: position of the flags among its arguments}."""
+"""The position of the flags among the arguments of each call."""
 
 
 def _calls(*, namespaces: bool) -> dict[str, Rule]:
@@ -334,8 +336,8 @@ def _calls(*, namespaces: bool) -> dict[str, Rule]:
         "personality": (tuple(((low(0, value),), ALLOW) for value in PERSONALITIES), DENY),
         "prctl": (tuple(((low(0, option),), DENY) for option in prctl), ALLOW),
         "seccomp": (((listener, DENY),), ALLOW),
-        # Device files are denied. Most work only where the mount allows devices, but any user may
-        # make a whiteout, which is a character device too.
+        # Device files are denied. Most of them work only where the mount allows devices. But any
+        # user may make a whiteout, which is a character device, too.
         "mknod": _kinds(1, kinds),
         "mknodat": _kinds(2, kinds),
         "renameat2": ((((whiteout,), DENY),), ALLOW),
@@ -357,8 +359,8 @@ def _set_ids() -> dict[str, Rule]:
     """Deny calls that make a set-user-ID or set-group-ID file. Such a file in a write grant could
     be executed on the host, with the rights of its owner, who may be root.
 
-    The sandbox's mounts are nosuid, but the host's are not. openat2 has its mode in memory, which
-    no filter can read, so it fails with ENOSYS; programs then use another call.
+    The sandbox's mounts are nosuid, but the host's mounts are not. openat2 has its mode in memory,
+    which a filter cannot read, so openat2 fails with ENOSYS. Programs then use another call.
     """
     creating = [low(2, O_CREAT, O_CREAT), low(2, O_TMPFILE, O_TMPFILE)]
     opening = [low(1, O_CREAT, O_CREAT), low(1, O_TMPFILE, O_TMPFILE)]
@@ -387,10 +389,11 @@ ADJUSTING = (
 
 
 def _own_process_only(own_pid: int | None) -> dict[str, Rule]:
-    """Deny calls on other processes, because without a PID namespace the target knows their pids.
+    """Deny calls on other processes, because without a PID namespace the target knows the pids of
+    other processes.
 
-    The pid 0 stays allowed. It means the caller, or for kill the caller's process group, all of
-    which is in the target's own session.
+    The pid 0 stays allowed. It means the caller, or for kill the caller's process group. All
+    processes of this group are in the target's own session.
     """
     own = (0,) if own_pid is None else (0, own_pid)
 
@@ -441,10 +444,10 @@ def _keep_core_limit(prlimit: Rule) -> dict[str, Rule]:
 
 
 def _no_continue_signals(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Deny calls that make the kernel send SIGCONT, because corral limits the target's CPU share
-    with SIGSTOP, and SIGCONT would undo it.
+    """Deny calls that make the kernel send SIGCONT. corral limits the target's CPU share with
+    SIGSTOP, and SIGCONT would continue the target too early.
 
-    timer_create and mq_notify have their signal behind a pointer, so they are denied as a whole.
+    timer_create and mq_notify have their signal behind a pointer, so they are always denied.
     """
     denied: dict[str, tuple[Condition, ...]] = {
         "fcntl": (low(1, F_SETSIG), low(2, SIGCONT)),
@@ -480,8 +483,8 @@ def target_rules(
 
     The other flags let the supervisor's listener receive calls: denied process starts and created
     files (`notices`), all calls with a path (`watch_paths`), new processes and threads
-    (`limit_tasks`), calls on sockets (`broker`), and, only without namespaces, changes of modes and
-    times (`file_changes`).
+    (`limit_tasks`), calls on sockets (`broker`), and changes of modes and times (`file_changes`,
+    only without namespaces).
     """
     rules: dict[str, Rule] = {
         **dict.fromkeys(_NEVER_IMPLEMENTED.split(), ABSENT),
@@ -544,8 +547,8 @@ def _watched_paths(rules: dict[str, Rule]) -> dict[str, Rule]:
 
 def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str, Rule]:
     """Return the rules with which `corral learn` watches connections. If Unix sockets are denied,
-    the supervisor is also notified when the target makes one. It then gives the target a Unix
-    socket without a peer, and records the name to which the target binds it.
+    the supervisor is also notified when the target makes a Unix socket. The supervisor then gives
+    the target a Unix socket without a peer, and records the name to which the target binds it.
     """
     found: dict[str, Rule] = {"connect": _notified(rules.get("connect", ALLOW))}
     rule = rules["socket"]
@@ -557,16 +560,16 @@ def _watched_sockets(rules: dict[str, Rule], *, unix_sockets: bool) -> dict[str,
 
 
 def _large_mappings() -> Rule:
-    """Return the rule that notifies the supervisor of large writable mappings, because RLIMIT_DATA
-    counts these.
+    """Return the rule that notifies the supervisor of large writable mappings, which count for
+    RLIMIT_DATA.
     """
     small: Condition = (1, LONG & ~(MIN_MAPPED - 1), 0)
     return (((small,), ALLOW), ((low(2, 0, PROT_WRITE),), ALLOW)), NOTIFY
 
 
 def _creations(rules: dict[str, Rule]) -> dict[str, Rule]:
-    """Return rules that notify the supervisor of calls that create a file or directory. Other opens
-    do not wait for the supervisor, so they stay fast.
+    """Return rules that notify the supervisor of calls that create a file or directory. Calls that
+    open an existing file do not wait for the supervisor, so they stay fast.
     """
     found: dict[str, Rule] = {}
     for name in CREATES:

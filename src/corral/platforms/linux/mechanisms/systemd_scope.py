@@ -1,12 +1,13 @@
-"""Get a cgroup from systemd, for users who may not make one in the cgroup of their session.
+"""Get a cgroup from systemd, for users who may not make a cgroup in the cgroup of their session.
 
 corral asks systemd for a delegated transient scope, `corral-<run>.scope`, with the limits as its
-properties, and systemd puts init into it. The leaf of `cgroup` is made inside the scope. In the
-leaf corral can make the kernel kill the whole tree at once when memory runs out, and systemd
+properties, and systemd puts init into it. corral makes the leaf of `cgroup` inside the scope. In
+the leaf corral can make the kernel kill the whole tree at once when memory runs out, and systemd
 changes nothing below a delegated unit.
 
 systemd removes a unit as soon as it is empty, and the kernel's counts are lost with it. So an idle
-process stays in the scope, beside the leaf, until the counts are read. It dies with the supervisor.
+process stays in the scope, beside the leaf, until corral has read the counts. The idle process dies
+with the supervisor.
 """
 
 from __future__ import annotations
@@ -42,26 +43,26 @@ OWNER_CHANGED = f"type='signal',sender='{DRIVER}',member='NameOwnerChanged',arg0
 SYSTEM_BUS = "/run/dbus/system_bus_socket"
 OWN_CGROUP = "supervisor"
 """The cgroup of the scope's processes that are not in the leaf. They cannot be in the scope's own
-cgroup, because it enables controllers for its children.
+cgroup, because that cgroup enables controllers for its children.
 """
 START_SECONDS = 5.0
 END_SECONDS = 1.0
-"""The longest wait for systemd at the end of a run, because a client gives corral only about this
-long to end. If systemd does not answer, the empty scope ends by itself.
+"""The maximum time to wait for systemd at the end of a run, because a client gives corral only
+about this long to end. If systemd does not answer, the empty scope ends by itself.
 """
 STOP_USEC = 5_000_000
 """Microseconds between SIGTERM and SIGKILL when the user stops the unit. This is as long as
 corral's own grace period.
 """
 OWN_MEMORY = 16 << 20
-"""How many bytes of memory the scope may use in addition to its leaf, for the idle process and for
-the kernel's records of the leaf.
+"""How many bytes of memory the scope may use more than its leaf, for the idle process and for the
+kernel's records of the leaf.
 """
 
 
 @record
 class Scope:
-    """Starts a scope. `leaf` already has the path that it gets when systemd has made the scope."""
+    """Starts a scope. `leaf` already has the path that the leaf will have in this scope."""
 
     name = "systemd_scope"
     unit: str
@@ -79,7 +80,7 @@ class Scope:
         )
 
     def apply(self, results: Results) -> None:
-        """Start the scope, make the leaf in it and move init there. On failure end the idle
+        """Start the scope, make the leaf in it and move init there. On failure kill the idle
         process.
         """
         idle = _fork_idle()
@@ -111,7 +112,9 @@ def _slice() -> str:
 
 
 def buses(uid: int) -> list[str]:
-    """Return the sockets on which this user's systemd may answer, best first."""
+    """Return the sockets on which this user's systemd may answer. The most likely socket comes
+    first.
+    """
     if uid == 0:
         return [SYSTEM_BUS]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
@@ -197,7 +200,7 @@ def stop(unit: str) -> None:
 
 def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list[Property]:
     """Return the properties of a scope around a leaf. The scope's limits are at least as high as
-    the leaf's.
+    the leaf's limits.
     """
     from corral.platforms.linux.dbus import Variant
 
@@ -214,7 +217,8 @@ def properties(pids: Sequence[int], settings: Iterable[tuple[str, str]]) -> list
         found.append(("MemoryMax", "t", int(chosen["memory.max"]) + OWN_MEMORY))
     if "memory.swap.max" in chosen:
         found.append(("MemorySwapMax", "t", int(chosen["memory.swap.max"])))
-    # If the policy has no limit on tasks, ask for none. Otherwise systemd would set its default.
+    # If the policy has no limit on tasks, ask systemd for none. Otherwise systemd would set its
+    # default limit.
     tasks = int(chosen["pids.max"]) + 1 if "pids.max" in chosen else (1 << 64) - 1
     found.append(("TasksMax", "t", tasks))
     if "cpu.max" in chosen:
@@ -237,7 +241,7 @@ def _bandwidths(limits: Iterable[str]) -> list[tuple[str, str, Value]]:
 
 
 class _Manager:
-    """A connection to systemd, on the first bus where it answers."""
+    """A connection to systemd, on the first bus on which systemd answers."""
 
     def __init__(self, seconds: float) -> None:
         self._bus, self._owner = _connect(seconds)
@@ -262,8 +266,8 @@ class _Manager:
         self._job("StopUnit", "ss", unit, "replace")
 
     def _job(self, member: str, signature: str, *arguments: Value) -> str:
-        """Ask systemd for a job, wait for its end, and return its result. Subscribe first to the
-        signal that reports the end, so that it is not missed.
+        """Ask systemd for a job, wait until the job ends, and return its result. Subscribe to the
+        signal that reports the end first, so that the signal is not missed.
         """
         rule = f"type='signal',sender='{NAME}',interface='{INTERFACE}',member='JobRemoved'"
         self._bus.driver("AddMatch", "s", rule)

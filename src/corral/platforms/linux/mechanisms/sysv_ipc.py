@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 LISTS = ("shm", "msg", "sem")
 OBJECT = 64
-"""Bytes of kernel memory for each message and each semaphore."""
+"""The number of bytes of kernel memory that corral counts for each message and each semaphore."""
 BLOCK = 1 << 16
 MAX_LIST_BYTES = 1 << 18
-"""The longest list that is read: more than a thousand objects. A longer list is an error, because
-the target decides how many objects there are, and every measurement reads the whole list.
+"""The maximum length of a list that corral reads, which is enough for a thousand objects. A longer
+list is an error, because the target decides how many objects exist, and every measurement reads the
+whole list.
 """
 
 

@@ -1,9 +1,10 @@
 """Limit processes and threads where no cgroup and no user namespace counts them.
 
 The kernel passes every clone, fork and vfork to the supervisor, which counts the tree and answers
-EAGAIN at the limit. Below the limit the call continues. That is safe, because the decision depends
-only on registers and counts, and not on memory, which the target could change afterwards. The tree
-is counted again only when enough calls were allowed since the last count to reach the limit.
+EAGAIN at the limit. Below the limit the supervisor lets the call continue. That is safe, because
+the decision depends only on registers and counts, and not on memory, which the target could change
+afterwards. The supervisor counts the tree again only after it has allowed so many calls that the
+tree may have reached the limit.
 """
 
 from __future__ import annotations
@@ -28,21 +29,24 @@ if TYPE_CHECKING:
 EAGAIN = 11
 IN_CALL = (b"R", b"D")
 """The states of a thread that may still be inside its clone: running, and uninterruptible sleep. A
-thread in ordinary sleep is no longer inside.
+thread in ordinary sleep is no longer inside its clone.
 """
 MAX_CLONE_NANOSECONDS = 50_000_000
-"""When the calling thread has used this much processor time, its clone must be over. Clock time
-would be wrong, because a busy host can stop a thread for any time in the middle of a call.
+"""When the calling thread has used this much processor time, its clone has certainly ended. Clock
+time would not show this, because a busy host can stop a thread for any time in the middle of a
+call.
 """
 PAUSE_FACTOR = 9
 """After a count the supervisor receives no call for this many times the duration of the count, so
-that counting takes at most a tenth of its time.
+that it spends at most a tenth of its time on counting.
 """
 
 
 @record
 class TaskLimit:
-    """Limits tasks. With `threads_only` new processes are denied, and threads are counted."""
+    """Limits processes and threads. With `threads_only`, new processes are denied and only threads
+    are counted.
+    """
 
     name = "task_limit"
     limit: int
@@ -68,7 +72,7 @@ def plan(policy: Policy) -> TaskLimit:
 
 
 class TaskCount:
-    """Decides about clone, fork and vfork, and keeps the tree below `root` within the limit."""
+    """Decides clone, fork and vfork calls, and keeps the tree below `root` within the limit."""
 
     def __init__(self, root: int, limit: int, *, threads_only: bool, hit: list[str]) -> None:
         self._root = root
@@ -99,8 +103,8 @@ class TaskCount:
     def _count(self) -> None:
         """Set how many more tasks may start. Count the unfinished clones first, then the tree.
 
-        If a clone finishes between the two counts, it counts twice, which is better than not at
-        all. No new clone can begin, because its call waits for the supervisor's answer.
+        If a clone finishes between the two counts, it is counted twice, which is better than not
+        counting it. No new clone can begin, because its call waits for the supervisor's answer.
         """
         started = time.thread_time()
         self._allowed = {

@@ -1,4 +1,4 @@
-"""Choose and set the target's ids. In a user namespace one id is mapped, never the host's root.
+"""Choose and set the target's ids. The user namespace maps one id, and never the host's root.
 
 Host uid 0 is exempt from RLIMIT_NPROC and owns the files in /proc/sys, in any namespace. So if root
 starts a run, its target has another id on the host, from a range that no distribution uses.
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from corral.plan.model import Results, Stage
 
 OUTSIDE_ROOT = 0x7000_C000
-"""The id on the host of the target that root starts. It is above systemd's container range
-(0x6FFFFFFF), and below 2**31, because some file systems have signed ids.
+"""The id that the target has on the host if root starts corral. It is above systemd's container
+range (0x6FFFFFFF), and below 2**31, because some file systems have signed ids.
 """
 INSIDE_ROOT = 1000
 READ, WRITE, SEARCH = 4, 6, 1
-"""Bits of a file's mode that an access needs."""
+"""The bits of a file's mode that each kind of access needs."""
 NEEDED = (1 << 0) | (1 << 1) | (1 << 3) | (1 << 5) | (1 << 6) | (1 << 7) | (1 << 8)
 """CAP_CHOWN, DAC_OVERRIDE, FOWNER, KILL, SETGID, SETUID, SETPCAP: root needs these to start a
 target with another id, to end it and to remove its files. Docker's root has them all.
@@ -123,8 +123,8 @@ def choose(uid: int, gid: int) -> IdMaps:
 def unused_id(map_name: str) -> int:
     """Return OUTSIDE_ROOT if this namespace maps it, otherwise the last mapped id.
 
-    If the user namespace maps only root, the last mapped id is root's own. Outside of this
-    namespace it is the id of an ordinary user.
+    If the user namespace maps only root, the last mapped id is root's own id. Outside of the
+    namespace, it is the id of an ordinary user.
     """
     rows = map(bytes.split, abi.read_file(f"/proc/self/{map_name}").splitlines())
     ranges = [(int(row[0]), int(row[2])) for row in rows]
@@ -140,7 +140,8 @@ def permits(seen: os.stat_result, access: int, uid: int, gid: int) -> bool:
 
 
 def write_maps(maps: IdMaps, pid: int) -> None:
-    """Write the maps of a waiting child from outside. The child itself could map only its own ids.
+    """Write the maps of a waiting child from outside, because the child itself could map only its
+    own ids.
 
     Refuse to map the host's root, because it would own /proc/sys in the sandbox, and RLIMIT_NPROC
     would not apply to it.

@@ -1,8 +1,8 @@
-"""Open the places where a target without namespaces may write. `file_changes` changes modes and
-times only in them.
+"""Open the places where a target without namespaces may write, for `file_changes`.
 
-The places are opened before the start. Like Landlock's rules, a place is a file and not a path, so
-nothing changes if another file takes the path of a grant later.
+corral changes modes and times only of files in these places. It opens them before the start. Like
+Landlock's rules, a place is a file and not a path, so nothing changes if another file takes the
+path of a grant later.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @record
 class WritablePlaces:
-    """Opens every file and directory that Landlock lets the target write to. Fails if a granted
-    path now names another file than when the run was planned.
+    """Opens every file and directory that Landlock lets the target write to. The step fails if a
+    granted path no longer names the file that it named when the run was planned.
     """
 
     name = "writable_places"
     granted: tuple[tuple[str, str, int, int], ...]  # (path, path as written, device, inode)
     private: tuple[str, ...]  # the target's own directories
-    own: str  # corral's directory around the private ones
+    own: str  # corral's directory around the private directories
     uid: int  # the target's
     gid: int
     stage: Stage = "supervisor"

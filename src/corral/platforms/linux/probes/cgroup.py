@@ -1,5 +1,5 @@
-"""Probe whether a cgroup enforces limits: exceed each limit, then do the same under a higher limit
-or without one.
+"""Probe whether a cgroup enforces limits. Exceed each limit, and then do the same under a higher
+limit or without a limit.
 """
 
 import contextlib
