@@ -236,8 +236,8 @@ def test_a_repository_cannot_be_created_in_a_grant(mac):
 
 
 def test_a_grant_whose_path_is_spelled_in_another_case_works(mac, secret):
-    """Name the grant in upper case. Most volumes ignore case, but Seatbelt compares paths in the
-    kernel's spelling, so corral has to find that spelling.
+    """Grant a path in upper case. Most volumes ignore case, but Seatbelt compares paths in the
+    spelling that the kernel uses, so corral has to find this spelling.
     """
     with open(f"{mac.place}/.env", "w") as file:
         file.write("hidden")

@@ -497,8 +497,8 @@ def test_wrap_pins_tools_as_the_client_would_see_them(ordinary, server):
 
 
 def test_inspect_uses_only_flags_that_the_user_typed(ordinary, server):
-    """Check that `inspect` takes neither variables nor grants from the client's file, unless the user types them as
-    flags.
+    """Check that `inspect` ignores the variables and grants in the client's file, unless the user
+    also types them as flags.
     """
     place = ordinary.home / ".cursor"
     place.mkdir()

@@ -258,10 +258,11 @@ def scan(scanner: pathlib.Path, environment, place: pathlib.Path, act: str) -> d
 
 @pytest.mark.rig("frameworks")
 def test_a_scanner_accepts_the_output_of_inspect(environment, tmp_path):
-    """Check that the scanner finds the poisoned description of a tool, and nothing in a clean tool with the same name.
+    """Check that the scanner finds the poisoned description of a tool, and finds nothing in a clean
+    tool with the same name.
 
-    `inspect` starts the server in a sandbox. Without `inspect` the scanner would have to start the server itself,
-    without a sandbox.
+    `inspect` starts the server in a sandbox. Without `inspect`, the scanner would have to start the
+    server without a sandbox.
     """
     scanner = pathlib.Path(sdk.python("mcp-scanner", "cisco-ai-mcp-scanner"))
     shutil.copy(HERE / "hostile.py", tmp_path)

@@ -1,7 +1,8 @@
-"""Run one session with one server through the official SDK, with code like that of the SDK's users.
+"""Run one session with one server through the official SDK, as users of the SDK do.
 
-The argument is JSON with the keys command, args, env, sandboxed and calls. `sandboxed` is an object with a policy and a
-profile, or null for a start without corral. A call is a tool and its arguments. The script prints the results as JSON.
+The argument is a JSON object with the keys command, args, env, sandboxed and calls. `sandboxed` is
+an object with a policy and a profile, or null to start the server without corral. A call is a tool
+and its arguments. The script prints the results as JSON.
 """
 
 import asyncio

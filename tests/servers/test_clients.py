@@ -116,9 +116,9 @@ class Person:
 
 @pytest.fixture(scope="module")
 def person(tmp_path_factory, installed):
-    """Share one home among all tests, so that packages are installed once.
+    """Share one home among all tests, so that packages are installed only once.
 
-    The packages are in the home, because clients do not pass XDG_CACHE_HOME on.
+    The installed packages are in the home, because clients do not pass XDG_CACHE_HOME on to corral.
     """
     return Person(tmp_path_factory.mktemp("home"), installed)
 

@@ -1,6 +1,7 @@
-"""Start published servers through corral with their profiles, and talk to them with the official SDK.
+"""Start published servers through corral with their profiles, and talk to them with the official
+SDK.
 
-Each server's runtime also tries forbidden acts under the server's profile.
+The tests also try forbidden acts with each server's runtime, under the server's profile.
 """
 
 from __future__ import annotations

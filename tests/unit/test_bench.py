@@ -18,7 +18,7 @@ BENCH = pathlib.Path(__file__).resolve().parents[2] / "bench"
 
 
 def load(name: str):
-    """Import a script of bench under its own name, because these scripts import each other."""
+    """Import a benchmark script under its own name, because the scripts import each other by name."""
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, BENCH / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
@@ -284,7 +284,9 @@ def test_a_peer_that_fails_is_left_out_with_its_error():
 
 
 def test_the_cpu_time_of_a_process_is_the_kernels_count():
-    """Compare the result with `os.times` for this process. The two may differ by one tick of the kernel's clock."""
+    """Compare the result with that of `os.times` for this process. The two may differ by one tick
+    of the kernel's clock.
+    """
     before = os.times()
     found = processes.cpu_seconds(os.getpid())
     after = os.times()

@@ -154,8 +154,9 @@ def test_a_directory_that_cannot_be_written_is_not_an_error(site):
 
 @pytest.mark.parametrize("reused", [False, True])
 def test_a_closed_descriptor_is_not_read(site, reused):
-    """Close the descriptor of the cache file, as corral's processes do with all descriptors that they do not need. A
-    later import must then use Python's own loader, even if the number now belongs to another file (`reused`).
+    """Close the descriptor of the cache file, as corral's processes do with all descriptors that
+    they do not need. Later imports must then use Python's own loader, even if the descriptor's
+    number now belongs to another file (`reused`).
     """
     start(site)
     code = f"""

@@ -76,8 +76,8 @@ VALUES = st.text("abc XYZ:/;=\t", max_size=20)
 @given(st.sampled_from(["GET", "POST"]), st.lists(st.tuples(TOKENS, VALUES), max_size=5))
 @example("GET", [("Host", "other.example"), ("Connection", "X-Secret")])
 def test_h11_reads_the_forwarded_request(method, headers):
-    """Check that the request that corral's proxy forwards has exactly one Host header, whatever headers the target
-    wrote.
+    """Check that a request that corral's proxy forwards has exactly one Host header, whatever
+    headers the target wrote.
     """
     lines = [
         f"{method} http://a.example/x HTTP/1.1",

@@ -1,5 +1,5 @@
-"""Test how corral finds the user's home, that it refuses directories that others can write to, and that no code makes a
-directory with mode 0o700 on Windows.
+"""Test that corral finds the user's home and refuses directories that others can write to, and that
+no code makes a directory with mode 0o700 on Windows.
 """
 
 from __future__ import annotations
@@ -116,11 +116,11 @@ def test_the_tests_search_finds_code_that_makes_directories_with_mode_0700(code,
 
 
 def test_no_code_makes_a_directory_with_mode_0700_on_windows():
-    """Search the source for directories with mode 0o700. On Windows Python's access list for this
-    mode names the owner.
+    """Search the source for directories with mode 0o700, because on Windows Python's access list
+    for this mode names the owner.
 
-    If an elevated process makes such a directory, the same user without elevation and all
-    containers get no access. Only `make_private_directory` may use this mode, on systems with
+    If an elevated process makes such a directory, the same user without elevation gets no access,
+    and neither do containers. Only `make_private_directory` may use this mode, on systems with
     modes.
     """
     folder = pathlib.Path(directories.__file__).parent

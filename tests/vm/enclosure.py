@@ -1,8 +1,8 @@
-"""Run a virtual machine where it cannot change the host: `enclosure.py WORK BINDS COMMAND...`
+"""Run a virtual machine so that it cannot change the host: `enclosure.py WORK BINDS COMMAND...`
 
-`rig.enclosed` starts this script in new mount and PID namespaces. The script makes all mounts read-only, except for a
-tmpfs on WORK/memory. If it runs as root, it becomes a user who owns no files. So a guest that escapes into this process
-can write only to the tmpfs.
+`rig.enclosed` starts this script in new mount and PID namespaces. The script makes all mounts
+read-only, except for a tmpfs on WORK/memory. If root runs the script, it becomes a user who owns no
+files. So a guest that escapes into this process can write only to the tmpfs.
 """
 
 import ctypes
@@ -34,8 +34,8 @@ def read_only(path: str) -> None:
 
 
 def become_nobody() -> None:
-    """Become a user who owns no files, if the machine was started by root. An ordinary user stays the same user,
-    because that user's namespace has no other user id.
+    """If root started the machine, become a user who owns no files. An ordinary user stays the same
+    user, because that user's namespace has no other user id.
     """
     if os.stat("/").st_uid == 0:
         os.setgroups([])
@@ -64,8 +64,8 @@ def main() -> None:
             "LANG": "C.UTF-8",
         }
         os.execvpe(command[0], command, environment)
-    # The machine must not be PID 1, because PID 1 cannot abort(). This process is PID 1, so all processes that the
-    # machine leaves behind end with it.
+    # The machine must not be PID 1, because PID 1 cannot abort(). This process is PID 1, so all
+    # processes that the machine leaves behind end with this process.
     while True:
         pid, status = os.wait()
         if pid == child:

@@ -103,10 +103,11 @@ def write(path: str, text: str) -> None:
 
 
 def mount_cgroups() -> None:
-    """Mount cgroup v2, enable every controller below its root, and move all processes out of the root, as systemd does.
+    """Mount cgroup v2, enable every controller below its root, and move all processes out of the
+    root, as systemd does.
 
-    Kernel threads stay in the root, because `cpu` accepts real-time threads only in the root. They do not prevent the
-    kernel from enabling controllers.
+    Kernel threads stay in the root, because `cpu` accepts real-time threads only in the root. These
+    threads do not prevent the kernel from enabling controllers.
     """
     mount("cgroup2", CGROUP)
     os.mkdir(f"{CGROUP}/init")

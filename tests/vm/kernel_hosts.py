@@ -127,8 +127,9 @@ class CutOffError(Exception):
 class Attacks:
     """The attacks on one kernel as both users, in as many boots as are needed.
 
-    The results are written to a file each time that the machine's output is read. If a trial is cut off, another trial
-    of the same commit continues from this file. It repeats the attacks that failed or did not end.
+    The results are written to a file whenever the machine's output is read. If a trial is
+    interrupted, the next trial of the same commit continues from this file, and repeats the attacks
+    that failed or did not end.
     """
 
     def __init__(self, name: str, width: str) -> None:

@@ -98,7 +98,7 @@ def more_modules(name: str, source: Source, names: Sequence[str]) -> list[pathli
 
 
 def unpack(source: Source, scratch: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Unpack a kernel, and return the path of its image and the directory of its modules."""
+    """Unpack a kernel. Return the path of the kernel's image and the directory of its modules."""
     tree = unpacked(image_packages(source, scratch), scratch / "tree")
     image = next(tree.glob("**/vmlinuz*"))
     version = image.name.removeprefix("vmlinuz").lstrip("-") or image.parent.name
@@ -220,8 +220,8 @@ def initrd(modules: pathlib.Path, busybox: pathlib.Path) -> bytes:
 
 
 def load_order(modules: pathlib.Path, wanted: Sequence[str] = MODULES) -> dict[str, bytes]:
-    """Return the modules and their dependencies in load order. Built-in modules are left out, because they have no
-    file.
+    """Return the wanted modules and their dependencies in load order. Skip built-in modules,
+    because they have no files.
     """
     files = {
         path.name.partition(".ko")[0].replace("-", "_"): path for path in modules.rglob("*.ko*")

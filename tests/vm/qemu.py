@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
     from vm.rig import Result
 
-# Linux 6.1 has Landlock ABI 2, which cannot deny truncation. 6.12 has ABI 6, with scopes.
+# Linux 6.1 has Landlock ABI 2, which cannot deny truncation. Linux 6.12 has ABI 6, which also has
+# scopes.
 SUITES = ("bookworm", "trixie")
-# Linux 7.1 and later have Landlock ABI 9, with a right for unix sockets. This Debian suite has such a kernel.
+# This Debian suite has Linux 7.1 or later, whose Landlock ABI 9 has a right for unix sockets.
 NEWEST = "forky"
 
 
@@ -90,8 +91,9 @@ STEADY = ("-icount", "shift=3")
 class Machine:
     """An emulated machine with one kernel.
 
-    The machine loads `modules` before it runs a command. With `disk` the home is on a disk, whose contents are lost when
-    the machine ends. With `steady` the clock counts instructions, which makes the machine slower.
+    The machine loads `modules` before it runs a command. With `disk` the home is on a disk, and its
+    contents are lost when the machine ends. With `steady` the machine's clock counts instructions,
+    which makes the machine slower.
     """
 
     source: Source

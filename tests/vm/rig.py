@@ -147,7 +147,9 @@ def workplace() -> Iterator[pathlib.Path]:
 
 
 def disk(work: pathlib.Path) -> pathlib.Path:
-    """Return an empty disk for a machine. The machine keeps its writes in memory, so the file stays empty."""
+    """Return an empty disk for a machine. The machine keeps its writes in memory, so the disk's
+    file stays empty.
+    """
     image = work / "disk"
     with image.open("wb") as file:
         file.truncate(DISK)

@@ -40,7 +40,9 @@ def require() -> tuple[str, pathlib.Path]:
 
 
 def build(target: pathlib.Path) -> None:
-    """Build the image. Unpack it without owners and devices, so that every user can read all files."""
+    """Build the image. Unpack the image without owners and devices, so that every user can read all
+    files.
+    """
     archive = target.with_suffix(".tar")
     options = [f"--dpkgopt=path-exclude={pattern}" for pattern in UNUSED]
     argv = [

@@ -1,8 +1,9 @@
-"""Prepare a virtual machine for systemd (`systemd_init.py JOB`), and run its command later (`systemd_init.py JOB session`).
+"""Prepare a virtual machine for systemd (`systemd_init.py JOB`), and run its command later
+(`systemd_init.py JOB session`).
 
-The first call is PID 1: it puts an overlay on the image, writes the units and replaces itself by systemd. The second
-call is a service: it logs the user in, so that logind makes a session and a user manager, runs the command in this
-session, and powers off.
+The first call is PID 1: it puts an overlay on the image, writes the units and then executes
+systemd. The second call is a service: it logs the user in, so that logind makes a session and a
+user manager. It then runs the command in this session, and powers off.
 """
 
 import json
@@ -33,7 +34,7 @@ Requires=basic.target
 Wants=rig.service
 AllowIsolate=yes
 """
-# These units are masked, because the machine has no devices to wait for and no clock to set.
+# Mask these units, because the machine has no devices to wait for and no clock to set.
 MASKED = (
     "systemd-udevd.service",
     "systemd-udevd-control.socket",

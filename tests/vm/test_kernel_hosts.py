@@ -15,7 +15,9 @@ RECORDS = {record["name"]: record for record in hosts.records("kernel") if "not_
 
 
 def now(name: str) -> hosts.Record:
-    """Try the kernel once for all tests of this run. Only one machine runs at a time."""
+    """Try the kernel once, and return the result to all tests of this pytest run. Only one machine
+    runs at a time.
+    """
     with rigs.alone("kernels"):
         return rigs.once(f"kernel-{name}", functools.partial(kernel_hosts.look, name))
 

@@ -1,4 +1,6 @@
-"""Test unix sockets in an emulated newer kernel, whose Landlock has a right for them."""
+"""Test unix sockets in an emulated machine with a newer kernel, whose Landlock has a right for unix
+sockets.
+"""
 
 from __future__ import annotations
 

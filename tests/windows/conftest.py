@@ -1,5 +1,5 @@
-"""Define fixtures for the tests that run on Windows or under Wine, not on the host that starts
-Wine.
+"""Define fixtures for the tests that run on Windows or under Wine. The host that starts Wine does
+not use them.
 
 `corral` runs the command line in a real child process. `inside` and `outside` run the same Python
 code with and without the sandbox. A test that only real Windows can pass is marked `real_windows`.

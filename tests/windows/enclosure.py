@@ -1,10 +1,12 @@
-"""Prepare the mount and PID namespaces in which Wine runs. The arguments are TREES PREFIX COMMAND...
+"""Prepare the mount and PID namespaces in which Wine runs. The arguments are TREES PREFIX
+COMMAND...
 
-All mounts become read-only, except for two tmpfs mounts. One is /tmp, where wineserver keeps its socket. The other is
-/mnt, which has the directories of TREES (`name=path,...`) and Wine's prefix. The prefix is unpacked from the archive
-PREFIX if there is one.
+All mounts become read-only, except for two tmpfs mounts. One is /tmp, where wineserver keeps its
+socket. The other is /mnt, which contains the directories of TREES (`name=path,...`) and Wine's
+prefix. If the archive PREFIX is given, the prefix is unpacked from it.
 
-If root runs this script, the command runs as an unprivileged user. When the command ends, all its processes end.
+If root runs this script, the command runs as an unprivileged user. When the command ends, all its
+processes end.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def test_random_lists_are_read_as_the_system_reads_them(token, own_sids):
 
 
 def test_corrals_entries_give_the_user_no_rights(token, own_sids):
-    """Check that corral's entry changes nothing for the user. The entry is for a capability, and only AppContainers
-    have capabilities.
+    """Check that corral's entry does not change the user's rights. The entry is for a capability,
+    and only AppContainers have capabilities.
     """
     sid = grant_sid("C:\\data", "write")
     raw = descriptor([entry(0, 0, 0x120089, own_sids[0])])

@@ -64,8 +64,8 @@ def test_a_process_that_is_not_in_an_app_container_fails_verification(profile):
 
 
 def test_a_process_with_dangerous_privileges_fails_verification(profile, monkeypatch):
-    """Verify this process as the target: first as if one of its privileges were dangerous, and then
-    as if none were.
+    """Verify this process in place of the target: first with one of its privileges marked as
+    dangerous, and then with none.
     """
     with win32_token.own_token(win32_security.TOKEN_QUERY) as own:
         held = win32_token.token_privileges(own.value)
@@ -200,8 +200,8 @@ answer = value.value
 
 @pytest.mark.real_windows
 def test_a_target_is_in_an_app_container(corral):
-    """Check the token of a target. This test should also run as an administrator, because corral refuses the target if
-    its token keeps privileges.
+    """Check the token of a target. Run this test also as an administrator, because corral refuses a
+    target whose token keeps privileges.
     """
     assert corral.outside(TOKEN) == 0
     assert corral.inside(TOKEN) == 1

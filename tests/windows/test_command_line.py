@@ -49,7 +49,9 @@ def test_windows_splits_a_quoted_command_line_into_the_same_arguments():
 
 
 def test_a_c_runtime_splits_a_quoted_command_line_into_the_same_arguments():
-    """Let python.exe print its arguments, which its C runtime or Windows has split."""
+    """Let python.exe print its arguments. Its C runtime or Windows has split the command line into
+    them.
+    """
     for argv in random_arguments(2, 8):
         # An argument may contain a line feed, because only batch files cannot get line feeds.
         application, line = start_line([sys.executable, "-c", SHOW, *argv], system_root=ROOT)

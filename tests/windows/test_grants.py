@@ -206,7 +206,7 @@ def test_a_grant_counts_as_used_until_the_process_that_uses_it_ends(tmp_path):
 
 
 def test_a_dead_runs_journal_is_removed_if_its_root_is_gone(tmp_path, tree):
-    """Check that corral removes the journal and nothing else, because the granted root no longer exists."""
+    """Check that corral only removes the journal, because the granted root no longer exists."""
     directory = str(tmp_path / "journal")
     root = root_of(tree)
     journal.create(directory, "dead", journal.Entry(profile="", roots=(root,))).leave()
@@ -228,8 +228,8 @@ def test_a_run_first_cleans_up_after_dead_runs(tmp_path):
 
 @pytest.mark.skipif(not wine(), reason="tests a host that ignores access lists")
 def test_access_entries_that_windows_does_not_keep_are_an_error(tree):
-    """Check that corral reports a failure if an entry is missing after it was set. This happens under Wine, which has
-    no access lists.
+    """Check that corral reports a failure if it has set an entry and the entry is missing. This
+    happens under Wine, which has no access lists.
     """
     step = path_grants.Grants(roots=(root_of(tree),), directory=os.path.dirname(tree))
     step.apply(Results())

@@ -30,7 +30,7 @@ LOOSE_POLICY = {
         ]
     },
 }
-# This program prints the pids of itself and of its child, and waits without end.
+# This program prints the pids of itself and of its child, and then waits forever.
 TREE = (
     "import os, subprocess, sys, threading\n"
     "wait = 'import threading; threading.Event().wait()'\n"
@@ -41,7 +41,9 @@ TREE = (
 
 
 class Tree:
-    """A run of the program TREE. It keeps handles of its processes, because Windows may reuse their pids."""
+    """A run of the program TREE. This object keeps handles of the run's processes, because Windows
+    may reuse their pids.
+    """
 
     def __init__(self, corral, *flags: str, **options):
         argv = corral.argv("run", *LOOSE, *flags, "--", PYTHON, "-c", TREE)
@@ -90,8 +92,8 @@ def test_a_timeout_ends_the_tree(tree, tmp_path):
 
 
 def test_the_tree_ends_with_corral(corral, tree):
-    """Kill corral with TerminateProcess, as a client does that stops waiting. corral then has no
-    chance to react.
+    """Kill corral with TerminateProcess, as some clients do when they stop waiting. corral cannot
+    react to this.
     """
     running = tree()
     assert len(records()) == 1

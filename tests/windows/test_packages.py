@@ -1,7 +1,8 @@
 """Install packages on Windows in a separate container, and start them from the store.
 
-Wine has no containers, so under Wine packages are installed without the sandbox. Everything else is real: pip, its
-streams and environment, and the store. Other tests check the plan that real Windows would use.
+Wine has no containers, so under Wine the tests install packages without the sandbox. Everything
+else is real: pip, pip's streams and environment, and the store. Other tests check the plan that
+real Windows would use.
 """
 
 from __future__ import annotations

@@ -115,7 +115,9 @@ def test_bytes_pass_unchanged(corral):
 
 
 def test_a_target_gets_working_pipes_in_place_of_nul(corral):
-    """Check that the target gets a pipe instead of NUL, because Windows may not let the target open NUL."""
+    """Check that the target gets a pipe instead of NUL, because some builds of Windows do not let
+    the target open NUL.
+    """
     code = (
         "import ctypes, json, os, sys, msvcrt\n"
         "kind = ctypes.WinDLL('kernel32').GetFileType\n"

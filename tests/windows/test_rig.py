@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.rig("wine"), pytest.mark.timeout(300)]
 
 @pytest.fixture
 def token() -> str:
-    """Return a random word that is put into the command lines of one run, so that its processes can be found."""
+    """Return a random word for the command lines of one run, so that the test can find the
+    processes of this run.
+    """
     return f"corral-{secrets.token_hex(8)}"
 
 

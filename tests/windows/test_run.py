@@ -209,15 +209,15 @@ def test_the_async_api_runs_two_commands():
 
 
 def test_clean_without_kept_grants_removes_nothing(corral):
-    """Run `clean` without kept grants. Nothing is removed, and this is not an error."""
+    """Run `clean` without kept grants. It must remove nothing, and this is not an error."""
     done = corral("clean", "--json")
     assert (done.returncode, json.loads(done.stdout)) == (0, [])
     assert corral("clean", "more").returncode != 0
 
 
 def test_the_json_output_of_the_demo_has_every_act(corral):
-    """Check that the file has every act of the demo. Under Wine fewer acts are denied, because Wine has no
-    AppContainers.
+    """Check that the JSON output lists every act of the demo. Under Wine corral denies fewer acts,
+    because Wine has no AppContainers.
     """
     data = json.loads(corral("demo", "--json").stdout)
     assert (data["version"], data["host"]["os"]) == (1, "windows")

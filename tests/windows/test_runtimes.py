@@ -193,7 +193,7 @@ def test_a_copy_in_use_is_not_removed(server, tmp_path, results):
     (room,) = [tree.directory for tree in store.trees]
     store.apply(results)
     store.apply(other)
-    for name in ("trees", "entries"):  # these have installed packages, in the same store
+    for name in ("trees", "entries"):  # these two contain installed packages, in the same store
         (tmp_path / "store" / name).mkdir()
     other.release()
     assert runtimes.collect(str(tmp_path / "store")) == []
@@ -286,7 +286,9 @@ def test_only_links_to_files_of_a_copied_tree_are_followed(server, tmp_path):
 
 @pytest.mark.real_windows(reason="it makes no junctions")
 def test_a_junction_in_a_package_is_a_link_that_leads_out(tmp_path):
-    """Use a junction, because every user may create one. It looks like a directory, but must count as a link."""
+    """Use a junction, because every user may create a junction. It looks like a directory, but must
+    count as a link.
+    """
     import _winapi
 
     outside, package = tmp_path / "outside", tmp_path / "package"

@@ -29,7 +29,7 @@ def no_handle_is_left():
 
 def test_the_callers_own_token_is_read():
     """Check that an ordinary token has the rights that a restricted token must not have. This is
-    the control.
+    the control for the tests of restricted tokens.
     """
     with abi.own_token(restricted_token.ACCESS) as own:
         assert "SeChangeNotifyPrivilege" in abi.token_privileges(own.value)
@@ -85,8 +85,8 @@ def test_an_unrestricted_token_fails_verification():
 
 @pytest.mark.parametrize("step", [TOKEN, LOW], ids=["token", "integrity"])
 def test_a_process_without_the_restricted_token_fails_verification(step):
-    """Verify a process that does not have the restricted token. This must fail, because `verify` reads the token of the
-    process, not the token that corral made.
+    """Verify a process that does not have the restricted token. `verify` must fail, because it has
+    to read the token of the process, not the token that corral made.
     """
     with pytest.raises(OSError, match="reads back"):
         step.verify(results_of_this_process())

@@ -1,5 +1,5 @@
-"""Try forbidden acts in the sandbox of real Windows. Every act that the sandbox denies succeeds outside of it. The
-tests use only the command line, so they do not depend on corral's code.
+"""Try forbidden acts in the sandbox of real Windows. Every act that is denied in the sandbox
+succeeds outside of it. The tests use only the command line, so they do not depend on corral's code.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ def test_an_ungranted_file_cannot_be_hard_linked(corral, secret, tmp_path):
 
 
 def test_an_existing_hard_link_gives_no_access_to_its_other_name(corral, secret, tmp_path):
-    """Try to write through a hard link in a granted directory. Both names of the file share one security descriptor, so
-    a grant for one name would also apply to the other.
+    """Try to write through a hard link in a granted directory. Both names of the file share one
+    security descriptor, so a grant for the first name would also apply to the second name.
     """
     granted = tmp_path / "granted"
     granted.mkdir()

@@ -293,7 +293,7 @@ def test_paths_that_are_not_files_are_refused(home):
 
 
 def test_a_file_that_another_program_changed_is_not_replaced(config, monkeypatch):
-    """Change the file after corral has read it and before corral replaces it."""
+    """Change the configuration file between corral's read and corral's replacement of the file."""
     replace = safe_write.replace_file
 
     def slow(path, data, **options):

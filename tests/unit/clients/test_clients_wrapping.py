@@ -1,5 +1,5 @@
-"""Test how servers in the text of a configuration are wrapped and unwrapped: values keep their meaning, and all other
-text keeps its bytes.
+"""Test how servers in the text of a configuration are wrapped and unwrapped. Values must keep their
+meaning, and the rest of the text must not change by a byte.
 """
 
 import json
@@ -675,8 +675,8 @@ def test_two_servers_with_one_name_in_a_list_are_not_wrapped():
     ],
 )
 def test_lines_that_cannot_be_changed_safely_are_not_changed(text):
-    """Check that corral leaves a server unchanged if inserting text into its YAML would break the file. corral notices
-    this when it loads the changed text.
+    """Check that corral does not change a server if the inserted text would break the YAML file.
+    corral notices the broken file when it loads the changed text.
     """
     text += "- name: b\n  command: y\n"
     done = wrap(text, yaml, REQUEST)
@@ -698,7 +698,7 @@ def test_a_changed_text_that_does_not_have_the_intended_values_is_refused(monkey
 
 def test_a_server_that_cannot_be_unwrapped_does_not_stop_the_others():
     """Add a key between the command and the arguments of `a`, so that the record of `a` no longer
-    fits. `b` is still restored.
+    fits. corral must still restore `b`.
     """
     text = '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}'
     done = wrap(text, jsonc, REQUEST)
@@ -791,8 +791,9 @@ def test_a_version_manager_may_be_on_the_path_of_a_command(monkeypatch):
     ],
 )
 def test_a_project_cannot_choose_the_registry(name):
-    """Refuse variables in a project's `env` that choose a registry. The registry's URL could refer to any of the user's
-    variables, such as ${TOKEN}, and the installer would send the value of that variable to the registry.
+    """Refuse an entry whose `env` chooses a registry. The registry's URL could contain any of the
+    user's variables, such as ${TOKEN}, so the installer would send the variable's value to the
+    registry.
     """
     env = {name: "https://registry.example/${AWS_SECRET_ACCESS_KEY}"}
     assert state_of({"command": "npx", "args": ["-y", "pkg"], "env": env}) == "refused"

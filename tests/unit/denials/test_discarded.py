@@ -32,8 +32,9 @@ def test_mkdir_is_suggested_only_if_the_directory_is_missing(tmp_path, name):
 def test_a_write_grant_is_never_suggested_for_a_directory_that_programs_share(
     tmp_path, path, granted
 ):
-    """Check that corral suggests only the file itself if the file is in a directory that other programs share. The
-    target chose the path, and if it could write to the directory, it could put files there that other programs run.
+    """Check that corral suggests only the file itself if other programs also use the file's
+    directory. The target chose this path. With a grant of the directory, it could put files there
+    that other programs run.
     """
     line = describe_discarded([Discarded(path=path, bytes=5)], home=str(tmp_path), whole=True)
     assert line.endswith(f"then --write {granted}")

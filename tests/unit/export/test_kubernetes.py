@@ -78,7 +78,7 @@ def test_ports_of_allowed_host_names_are_open_to_public_addresses_only():
     allow = ["api.example.com", "*.example.org:8443", "10.1.0.0/16:5432-5440"]
     dns, public, network = objects({"network": {"allow": allow}})["NetworkPolicy"]["spec"]["egress"]
     assert {port["port"] for port in dns["ports"]} == {53}
-    # A DNS cache on the node itself is not a pod, so it can be allowed only by its address.
+    # A DNS cache on the node is not a pod, so a rule can allow it only by its address.
     addresses = {one["ipBlock"]["cidr"] for one in dns["to"] if "ipBlock" in one}
     assert addresses == {"169.254.20.10/32", "169.254.169.254/32"}
     assert [port["port"] for port in public["ports"]] == [80, 443, 8443]

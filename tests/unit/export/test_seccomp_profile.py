@@ -37,8 +37,8 @@ def matches(profile, name, arguments):
 
 
 def argument_tuples(program):
-    """Return arguments that reach every branch of the filter: its constants, its constants with one
-    bit changed, and random mixtures.
+    """Return arguments that reach every branch of the filter: the filter's constants, these
+    constants with one bit changed, and random mixtures.
     """
     words = sorted({k for code, _, _, k in program if code in {JEQ, JSET}})
     values = [0, 1, WIDE, 1 << 32, *words, *(word ^ 1 for word in words)]

@@ -120,8 +120,9 @@ def test_json_is_read_without_recursion(opening, closing, expected):
 
 
 def test_toml_is_read_without_recursion():
-    """Locate values in deeply nested documents, on which a recursive reader would fail. `tomllib` reads deeply nested
-    dotted keys, but not lists this deep, so the test builds the expected lists itself.
+    """Locate values in documents that are nested so deeply that a recursive reader would fail.
+    `tomllib` can read such dotted keys, but not such lists, so the test builds the expected lists
+    itself.
     """
     path = ".".join(["a"] * 900)
     expected: dict[str, object] = {"b": 1}

@@ -59,8 +59,8 @@ def test_a_read_file_proposes_its_whole_project_and_a_written_file_only_itself(h
 
 @pytest.mark.parametrize("path", ["kept/credentials", "link/credentials", "data/a", "other/a"])
 def test_a_secret_is_not_proposed_under_another_name(home, path):
-    """Read a secret through two links to its directory: through ~/.aws, the usual path of this secret, and through a
-    link with another name. The control is a link to an ordinary directory.
+    """Read a secret through two links to its directory: through ~/.aws, where this secret usually
+    is, and through a link with another name. The control is a link to an ordinary directory.
     """
     (home / "kept").mkdir()
     (home / "kept/credentials").write_text("x")

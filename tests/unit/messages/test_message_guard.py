@@ -89,7 +89,8 @@ def test_the_refusal_of_a_denied_name_names_the_rule(table, method, params, name
     assert (problem["id"], problem["error"]["code"]) == (1, REFUSED)
     assert f"mcp.{table}.deny" in problem["error"]["message"]
     assert seen.denied[0][1] == name
-    # The same message without an id is a notification. The guard drops it, because some servers would obey it.
+    # Without an id, the same message is a notification. The guard drops this notification, because
+    # some servers would obey it.
     routed = guard.from_client(line(method=method, params=params))
     assert (routed.onward, routed.back) == (b"", b"")
     for rules in ({}, {"deny": {table: ["other"]}}, {"allow": {table: ["*"]}}):
@@ -350,7 +351,7 @@ def test_a_message_that_is_too_long_gets_an_error():
     problem = json.loads(guard.from_server(long).onward)
     assert problem["id"] == 5
     assert "mcp.max_message" in problem["error"]["message"]
-    assert guard.from_server(long).onward == b""  # no request with this id is waiting any more
+    assert guard.from_server(long).onward == b""  # this request was already answered
     assert json.loads(guard.from_client(long).back)["id"] == 5
     assert seen.calls == [("a", "refused")]
 

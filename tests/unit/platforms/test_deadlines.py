@@ -32,7 +32,9 @@ class Clock:
 
 
 class SlowChild:
-    """A process tree whose measurement ends only if it is interrupted. The clock advances a second between checks."""
+    """A process tree whose measurement goes on until it is interrupted. Between two checks for an
+    interruption, the clock advances by a second.
+    """
 
     def __init__(self, clock):
         self.clock = clock

@@ -66,8 +66,8 @@ def test_a_leftover_directory_that_nothing_changes_is_removed_entirely(left):
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can chown")
 @pytest.mark.parametrize("name", ["home", "home/inner"])
 def test_another_users_directory_in_a_kept_home_is_not_emptied(left, name):
-    """Put another user's directory into a kept home. A target that is root may have moved it there, although the target
-    could not empty it. corral must not empty it either.
+    """Put another user's directory into a kept home. A target that runs as root may have moved the
+    directory there without the right to empty it. corral must not empty the directory either.
     """
     (left / name / "kept").touch()
     os.chmod(left / name, 0o755)
@@ -135,8 +135,9 @@ def test_links_are_made_without_following_links_of_a_target(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="gives files away")
 def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatch):
-    """Replace a directory that corral has just made with a hard link to another file, as a target can if another run
-    has the same kept home. corral must not change this file's owner.
+    """Replace a directory that corral has just made with a hard link to another file. A target can
+    do this if another run has the same kept home. corral must not change the owner of the linked
+    file.
     """
     home, victim, make = tmp_path / "home", tmp_path / "victim", os.mkdir
     home.mkdir()
@@ -159,8 +160,8 @@ def test_a_file_in_place_of_a_new_directory_keeps_its_owner(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("name", ["{long}", "a/{long}", "{long}/notes"])
 def test_a_link_that_cannot_be_made_is_an_error(tmp_path, name):
-    """Use a name longer than 255 bytes, which the kernel refuses for every user. This stands for any error that is not
-    the target's doing, such as a full disk.
+    """Use a name longer than 255 bytes, which the kernel refuses for every user. This is an example
+    of an error that the target has not caused, such as a full disk.
     """
     name = name.format(long="x" * 256)
     with pytest.raises(OSError, match="File name too long") as error:
@@ -189,8 +190,9 @@ def test_making_links_in_a_missing_directory_is_an_error(tmp_path):
     sys.platform == "win32" or os.geteuid() != 0, reason="only root's targets have another id"
 )
 def test_concurrent_first_starts_of_roots_target_make_one_home(tmp_path):
-    """Let six runs make the same home at once, and repeat this a hundred times. Without a lock, about one start in
-    several hundred failed, because the home already belonged to the target.
+    """Let six runs make the same home at once, and repeat this a hundred times. Without a lock,
+    about one start in several hundred failed, because another run had already given the home to the
+    target.
     """
     failed = 0
     for number in range(100):

@@ -74,7 +74,9 @@ def test_a_dead_run_is_swept_and_not_listed(place, swept, tmp_path):
 @POSIX
 @pytest.mark.parametrize("alive", [True, False])
 def test_only_the_process_of_a_live_record_is_ended(place, alive):
-    """Check that the process in a dead run's record is not ended, because its pid may now belong to another process."""
+    """Check that corral does not end the process that a dead run's record names, because the pid
+    may now belong to another process.
+    """
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         run = run_records.Run("install-1", residue=(), command=["x"])
         (entry,) = run_records.live()

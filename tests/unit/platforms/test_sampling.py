@@ -79,7 +79,7 @@ def test_without_a_cpu_share_nothing_is_paused():
 def test_a_target_that_exceeded_its_cpu_share_is_paused_for_as_long_as_needed(clock):
     sampler = Sampler(Sample(cpu=100))
     clock.now += 1
-    # The share allows 0.1 s of CPU time in one second, and SLACK on top of it. The target used 0.4 s.
+    # In one second the share allows 0.1 s of CPU time, plus SLACK. The target used 0.4 s.
     assert sampler.pause_seconds(usage(cpu=0.4)) == pytest.approx((0.4 - 0.1 - SLACK) / 0.1)
 
 

@@ -24,7 +24,9 @@ sys.exit(not write_at_once(int(sys.argv[1]), b"message"))
 
 
 def fill(fd: int) -> None:
-    """Fill a stream. For a terminal, stop its output instead, because a terminal never stays full."""
+    """Fill a stream. If the stream is a terminal, stop its output instead, because a terminal does
+    not stay full.
+    """
     if os.isatty(fd):
         termios.tcflow(fd, termios.TCOOFF)
         return
@@ -79,8 +81,8 @@ def test_an_open_stream_gets_the_message(kind):
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_a_write_to_a_full_stream_does_not_wait_on_older_kernels(kind, monkeypatch):
-    """Imitate a kernel without RWF_NOWAIT. corral then opens the stream again. A socket cannot be opened again, so
-    corral polls it.
+    """Imitate a kernel without RWF_NOWAIT, on which corral opens the stream again. A socket cannot
+    be opened again, so corral polls a socket instead.
     """
 
     def absent(*_: object) -> int:

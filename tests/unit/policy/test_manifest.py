@@ -1,5 +1,5 @@
-"""Test policy files: every mistake is reported with its position, and a file with mistakes has no
-effect.
+"""Test policy files: corral reports every mistake with its position, and does not apply a file with
+mistakes.
 """
 
 import json
@@ -445,7 +445,9 @@ def test_json_keys_have_the_right_lines(data, indent):
 
 @given(st.text())
 def test_keys_that_are_not_in_the_data_have_no_line_numbers(text):
-    """Look for the lines of keys in random texts. The parsed data is empty, so no key may have a line."""
+    """Look for the lines of keys in random texts. The data contains no keys, so no key may have a
+    line.
+    """
     try:
         found = toml.locate(text, {})
     except BrokenFileError:

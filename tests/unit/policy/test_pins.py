@@ -1,5 +1,5 @@
-"""Test that each server has its own pins, and that pins count only if no other user could have
-written them.
+"""Test that each server has its own pins, and that corral ignores pins that another user could have
+written.
 """
 
 import hashlib

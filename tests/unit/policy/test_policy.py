@@ -1,5 +1,5 @@
-"""Test how policies are merged: the user's policy overrides others, a server's request can only tighten it, and
-forbidden paths are never granted.
+"""Test how policies are merged: the user's policy overrides all other policies, a server's request
+can only tighten the result, and forbidden paths are never granted.
 """
 
 import functools

@@ -45,8 +45,8 @@ def test_each_profiles_server_is_started_or_a_reason_is_listed():
 
 
 def test_corral_has_more_than_thirty_profiles():
-    """Count the profiles. This is the control, because the other tests would also pass without
-    profiles.
+    """Count the profiles. This is the control, because the other tests would also pass if there
+    were no profiles.
     """
     assert len(NAMES) > 30
     assert {"filesystem", "github", "time", "git"} <= set(NAMES)

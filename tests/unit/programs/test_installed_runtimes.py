@@ -44,8 +44,8 @@ def home(tmp_path, monkeypatch):
 
 
 def ask(argv):
-    """Return the output of a command, or "" if it fails. The tests run it without the sandbox that a real run would
-    use.
+    """Run a command and return its output, or "" if it fails. A real run would do this in a
+    sandbox.
     """
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout

@@ -25,8 +25,8 @@ BATCH = '@IF EXIST "%~dp0\\node.exe" (\r\n  "%~dp0\\node.exe"  "%~dp0\\..\\srv\\
 
 
 class Table:
-    """A disk that is a table of files by path, and ignores case as NTFS does. `links` maps paths to their targets.
-    `aliases` are app execution aliases, which have no target that can be read.
+    """A disk that is a table of files by path, and ignores case as NTFS does. `links` maps paths to
+    their targets. `aliases` are app execution aliases, whose targets cannot be read.
     """
 
     def __init__(self, files, links=(), aliases=()):
@@ -195,8 +195,8 @@ def test_npms_batch_file_is_followed():
 
 
 def test_a_package_of_a_project_is_readable_with_its_neighbours():
-    """Check that the whole project is readable. The package's own directory has a package.json, but the package also
-    needs the packages that npm put next to it.
+    """Check that the whole project is readable. The package's own directory has a package.json, but
+    the package also needs other packages, which npm has put next to it.
     """
     for top in ("C:\\work", f"{HOME}\\.corral\\cache\\store\\trees\\0123"):
         script = f"{top}\\node_modules\\@a\\srv\\dist\\cli.js"

@@ -232,8 +232,8 @@ def test_other_batch_files_are_not_read(text):
 
 @given(st.text(max_size=300), st.integers(0, len(NPM)))
 def test_text_inserted_into_a_batch_file_is_not_executed(text, at):
-    """Insert lines into a batch file. corral must refuse the file, or find one command in it, without variables and
-    line breaks.
+    """Insert lines into a batch file. corral must refuse the file, or find a single command in it
+    that contains neither variables nor line breaks.
     """
     found = windows_shims.batch((NPM[:at] + text + NPM[at:]).encode("utf-8", "surrogatepass"), HERE)
     if found is not None:

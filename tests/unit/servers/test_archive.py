@@ -96,7 +96,9 @@ def test_names_that_lead_out_of_the_archive_are_refused(name, tmp_path):
 
 
 def test_a_name_with_a_nul_is_refused(tmp_path):
-    """Refuse a name with a NUL, because some parsers, such as Python's, end the name at the NUL, and others do not."""
+    """Refuse a name that contains a NUL, because some parsers, such as Python's, end the name at
+    the NUL, and other parsers do not.
+    """
     data = archive(*GOOD, ("good.txtX..evil", b"x")).replace(b"good.txtX", b"good.txt\0")
     assert "cannot be printed" in refusal(data, tmp_path)
 
@@ -142,8 +144,8 @@ def test_two_names_for_one_file_are_refused(first, second, tmp_path):
 
 
 def test_a_directory_may_be_listed_after_its_files(tmp_path):
-    """List a directory before its files, after them or not at all, as different zip tools do. Such archives must be
-    accepted. This is the control for the refusals.
+    """List a directory after one of its files, as some zip tools do. corral must accept such an
+    archive. This is the control for the refusals.
     """
     extract_archive(io.BytesIO(archive(("d/a", b"1"), ("d/", b""), ("d/b", b"2"))), str(tmp_path))
     assert sorted(path.name for path in (tmp_path / "d").iterdir()) == ["a", "b"]
@@ -167,8 +169,8 @@ def test_a_stated_size_of_four_gigabytes_is_refused(tmp_path):
 
 
 def test_a_false_size_is_found_while_unpacking(tmp_path):
-    """State 5 bytes for an entry of half a megabyte. corral stops after these 5 bytes, and finds that the checksum is
-    wrong.
+    """State a size of 5 bytes for an entry of half a megabyte. corral stops after 5 bytes, and
+    finds that the checksum is wrong.
     """
     data = bytearray(archive(("zeros", bytes(1 << 19))))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
@@ -180,8 +182,8 @@ def test_a_false_size_is_found_while_unpacking(tmp_path):
 
 
 def test_an_entry_shorter_than_its_size_is_refused(tmp_path):
-    """State one byte more than the entry has. The checksum still matches, so only the size shows that the entry is too
-    short.
+    """State a size that is one byte larger than the entry. The checksum still matches, so only the
+    size shows that the entry is too short.
     """
     data = bytearray(archive(("short", b"12345678")))
     for mark, at in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):

@@ -203,8 +203,8 @@ def test_numbers_and_booleans_are_checked(shape, good, bad):
 
 
 def test_placeholders_inside_a_users_value_are_not_filled_in():
-    """Check that a value is not expanded again after it was filled in. Otherwise its text could refer to another value,
-    or to a path that the user did not mean.
+    """Check that corral does not expand a value again after filling it in. Otherwise the value's
+    text could refer to another value, or to a path that the user did not mean.
     """
     made = configured("x${user_config.text}")
     values = user_values.collect(made, ["text=${HOME} ${user_config.key}", "key=s3cret"], {})
@@ -352,7 +352,7 @@ def test_valid_requirements_are_recognized(text, good):
 
 
 def test_a_bundle_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
-    """Append to the file after corral has opened it, as another process can."""
+    """Append to the file after corral has opened it. Another process could do this."""
     path = tmp_path / "a.mcpb"
     path.write_bytes(b"x" * 100)
     monkeypatch.setattr(bundle, "CHUNK_BYTES", 60)
@@ -367,7 +367,7 @@ def test_a_bundle_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
 
 
 def test_a_bundle_that_is_replaced_by_a_large_file_is_not_copied(tmp_path, monkeypatch):
-    """Replace the file after corral has computed its digest."""
+    """Replace the file with a larger file after corral has computed its digest."""
     path, staging = tmp_path / "a.mcpb", tmp_path / "staging"
     path.write_bytes(b"content")
     digest = bundle.bundle_digest(str(path))

@@ -68,7 +68,7 @@ def test_an_installed_package_is_opened_with_few_imports(tmp_path, monkeypatch):
 
 
 def without_pip(tmp_path) -> str:
-    """Return an interpreter that has no pip, like Debian's python3."""
+    """Return an interpreter without pip, like Debian's python3."""
     path = tmp_path / "python3"
     words = f'case "$*" in *"import pip"*) exit 1;; esac\nexec {find_own_python()} -S "$@"'
     path.write_text(f"#!/bin/sh\n{words}\n")

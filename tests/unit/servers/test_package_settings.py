@@ -88,7 +88,7 @@ def test_pip_reads_its_file_and_the_environment(env, tmp_path):
 
 
 def test_pips_files_are_read_from_the_directories_of_this_system(env, tmp_path, monkeypatch):
-    """Check that /etc is not read on Windows, because there any user may make this directory."""
+    """Check that /etc is not read on Windows, where any user may create a directory with this name."""
     env = {name: value for name, value in env.items() if name != "PIP_CONFIG_FILE"}
     monkeypatch.setattr(sys, "platform", "win32")
     everybody, own = pypi_settings.pip_files(env)

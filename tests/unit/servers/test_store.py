@@ -318,7 +318,9 @@ def test_downloads_are_kept_for_a_day():
 
 
 def test_the_downloads_of_a_running_installation_are_kept_whatever_their_age():
-    """Check that old downloads are kept. An installer may run for more than a day, or the clock may have been set."""
+    """Check that old downloads are kept, because an installer may run for more than a day, or
+    someone may have set the clock.
+    """
     with store.lock_key("npm:old@1"):
         path = store.make_downloads(store.make_staging("npm:old@1"))
         os.utime(path, (0, 0))

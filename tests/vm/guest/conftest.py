@@ -1,4 +1,5 @@
-"""Provide fixtures for the tests inside a machine, which run as root or as a user with a delegated cgroup.
+"""Provide fixtures for the tests inside a machine. These tests run as root or as a user with a
+delegated cgroup.
 
 The files of these tests are not called test_*.py, so that pytest does not collect them on the host.
 """

@@ -22,8 +22,8 @@ def findings(request, module_person):
 
 @pytest.fixture(scope="module")
 def ended(module_person, tmp_path_factory):
-    """Start two runs and return both: one within its limits, which tries to read a file of the host, and one that
-    exceeds a limit.
+    """Start two runs and return both. The run "within" stays within its limits and tries to read a
+    file of the host. The run "beyond" exceeds a limit.
     """
     place = tmp_path_factory.mktemp("host")
     (place / "secret").write_text("secret")
@@ -74,8 +74,8 @@ def test_memory_beyond_the_cgroup_limit_ends_the_run(ended):
 
 
 def test_an_inherited_file_cannot_be_truncated(module_person, tmp_path):
-    """Let the target truncate the file on its stdin. Landlock controls truncation only from Linux 6.2 on, so on
-    older kernels corral replaces the file with a pipe.
+    """Let the target truncate the file on its stdin. Landlock controls truncation only since Linux
+    6.2, so on older kernels corral replaces the file with a pipe.
     """
     log = tmp_path / "log"
     code = "import os\ntry: os.truncate('/proc/self/fd/0', 0); print('done')\nexcept OSError: print('denied')"

@@ -187,8 +187,8 @@ def test_a_fork_bomb_ends_at_its_deadline_and_leaves_nothing(run):
 
 
 def test_cpu_use_is_limited_to_its_share(run):
-    """Run with --max-cpu 200, which is a fifth of one processor. A busy host may give the machine
-    less than that.
+    """Run with --max-cpu 200, which is a fifth of one processor. If the host is busy, the machine
+    may get less.
     """
     done = run(*PYTHON, SHARE, flags=("--max-cpu", "200"))
     assert done.returncode == 0, done.words()

@@ -1,5 +1,5 @@
-"""Test corral in a login session under systemd. The session's cgroup belongs to logind, so corral cannot use it. corral
-asks the user manager for another cgroup.
+"""Test corral in a login session under systemd. The session's cgroup belongs to logind, so corral
+cannot use it, and asks the user manager for another cgroup.
 """
 
 from __future__ import annotations

@@ -508,7 +508,7 @@ def test_a_lookup_that_does_not_return_does_not_delay_the_end(run, monkeypatch):
         go_on.set()
         late.join(30)
     assert not late.is_alive()
-    # This connection ended after the report was made, so it is not in the report.
+    # The report was made before this connection ended, so the connection is not in the report.
     assert (running.rows(), dict(running.proxy.traffic())) == ([], {})
     os.close(running.proxy.fileno())
 

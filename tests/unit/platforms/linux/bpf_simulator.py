@@ -1,5 +1,5 @@
-"""Simulate classic BPF over struct seccomp_data, and check programs as the kernel does when it
-loads them.
+"""Simulate classic BPF programs on struct seccomp_data, and check programs as the kernel does when
+it loads them.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ def cubes(rule) -> list[tuple[Cube, int]]:
 
 
 def compile_rules(library, rules, *, unknown: int, bad_arch: int) -> bytes:
-    """Return a program for x86_64. The syscall numbers may be those of another machine, because
-    libseccomp takes them unchanged.
+    """Compile the rules to a program for x86_64. The syscall numbers may be those of another
+    machine, because libseccomp takes them unchanged.
     """
     context = library.seccomp_init(unknown)
     assert context

@@ -1,5 +1,5 @@
-"""Test that the memory of a caller is not read or written after the caller has ended, because its
-pid may then belong to another process.
+"""Test that corral does not read or write a caller's memory after the caller has ended, because the
+caller's pid may then belong to another process.
 """
 
 import ctypes
@@ -23,8 +23,8 @@ def kept():
 
 @pytest.fixture
 def thread():
-    """Yield a calling thread of this process. Its listener is /dev/null, which has no waiting call,
-    so corral assumes that the caller has ended.
+    """Yield a calling thread of this process. The thread's listener is /dev/null, on which no call
+    waits, so corral assumes that the caller has ended.
     """
     listener = os.open(os.devnull, os.O_RDONLY)
     request = Notification(id=1, pid=os.getpid(), number=0, arguments=(0,) * 6, listener=listener)

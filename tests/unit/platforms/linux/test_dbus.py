@@ -149,7 +149,7 @@ def theirs(kind: str, value):
 def test_another_implementation_writes_the_same_bytes(body):
     low_level = pytest.importorskip("jeepney.low_level", reason="jeepney is not installed")
     signature, values = body
-    kind = f"({signature})"  # jeepney writes one value at a time, so all values are put into one struct
+    kind = f"({signature})"  # jeepney writes one value at a time, so put all values into one struct
     parsed = low_level.parse_signature(list(kind))
     raw = parsed.serialise(theirs(kind, values), 0, low_level.Endianness.little)
     assert dbus.marshal(signature, values) == raw

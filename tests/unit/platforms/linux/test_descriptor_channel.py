@@ -37,7 +37,9 @@ def refuse(monkeypatch, number, times):
 
 
 def test_sending_waits_for_other_descriptors_in_flight(channel, monkeypatch):
-    """Imitate the error that occurs while other processes of the user have too many descriptors in flight."""
+    """Imitate the error that the kernel returns while other processes of the user have too many
+    descriptors in flight.
+    """
     refused = refuse(monkeypatch, errno.ETOOMANYREFS, 3)
     channel.send("listener", [0])
     assert len(refused) == 3

@@ -1,4 +1,4 @@
-"""Test how the supervisor finds the files whose modes and times it changes for a target."""
+"""Test how the supervisor finds files when it changes their modes and times for a target."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ def test_a_path_is_read_up_to_the_end_of_its_page():
     assert libc.mprotect(ctypes.c_void_p(address + mmap.PAGESIZE), mmap.PAGESIZE, 0) == 0
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"path"
     memory[mmap.PAGESIZE - 1 : mmap.PAGESIZE] = b"x"
-    # /proc/PID/mem ignores the protection of pages, as a debugger does, so reading fails only where no page is mapped.
+    # Like a debugger, /proc/PID/mem ignores the protection of pages, so reading fails only where no
+    # page is mapped.
     assert calling().read_text(address + mmap.PAGESIZE - 5) == b"pathx"
     with pytest.raises(OSError, match="cannot be read") as caught:
         calling().read_text(0)
@@ -248,8 +249,8 @@ def test_a_call_is_denied_if_its_thread_cannot_be_started(monkeypatch):
 
 
 def test_without_the_rights_of_the_target_nothing_is_changed(tmp_path, monkeypatch):
-    """Check that the thread that changes files answers every call with EPERM if it cannot take the target's rights
-    instead of its own.
+    """Check that the thread that changes files answers every call with EPERM if it cannot switch
+    from its own rights to the target's.
     """
     import _thread
 

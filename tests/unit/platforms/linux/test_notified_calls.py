@@ -186,8 +186,8 @@ def test_the_filter_notifies_every_task_if_tasks_are_counted(namespaces):
 
 
 def allowed(rules) -> set[str]:
-    """Return the calls that the filter allows in at least one case. The filter also allows every
-    call that has no rule.
+    """Return the calls that the filter allows in at least one case. These include every call
+    without a rule.
     """
     asked = set(TABLES["x86_64"]) - set(rules)
     for name, rule in rules.items():

@@ -68,8 +68,8 @@ def test_compiled_programs_decide_calls_as_their_rules_do(rules, limit, calls):
 
 
 def test_jumps_of_more_than_255_instructions_work():
-    """Compile 300 syscalls with one rule each. The program first searches for the call's number, so the jumps from this
-    search to the rules are long.
+    """Compile 300 syscalls with one rule each. The program first searches for the number of the
+    call, so it jumps far from this search to the rules.
     """
     rules = {
         2 * n: (
@@ -91,7 +91,9 @@ def test_jumps_of_more_than_255_instructions_work():
 
 @pytest.mark.parametrize("count", range(40, 140))
 def test_jumps_of_about_255_instructions_work(count):
-    """Try rules of different lengths, so that some jumps have a distance of exactly 254, 255 and 256."""
+    """Try rules of different lengths, so that some jumps skip exactly 254, 255 and 256
+    instructions.
+    """
     alternatives = tuple(
         ((seccomp_compiler.low(0, n),), seccomp_compiler.ALLOW) for n in range(2 * count)
     )

@@ -205,7 +205,8 @@ def test_unknown_numbers_return_enosys(machine):
         assert run(filter_.program, filter_.arch, number).action == ENOSYS
 
 
-# This list repeats the policy on purpose, so that a test fails if a name is lost from the policy.
+# This list repeats the names of the policy on purpose, so that a test fails if the policy loses a
+# name.
 ALWAYS = """
     io_uring_setup io_uring_enter io_uring_register ptrace process_vm_readv process_vm_writev
     process_madvise process_mrelease kcmp bpf perf_event_open keyctl add_key request_key userfaultfd
@@ -698,8 +699,8 @@ def test_only_harmless_socket_options_can_be_set(machine):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_the_target_cannot_install_a_listener_with_a_broker(machine):
     """Check that the target cannot install its own listener. The kernel asks only the listener of
-    the newest filter that notifies, so the target could allow itself connections that the
-    supervisor would deny.
+    the newest filter that notifies, so with a newer listener the target could allow itself
+    connections that the supervisor would deny.
     """
     held = brokered(machine)
     for flags in (8, 8 | 32, 8 | 1 | JUNK):

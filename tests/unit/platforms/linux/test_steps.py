@@ -45,8 +45,8 @@ def test_every_step_can_be_applied_and_verified_and_has_a_stage(step):
 
 
 def test_opened_descriptors_are_closed_once():
-    """Release the results twice, and check that this closes the descriptors only once. A socket that a service has
-    taken stays open, because the service closes it.
+    """Release the results twice, and check that their descriptors are closed only once. A socket
+    that a service has taken stays open, because the service itself closes it.
     """
     results = Results()
     given, taken = os.pipe()

@@ -343,7 +343,7 @@ def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limi
             assert (watched.reason, child.was_killed) == (hit, bool(hit))
             assert child.signals == [signal.SIGSTOP, signal.SIGCONT]
         finally:
-            child.signal(signal.SIGSTOP)  # so that no process starts after the tree is listed
+            child.signal(signal.SIGSTOP)  # so that no process starts after the listing
             select.select([], [], [], 0.1)
             for one in usage.tree(pid):
                 os.kill(one, signal.SIGKILL)
@@ -351,8 +351,9 @@ def test_a_tree_that_replaces_its_processes_is_measured_while_it_is_stopped(limi
 
 @LINUX
 def test_memory_shared_with_processes_that_were_not_found_counts_in_full():
-    """Replace all processes but one after the measurement has found them, and before it reads their memory. The
-    remaining process shares 32 MiB with ten processes that were not found. These 32 MiB must count in full.
+    """Replace all processes but one after the measurement has found them and before it reads their
+    memory. The remaining process shares 32 MiB with ten new processes that the measurement did not
+    find. These 32 MiB must count in full.
     """
     with Child(REPLACING) as pid:
         first, *others = usage.tree(pid)
@@ -627,8 +628,8 @@ def test_the_search_reads_each_list_of_threads_once_however_fast_threads_start_a
 
 @LINUX
 def test_no_list_of_descriptors_is_read_beyond_the_budget(monkeypatch):
-    """Imitate threads that have separate tables of descriptors, because a target can make such threads. The number of
-    tables that are read must stay limited.
+    """Imitate threads with separate tables of descriptors, because a target can make such threads.
+    The measurement may read only a limited number of tables.
     """
     listed, look = [], os.listdir
     monkeypatch.setattr(usage, "_shares_files", lambda *_: False)
@@ -653,8 +654,8 @@ print(processes.measure_grandchild.attempt())
 
 @LINUX
 def test_the_first_measurement_of_the_probe_includes_only_the_grandchild():
-    """Check that the probe measures only one process. Every forked process inherits 100 MiB, so the measured memory
-    shows how many processes were measured.
+    """Check that the probe measures only the grandchild. Every forked process inherits 100 MiB, so
+    the measured memory shows how many processes were measured.
     """
     source = str(pathlib.Path(corral.__file__).parents[1])
     done = subprocess.run(

@@ -50,9 +50,9 @@ def parse(text: str) -> list:
 
 @dataclasses.dataclass(frozen=True)
 class Act:
-    """An act that a process tries. `socket` is "unix" with a path, or "ip", "tcp" or "udp" with
-    `host` and `port`. "localhost" means any address of the Mac. `target` is self, same-sandbox or
-    others. `vnode` is the type of the file at the path.
+    """An act that a process tries. `socket` is "unix" with a `path`, or "ip", "tcp" or "udp" with a
+    `host` and a `port`. The host "localhost" means any address of the Mac. `target` is self,
+    same-sandbox or others. `vnode` is the type of the file at the path.
     """
 
     operation: str
@@ -139,7 +139,8 @@ class Profile:
 def classes_of(operation: str, known: frozenset[str]) -> list[str]:
     """Return the names by which a rule can match this operation, from the narrowest to the widest.
 
-    For `file-read-data` these are `file-read-data`, `file-read*`, `file*` and `default`.
+    For example, the names for `file-read-data` are `file-read-data`, `file-read*`, `file*` and
+    `default`.
     """
     stars = [name for name in known if name[-1] == "*" and operation.startswith(name[:-1])]
     narrow = sorted((name for name in stars if name != operation), key=len, reverse=True)

@@ -95,7 +95,7 @@ def test_a_runtime_that_did_not_start_is_reported_in_its_runs():
     assert text == "python did not start in the sandbox when it was probed: seen"
     assert prepare._runtime_warnings(PROGRAM, mac("starts python")) == ()
     assert prepare._runtime_warnings(python, mac("starts node")) == ()
-    # Linux has no finding about the start of a runtime, so there is no warning.
+    # On Linux no finding says whether a runtime starts, so there is no warning.
     assert prepare._runtime_warnings(python, Host(system="linux", machine="x86_64")) == ()
 
 
@@ -361,7 +361,9 @@ def test_the_check_from_inside_uses_a_directory_that_is_not_granted():
 
 
 def test_a_process_list_that_is_too_long_is_read_again(monkeypatch):
-    """Let more processes start after corral has read the number of processes and before it reads their list."""
+    """Start more processes after corral has read the number of processes and before it reads the
+    list.
+    """
     living = list(range(1, 10001))
 
     def listed(room, size):
@@ -476,7 +478,7 @@ def test_no_library_with_guarded_descriptors_is_loaded_before_the_fork():
 
 
 class Written:
-    """A table of invented processes. It records the signals that are sent to them."""
+    """A table of made-up processes. The table records the signals that corral sends to them."""
 
     def __init__(self, *rows):
         self.living = {row.pid: row for row in rows}
@@ -566,8 +568,9 @@ def test_processes_of_the_group_belong_to_the_tree(table):
 
 
 def test_an_orphan_is_recognized_by_profile_or_responsible_process(table):
-    """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by its profile, or by
-    its responsible process unless that process's pid was reused.
+    """Use orphans whose parents are no longer in the process table. corral recognizes an orphan by
+    its profile or by its responsible process. The responsible process does not count if its pid was
+    reused.
     """
     for pid in (31, 32, 33):
         table.living[pid] = Process(pid=pid, unique=100 + pid, parent=999)

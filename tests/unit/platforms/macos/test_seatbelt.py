@@ -293,8 +293,8 @@ def test_a_program_below_a_hidden_path_stays_readable():
 
 
 def test_the_rule_for_the_deepest_path_wins():
-    """Use nested paths: a write grant in a read grant in a write grant, a grant in a hidden path, and the server's own
-    files in a write grant. In each case the rule for the deepest path must win.
+    """Use nested paths: a write grant in a read grant in a write grant, a grant in a hidden path,
+    and the server's own files in a write grant. For each path the deepest rule must win.
     """
     top = f"{HOME}/w"
     view = replace(
@@ -413,7 +413,7 @@ def test_secrets_in_grants_are_hidden_and_hooks_are_read_only(tmp_path):
     assert f"{home}/Library/Keychains" in hidden
     held = seatbelt_secrets.held(grants, home)
     assert f"{home}/project/.git" in held
-    assert f"{home}/Library/LaunchAgents" not in held  # no grant makes this path writable
+    assert f"{home}/Library/LaunchAgents" not in held  # this path is not in a write grant
     assert f"{home}/project" in seatbelt_secrets.anchors(grants, (*hidden, *held))
     named = (*grants, grant(f"{home}/project/.git", "write"))
     held = seatbelt_secrets.held(named, home)
@@ -624,8 +624,8 @@ HOMEBREW = Program(
 
 @pytest.mark.parametrize("prefix", ["/opt/homebrew", "/usr/local"])
 def test_data_of_installed_services_is_hidden(prefix):
-    """Check that databases and settings in Homebrew's directories are hidden. They belong to the user who runs the
-    target, so file permissions would not protect them.
+    """Check that databases and settings in Homebrew's directories are hidden. These files belong to
+    the user who runs the target, so file permissions would not protect them.
     """
     data, settings = f"{prefix}/var/postgresql@16/base/1", f"{prefix}/etc/wireguard/wg0.conf"
 

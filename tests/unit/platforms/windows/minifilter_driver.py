@@ -86,8 +86,8 @@ class Driver:
         if len(message) < HEADER.size:
             return INVALID
         kind, size, _ = HEADER.unpack_from(message)
-        # The driver also refuses a message that is shorter than the structure, or whose header
-        # states another size.
+        # Like the driver, refuse a message that is shorter than its structure, or whose header
+        # states a size other than the message's.
         if len(message) < SIZES.get(kind, 1 << 30) or size != len(message):
             return INVALID
         self.seen.append(message)

@@ -106,7 +106,7 @@ def test_a_grant_never_allows_changing_access_lists_or_deleting_its_root():
                     if access == "read" or (root and reaches_the_object_itself):
                         assert not mask & access_list.DELETE
                     if access == "read":
-                        assert not mask & 0x0116  # nothing can be written, and nothing added
+                        assert not mask & 0x0116  # the target can neither write nor add anything
 
 
 def test_new_objects_inherit_the_entries():
@@ -163,7 +163,7 @@ ANDREW, JANE, GROUP_A, EVERYONE = (
 READ, WRITE, EXECUTE = 0x1, 0x2, 0x20
 ALL = READ | WRITE | EXECUTE
 DOCUMENTED = [
-    # Microsoft, "DACLs and ACEs": one user is denied everything. For the others the rights of a
+    # Microsoft, "DACLs and ACEs": one user is denied everything. For other users, the rights of the
     # group and of everyone add up.
     ([(1, 0, ALL, ANDREW), (0, 0, WRITE, GROUP_A), (0, 0, READ | EXECUTE, EVERYONE)],
      {(ANDREW, EVERYONE): 0, (JANE, GROUP_A, EVERYONE): ALL, (JANE, EVERYONE): READ | EXECUTE}),

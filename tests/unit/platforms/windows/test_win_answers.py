@@ -183,8 +183,8 @@ def test_errors_of_creating_a_profile_have_a_hint(monkeypatch, code, why, hint):
 
 
 def test_a_profile_is_created_without_capabilities(monkeypatch):
-    """Check that corral passes no capabilities when it creates the profile, because only the capabilities of the token
-    matter. Chromium, mxc, maka and agentcad make the same call.
+    """Check that corral passes no capabilities when it creates the profile, because only the
+    capabilities in the token matter. Chromium, mxc, maka and agentcad make the same call.
     """
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(
@@ -280,10 +280,11 @@ LOW, NONE = "S:(ML;;NW;;;LW)", ""
     ids=["ours", "of another program", "entry not kept", "label not kept", "desktop not low"],
 )
 def test_an_existing_window_station_of_this_logon_is_used(monkeypatch, lists, labels, problem):
-    """Check that corral uses the existing window station of this logon, and adds corral's entry and the Low label if
-    they are missing. If Windows does not keep these changes, the run ends.
+    """Check that corral uses the existing window station of this logon, and adds corral's entry and
+    the Low label if they are missing. If Windows does not keep these changes, corral ends the run.
 
-    Each logon has one such station, which another program, such as Chromium's sandbox, may have created.
+    Each logon has one window station of this kind. Another program, such as Chromium's sandbox, may
+    have created it.
     """
     told, seen = list(labels), list(lists)
     closed: list[str] = []
@@ -498,10 +499,11 @@ class Trials:
 @pytest.mark.parametrize(
     ("inside", "problem"),
     [
-        # This was seen on 10.0.26200: loopback works inside one container, but connections to the host's loopback are
-        # dropped.
+        # This result was seen on 10.0.26200: loopback works inside one container, but connections
+        # to the host's loopback are dropped.
         ("denied denied done done", ""),
-        # A firewall may also deny loopback inside the container. Then asyncio fails, and with it every Python server.
+        # A firewall may also deny loopback inside the container. Then asyncio and every Python
+        # server that uses it fail.
         ("denied denied done denied", "inside: denied denied done denied"),
         ("denied done done done", "inside: denied done done done"),
         ("done denied done done", "inside: done denied done done"),
@@ -526,8 +528,8 @@ def test_the_app_container_is_proven_only_if_the_probe_finds_every_wall(
     [([True, True], "arrived on the host's loopback"), ([False, False], "the control failed")],
 )
 def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, told):
-    """Check that a connection is judged by the listener, not by the output of the process inside.
-    If no connection arrives from outside, the control has failed.
+    """Check that the listener decides whether a connection succeeded, not the output of the process
+    in the sandbox. If the connection from outside does not arrive, the control has failed.
     """
     monkeypatch.setenv("HOME", str(tmp_path))
     Trials(monkeypatch, "denied denied done done").arrives = list(arrives)
@@ -548,7 +550,7 @@ def test_a_connection_counts_only_if_it_arrives(monkeypatch, tmp_path, arrives, 
 )
 def test_a_python_whose_event_loop_does_not_start_is_refused(monkeypatch, printed, refused):
     """Check that a Python counts as working only if its event loop starts. `asyncio` first makes a
-    socket pair, which on Windows is a loopback connection, so a wall may break it.
+    socket pair, which is a loopback connection on Windows, so a wall may prevent the start.
     """
     assert "asyncio.run(" in trial.LINES["python"][-1]
     done = (
@@ -648,8 +650,8 @@ def test_the_nul_device_counts_as_usable_only_if_the_target_can_open_it(
 
 
 def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
-    """Check that a probe that times out is not remembered as absent. The machine may only be busy,
-    so the next run that needs the capability probes again.
+    """Check that a probe that times out does not count as absent. The machine may only be busy, so
+    the next run that needs the capability has to probe again.
     """
 
     def late() -> str:
@@ -659,8 +661,8 @@ def test_a_probe_that_does_not_end_is_unknown(monkeypatch):
 
 
 def test_the_evidence_names_the_time_to_create_a_profile(monkeypatch):
-    """Check that `doctor -v` shows how long the creation of a profile takes. Every run creates and deletes a profile
-    through the firewall service, so this time matters.
+    """Check that `doctor -v` shows how long it takes to create a profile. This time matters,
+    because every run creates and deletes a profile through the firewall service.
     """
     monkeypatch.setattr(app_container, "_create", lambda step: parse_sid(step.package))
     monkeypatch.setattr(win32_security, "DeleteAppContainerProfile", lambda _name: None)

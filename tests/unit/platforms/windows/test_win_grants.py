@@ -125,8 +125,8 @@ def test_trees_with_links_are_refused():
 
 @pytest.mark.parametrize("access", ["read", "write"])
 def test_a_file_with_several_names_can_only_be_read(access):
-    """Check that a hard link, as uv and pnpm create them, gets no write right, because another name
-    of the same file may be outside of the grant.
+    """Check that the target gets no write right on a hard link, because another name of the same
+    file may be outside of the grant. uv and pnpm create such hard links.
     """
     step = plan((grant("D:\\work", access), tree(file("twin", links=2))))
     assert entries(step, "twin", links=2) == (READ, 0)
@@ -487,8 +487,8 @@ def test_each_object_is_judged_by_its_own_handle(handles, fact, text):
 
 
 def test_a_closed_object_that_cannot_be_changed_does_not_stop_the_walk(handles):
-    """Check that a closed object is opened only for reading, because corral adds no entry to its access list. So it
-    does not matter that this user may not change the list.
+    """Check that corral opens a closed object only for reading, because it does not change the
+    object's access list. So this works even if the user may not change the list.
     """
     handles["/t/x"] = (0x20, 1, "C:\\t\\x")
     handles["denied"].add("/t/x")
@@ -513,8 +513,8 @@ def test_nothing_below_a_closed_directory_is_opened(handles):
     ],
 )
 def test_a_secret_that_every_container_can_read_ends_the_run(monkeypatch, sid, flags, open_to_all):
-    """Check that a secret is refused if its access list has an entry for all containers. New files in some directories,
-    such as Program Files, get such an entry.
+    """Check that corral refuses a secret whose access list has an entry for all containers. In some
+    directories, such as Program Files, new files get such an entry.
     """
     raw = struct.pack("<BBHI", 0, flags, 8 + len(parse_sid(sid)), 0x1200A9) + parse_sid(sid)
     acl = struct.pack("<BBHHH", 2, 0, 8 + len(raw), 1, 0) + raw

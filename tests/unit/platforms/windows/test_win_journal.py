@@ -139,8 +139,8 @@ own.end()
 
 @pytest.mark.skipif(sys.platform == "win32", reason="kills by a signal")
 def test_a_run_killed_while_writing_leaves_a_complete_or_empty_journal(tmp_path):
-    """Kill a real process with a real lock after it has written some bytes. The file must then be
-    unlocked.
+    """Kill a real process after it has written some bytes of its journal under a real lock. The
+    journal must then be unlocked.
     """
     source = os.path.dirname(os.path.dirname(corral.__file__))
     made = [

@@ -1,5 +1,5 @@
-"""Test the minifilter client with an imitated driver over a socket pair. Compare the layout of its messages with C
-structs that a compiler has laid out.
+"""Test the minifilter client with an imitated driver over a socket pair. Compare the layout of the
+client's messages with C structs that a compiler has laid out.
 """
 
 import pathlib

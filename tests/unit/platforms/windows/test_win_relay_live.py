@@ -57,7 +57,8 @@ class Running:
             os.dup(self.process.stdin.fileno()),
             outbound(allow, self.denials, **options),
         )
-        # Close this process's copies, so that only the relay has the other ends of the pipes, as in a run.
+        # Close this process's copies of the pipe ends, so that, as in a run, only the relay has
+        # them.
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -132,7 +133,7 @@ def test_other_ports_and_addresses_are_denied(run, web):
     running = run([f"allowed.test:{port + 1}", f"127.0.0.1:{port}"], admitted=())
     assert status_of(lambda: running.open(f"http://allowed.test:{port}/"))[0] == 403
     assert status_of(lambda: running.open(f"http://127.0.0.2:{port}/"))[0] == 403
-    # The control: the guard allows this address, because the policy names it.
+    # The control: the guard allows an address that the policy names.
     assert status_of(lambda: running.open(f"http://127.0.0.1:{port}/")) == (200, BODY)
     assert [row[:2] for row in running.rows()] == [
         ("port", f"allowed.test:{port}"),
@@ -150,8 +151,8 @@ def test_an_allowed_name_that_leads_to_the_host_is_denied(run, web):
 
 
 def test_a_name_is_looked_up_once(run, web):
-    """Let the second lookup of a name return another address. The relay must connect to the address that it has
-    checked, without a second lookup.
+    """Let the second lookup of a name return another address. The relay must connect to the address
+    that it has checked, without looking up the name again.
     """
     answers = [[bytes([127, 0, 0, 1])], [bytes([169, 254, 169, 254])]]
     running = run([f"allowed.test:{web.server_port}"], lookup=lambda _name: answers.pop(0))
@@ -302,7 +303,9 @@ def test_invalid_requests_get_an_error(run):
 
 
 def test_the_relay_uses_the_hosts_own_proxy(run, web):
-    """Use a second relay as the host's proxy. It gets the destination's name, so the first relay makes no lookup."""
+    """Use a second relay as the host's proxy. This proxy gets the destination's name, so the first
+    relay must not look up the name.
+    """
     port = web.server_port
     upstream = run([f"allowed.test:{port}"])
     proxy = proxy_from_environment({"https_proxy": f"http://127.0.0.1:{upstream.port}"})
@@ -317,7 +320,7 @@ def test_the_relay_uses_the_hosts_own_proxy(run, web):
 def test_the_hosts_own_addresses_are_found():
     own = HostAddresses()
     assert bytes([127, 0, 0, 1]) in own
-    assert bytes([192, 0, 2, 1]) not in own  # no host has an address of TEST-NET-1
+    assert bytes([192, 0, 2, 1]) not in own  # hosts do not have addresses of TEST-NET-1
     assert "127.0.0.1" not in own
     with socket.create_server(("::1", 0), family=socket.AF_INET6):
         assert bytes(15) + b"\1" in own
@@ -381,7 +384,9 @@ def test_an_invalid_first_frame_ends_the_relay(said, error):
 
 
 def test_frames_written_by_the_target_are_checked(web):
-    """Write frames to the relay without the shim. The relay must check them, because it does not trust the shim."""
+    """Write frames directly to the relay. The relay must check frames itself, because it does not
+    trust the shim.
+    """
     port = web.server_port
     options = {"lookup": lambda _: [bytes([127, 0, 0, 1])], "admitted": LOOPBACK}
     by_hand = ByHand([f"allowed.test:{port}"], **options)

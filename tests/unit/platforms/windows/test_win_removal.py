@@ -9,7 +9,9 @@ from corral.platforms.windows.files import file_trees
 
 
 def deep(top, levels, name):
-    """Make nested directories one by one, as a target would, because their path may be too long for one call."""
+    """Make nested directories one by one, as a target would, because the whole path may be too long
+    for one call.
+    """
     here = os.open(top, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir(name, dir_fd=here)

@@ -109,8 +109,8 @@ class Runs(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "alive", None))
     @rule(data=st.data())
     def die_and_be_swept(self, data):
-        """Let a run die. The kernel unlocks its journal, and the run's memory is lost. Then let corral clean up after
-        it.
+        """Let a run die: the kernel unlocks the run's journal, and the run's memory is lost. Then
+        let corral clean up after the run.
         """
         name = data.draw(st.sampled_from(sorted(self.alive)))
         results, _, _ = self.alive.pop(name)
@@ -194,8 +194,8 @@ def test_files_that_windows_leaves_in_a_profile_are_removed(tmp_path, monkeypatc
 
 
 def test_of_two_runs_that_end_at_once_the_second_removes_the_entries(tmp_path):
-    """End two runs at once. A run leaves entries in place if another run still uses them, so the second run has to
-    remove them.
+    """End two runs at once. A run does not remove entries that another run still uses, so the
+    second run has to remove them.
     """
     host, directory = Host(), str(tmp_path)
     host.entries.add(ROOTS[0].sid)
