@@ -1,4 +1,4 @@
-"""Draw demo.svg from a run: `corral demo --json | python3 docs/pictures/draw_demo.py`."""
+"""Draw demo.svg from a demo's JSON: `corral demo --json | python3 docs/pictures/draw_demo.py`."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ STYLE = """
 
 
 def rows(told: dict) -> list[tuple[str, str, str, bool]]:
-    """Return each act of the demo, its results inside and outside of the sandbox, and whether it is
-    an attack.
+    """Return the rows of the picture: each act of the demo, its results inside and outside of the
+    sandbox, and whether the act is an attack.
     """
     return [
         (act["act"], _say(act["inside"]), _say(act["outside"]), act["wall"] is not None)
@@ -36,7 +36,7 @@ def rows(told: dict) -> list[tuple[str, str, str, bool]]:
 
 
 def _say(result: dict) -> str:
-    """Return the first words of a result, without the parts that differ in every run."""
+    """Return a shortened first line of a result, without the parts that differ in each run."""
     if not result["done"]:
         return "denied: " + result["text"].partition(":")[0]
     text = re.sub(CHANGING, "…", result["text"].partition("\n")[0])

@@ -27,13 +27,13 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-filter",
-            "The bundle's syscall filter allows the same calls as corral's own filter, and also lets the target replace itself with another program (exec).",
+            "The bundle's syscall filter allows the same calls as corral's own filter. It also allows exec, with which the target can replace itself with another program.",
             ANY,
             (f"{PROFILE}::test_the_profile_allows_the_calls_of_the_filter",),
         ),
         (
             "export-refuses",
-            "The command refuses to export what a runtime cannot enforce: a network allowlist, a timeout, an I/O rate, and without root also a limit of memory or CPU shares.",
+            "The command refuses to export what a runtime cannot enforce: a network allowlist, a timeout and an I/O rate. Without root, it also refuses a limit of memory or CPU shares.",
             LINUX,
             (
                 f"{OCI}::test_controls_that_no_runtime_enforces_are_refused",
@@ -42,7 +42,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "export-secrets",
-            "No file of the bundle contains a secret.",
+            "The bundle's files do not contain secrets.",
             LINUX,
             (f"{OCI}::test_no_bundle_file_contains_a_secret",),
         ),
@@ -73,13 +73,13 @@ CLAIMS: tuple[Claim, ...] = tuple(
     for name, sentence, where, tests in (
         (
             "k8s-exec",
-            "Each client has a separate process in the pod.",
+            "Each client gets a separate process in the pod.",
             LINUX,
             (f"{K8S}::test_the_containerfile_builds_an_image_whose_server_answers",),
         ),
         (
             "k8s-lock",
-            "because it may have written its own lock file.",
+            "corral also does not write one for a package that was installed with `--allow-install-scripts`, because the package may have written its own lock file.",
             ANY,
             (
                 f"{BUILD}::test_a_bundle_with_the_files_of_a_package_gets_no_containerfile",
@@ -90,7 +90,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-waits",
-            "It ends at once when it is deleted, and leaves no zombies of ended sessions.",
+            "When the pod is deleted, it ends at once. Sessions that end do not leave zombies.",
             LINUX,
             (
                 "tests/linux/test_export_wait.py::test_the_waiting_process_ends_at_once_and_reaps_orphans",
@@ -98,7 +98,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-names-differ",
-            "so two servers have different names, and no Helm chart's object has the same name.",
+            "The name of an object is the server's name with a hash of the reference or the command. So two servers have different names, and the names differ from those of any Helm chart.",
             ANY,
             (
                 f"{OBJECTS}::test_different_servers_get_different_object_names",
@@ -114,13 +114,13 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-cilium",
-            "An older Cilium allows one label only, which is less than corral allows.",
+            "Older versions of Cilium match only one label, which is less than corral allows.",
             ANY,
             (f"{OBJECTS}::test_cilium_rules_allow_hosts_by_name",),
         ),
         (
             "k8s-sandbox-state",
-            "With `--state` each sandbox has its own PersistentVolumeClaim, and with `--listen` its own headless service.",
+            "With `--state` each sandbox gets its own PersistentVolumeClaim. With `--listen` each sandbox gets its own headless service.",
             ANY,
             (
                 f"{OBJECTS}::test_each_sandbox_of_a_pool_has_its_own_state_and_service",
@@ -129,7 +129,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-requests",
-            "and never for more than the limits.",
+            "`resources.requests` asks for 64 MiB and 10m of a processor for each pod, but never for more than the limits.",
             ANY,
             (f"{OBJECTS}::test_a_pod_requests_no_more_than_its_limits",),
         ),
@@ -166,7 +166,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-names",
-            "With `--allow-net` it opens the ports of the allowed names to all public addresses, and opens the cluster's DNS. corral in the pod allows only these names.",
+            "With `--allow-net` the NetworkPolicy opens the ports of the allowed names to all public addresses, and opens the cluster's DNS. corral in the pod allows only these names.",
             LINUX,
             (
                 f"{OBJECTS}::test_ports_of_allowed_host_names_are_open_to_public_addresses_only",
@@ -175,7 +175,7 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-agent-sandbox",
-            "a claim with its own variables gets no warm sandbox.",
+            "The template forbids variables in claims, because a claim with its own variables does not get a warm sandbox.",
             ANY,
             (
                 f"{OBJECTS}::test_agent_sandbox_objects_state_a_network_policy_and_forbid_variables",
@@ -184,19 +184,19 @@ CLAIMS: tuple[Claim, ...] = tuple(
         ),
         (
             "k8s-restricted",
-            "a read-only root, the engine's seccomp profile.",
+            'The pod meets the Pod Security standard "restricted": it does not run as root, has no capabilities and a read-only root, and uses the engine\'s seccomp profile.',
             ANY,
             (f"{OBJECTS}::test_every_pod_is_restricted_with_a_read_only_root",),
         ),
         (
             "k8s-refuses",
-            "The export refuses a wall or a stated limit that nothing enforces, as a run does.",
+            "Like a run, the export refuses a wall or a stated limit that nothing can enforce.",
             ANY,
             (f"{OBJECTS}::test_a_stated_limit_that_cannot_be_enforced_is_refused",),
         ),
         (
             "k8s-played",
-            "A published server answered over `exec -i`, an allowed name answered, and another name was refused and is in the log.",
+            "A published server answered over `exec -i`, an allowed name answered, and a name that was not allowed was refused and logged.",
             LINUX,
             (
                 f"{K8S}::test_the_containerfile_builds_an_image_whose_server_answers",

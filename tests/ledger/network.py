@@ -37,7 +37,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-empty",
-        sentence="An empty list allows nothing.",
+        sentence="An empty list does not allow any host.",
         tests=(
             f"{ALLOWLIST}::test_an_empty_list_allows_nothing",
             f"{ALLOWLIST}::test_only_allowed_names_are_reached",
@@ -65,7 +65,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-grammar",
-        sentence="an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` that is not the first label, or a wildcard for a whole top-level domain.",
+        sentence="corral refuses an entry that programs could read in two ways: an address in decimal, octal, hexadecimal or short form, a dot at the end, letters of other scripts, a `*` anywhere but as the first label, or a wildcard for a whole top-level domain.",
         tests=(
             f"{ALLOWLIST}::test_ambiguous_entries_are_refused",
         ),
@@ -80,7 +80,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-dns",
-        sentence="For any other name corral answers that it does not exist, and no query of the target leaves the host.",
+        sentence="For all other names corral answers that they do not exist. The target's queries do not leave the host.",
         tests=(
             f"{ALLOWLIST}::test_hand_made_queries_do_not_pass_for_an_allowed_name",
             f"{ALLOWLIST}::test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed",
@@ -91,7 +91,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-rebinding",
-        sentence="If the name resolves to another address the next time, that address is checked too.",
+        sentence="If the name resolves to a different address the next time, the supervisor checks that address too.",
         tests=(
             f"{ALLOWLIST}::test_a_name_is_checked_again_for_each_connection",
         ),
@@ -99,7 +99,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-relay",
-        sentence="The kernel passes bytes on in both directions; half-closed connections and back-pressure work as usual.",
+        sentence="The kernel passes bytes on in both directions. Half-closed connections and back-pressure work as usual.",
         tests=(
             f"{CLIENTS}::test_one_direction_stays_open_after_the_other_has_ended",
             f"{CLIENTS}::test_a_server_that_ends_first_still_gets_data",
@@ -122,7 +122,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-udp",
-        sentence="No datagram leaves, not even to an allowed name: there is no QUIC, and no DNS to other servers.",
+        sentence="The target cannot send datagrams to other hosts, even to those with an allowed name. So it cannot use QUIC or other DNS servers.",
         tests=(
             f"{ALLOWLIST}::test_no_datagram_reaches_a_host_even_if_its_name_and_port_are_allowed",
         ),
@@ -150,7 +150,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-guard-admits",
-        sentence="`0.0.0.0/0` means the internet and permits no guarded address.",
+        sentence="`0.0.0.0/0` means the internet and does not permit guarded addresses.",
         tests=(
             f"{ALLOWLIST}::test_an_allowed_network_does_not_open_guarded_addresses",
             f"{ALLOWLIST}::test_ipv6_addresses_are_matched_like_others",
@@ -160,7 +160,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="admit-ranges",
-        sentence="This key allows no host by itself, and permits only addresses of the networks that it names.",
+        sentence="Every allowed name may then resolve to addresses in these networks. This key does not allow any host by itself, and permits only addresses of the listed networks.",
         tests=(
             f"{ALLOWLIST}::test_ranges_that_the_users_config_admits_are_reached",
             f"{CLIENTS}::test_the_python_api_reads_the_users_config",
@@ -180,7 +180,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-sni",
-        sentence="corral ends a connection if no rule allows this name.",
+        sentence="If no rule allows this name, corral ends the connection.",
         tests=(
             f"{ALLOWLIST}::test_tls_to_another_name_is_ended",
         ),
@@ -188,7 +188,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-certificates",
-        sentence="If the host names certificates in `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `GIT_SSL_CAINFO`, `PIP_CERT` or `AWS_CA_BUNDLE`, a run with an allowlist gets the variable and can read its file.",
+        sentence="If the host's environment names certificates in `SSL_CERT_FILE`, `SSL_CERT_DIR`, `NODE_EXTRA_CA_CERTS`, `REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `GIT_SSL_CAINFO`, `PIP_CERT` or `AWS_CA_BUNDLE`, the target of a run with an allowlist gets the variable and can read the files that it names.",
         tests=(
             f"{CLIENTS}::test_python_verifies_tls_end_to_end",
         ),
@@ -202,7 +202,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="denial-announced",
-        sentence="corral prints each denial on stderr when it happens for the first time, but at most twenty denials in a run.",
+        sentence="corral prints each denial on stderr when it first happens, but at most twenty denials in a run.",
         tests=(
             f"{FLAGS}::test_a_denied_start_names_the_program_and_its_flag",
             "tests/unit/denials/test_denials.py::test_each_denial_is_announced_once_up_to_twenty",
@@ -211,13 +211,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="denial-names",
-        sentence="On Linux with namespaces, corral also reports the names that a target looks up in a run that allows no network.",
+        sentence="On Linux with namespaces, corral also reports the names that a target looks up in a run without an allowlist.",
         tests=(f"{FLAGS}::test_a_name_is_reported_without_an_allowlist",),
         source=GATEWAY,
     ),
     Claim(
         id="allow-report",
-        sentence="`--report FILE` ends with every denial, how often it was seen, and the flag that would have allowed it.",
+        sentence="The report of `--report FILE` ends with every denial, how often it happened, and the flag that would have allowed it.",
         tests=(
             f"{ALLOWLIST}::test_denials_are_shown_with_the_rule_that_would_allow_them",
             f"{ALLOWLIST}::test_only_allowed_names_are_reached",
@@ -227,7 +227,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-bounded",
-        sentence="It keeps 256 different denials and counts the rest, so that a target cannot fill the disk with denials.",
+        sentence="The report also lists bytes and connections by destination. It contains at most 256 different denials and only counts the rest, so that a target cannot fill the disk with denials.",
         tests=(
             f"{ALLOWLIST}::test_a_flood_of_lookups_does_not_stop_allowed_names",
         ),
@@ -267,7 +267,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="listen-loopback",
-        sentence="With `--listen PORT` (`network.listen`) programs on the host can reach that port of the target by loopback, and no other port.",
+        sentence="With `--listen PORT` (`network.listen`) programs on the host can reach this port of the target by loopback, but no other port.",
         tests=(
             f"{LISTEN}::test_only_a_published_port_is_reached",
             f"{LISTEN}::test_no_port_is_reached_without_the_flag",
@@ -289,13 +289,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="allow-bare",
-        sentence="If the probes did not prove these three, corral refuses a run with an allowlist, with exit code 125, and names the cause. Without an allowlist the network stays closed.",
+        sentence="If the probes did not prove all three, corral refuses a run with an allowlist, exits with code 125, and names the cause. Without an allowlist the network stays closed.",
         tests=(f"{BROKER}::test_an_allowlist_is_refused_if_a_container_engine_has_the_only_seccomp_listener",),
         source=GATEWAY,
     ),
     Claim(
         id="broker-list",
-        sentence="Where user namespaces are forbidden (in most containers, on a default Ubuntu 24.04), the socket broker, which is a seccomp listener, enforces the allowlist.",
+        sentence="Where user namespaces are forbidden (in most containers, on a default Ubuntu 24.04), corral enforces the allowlist by a socket broker, which is a seccomp listener.",
         tests=(
             f"{ALLOWLIST}::test_only_allowed_names_are_reached",
             f"{BROKER}::test_a_host_is_reached_only_by_the_address_of_its_lookup",
@@ -306,7 +306,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-race",
-        sentence="corral never passes a call whose arguments are in the target's memory back to the kernel, so a target gains nothing by changing an address meanwhile.",
+        sentence="corral never lets the kernel continue a call whose arguments are in the target's memory, so the target gains nothing if it changes the address after the check.",
         tests=(
             f"{BROKER}::test_an_address_that_changes_during_its_check_opens_nothing",
             f"{BROKER}::test_a_descriptor_that_changes_during_its_check_opens_nothing",
@@ -337,13 +337,13 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="broker-hidden",
-        sentence="(`PR_SET_DUMPABLE`) have no network in an ordinary user's run, and the report says why.",
+        sentence="**Undumpable processes** (`PR_SET_DUMPABLE`) cannot use the network if an ordinary user starts the run, and the report says why.",
         tests=(f"{BROKER}::test_a_target_that_hides_its_memory_gets_no_connections_unless_root_runs_corral",),
         source=GATEWAY,
     ),
     Claim(
         id="win-never-widened",
-        sentence="corral refuses a policy that has an allowlist and a `windows.network` level above `none`.",
+        sentence="corral refuses a policy that has both an allowlist and a `windows.network` level above `none`.",
         tests=(f"{RESTRICTIONS}::test_host_names_are_never_widened_to_a_network_level",),
         source=GATEWAY,
         where=ANY,
@@ -380,7 +380,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-allow",
-        sentence="It also refuses a run with an allowlist if Seatbelt was not proven or is off.",
+        sentence="corral refuses a run with `network.listen`. It also refuses a run with an allowlist if Seatbelt is off or was not proven.",
         tests=(
             f"{MACOS_PLAN}::test_an_allowlist_is_refused_and_never_widened",
             f"{MACOS_PROXY}::test_an_allowlist_is_refused_without_seatbelt",
@@ -393,7 +393,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-door-port",
-        sentence="no other port, no UDP, no name lookups, no port to listen on.",
+        sentence="Other ports, UDP, name lookups and listening are denied.",
         tests=(
             f"{SEATBELT}::test_the_proxy_opens_only_one_port",
             f"{SEATBELT}::test_an_invalid_port_never_becomes_a_rule",
@@ -429,7 +429,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="macos-door-password",
-        sentence="Without the password a process gets no connection and cannot find out what is allowed.",
+        sentence="Without the password a process does not get a connection and cannot find out what is allowed.",
         tests=(
             f"{DOOR}::test_without_the_password_a_client_learns_nothing",
             f"{DOOR}::test_a_password_is_valid_for_one_proxy",

@@ -101,7 +101,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         id="json-schemas",
-        sentence="which `corral schema NAME` prints too.",
+        sentence="For each of these results corral's package contains a JSON Schema (`corral/schemas/NAME.json`), which `corral schema NAME` prints.",
         tests=tuple(
             f"{JSON}::{name}"
             for name in ("test_every_schema_is_printed", "test_doctor_matches_its_schema", "test_explain_matches_its_schema", "test_reports_match_their_schema", "test_the_demo_matches_its_schema")
